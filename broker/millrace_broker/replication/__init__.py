@@ -1,5 +1,5 @@
 """Replicas of partitions (docs/design/0031).
 
-* ``core``     what leaders and followers know and decide, as pure machines
-* ``runtime``  this broker's replicas at work: the machines on real logs, their requests and answers, appends
+* ``core``     the state machines of leaders and followers, without effects
+* ``runtime``  this broker's replicas on real logs: fetch requests and answers, appends, throttles
 """

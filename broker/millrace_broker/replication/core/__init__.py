@@ -1,11 +1,11 @@
-"""Replicas of partitions: what leaders and followers know and decide, as pure machines (docs/design/0031).
+"""State machines of leaders and followers, without effects (docs/design/0031).
 
-* ``partition``     this broker's replica: leads, follows or stops as the controller says
-* ``leader``        high watermark, replicas in sync, what acks=all waits for
-* ``follower``      what to ask the leader next, and what to do with its answer
-* ``truncation``    where two logs part, by leader epochs
-* ``fetch_session`` one request for all partitions followed from a broker
-* ``read_replicas`` which replica a consumer reads from (KIP-392)
+* ``partition``     this broker's replica: it leads, follows or stops as the controller decides
+* ``leader``        high watermark, ISR, acknowledgement of acks=all
+* ``follower``      requests to the leader, and the effects of its answers
+* ``truncation``    the offset where two logs diverge, by leader epochs
+* ``fetch_session`` one request for all partitions that are fetched from one broker
+* ``read_replicas`` the replica that a consumer reads from (KIP-392)
 """
 
 from millrace_broker.replication.core.fetch_session import FetchSession, SessionRequest

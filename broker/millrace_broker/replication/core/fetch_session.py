@@ -1,9 +1,9 @@
-"""One request to a source broker for all partitions that are followed from there, by a fetch session. Pure.
+"""The follower's side of a fetch session, Kafka's ``FetchSessionHandler``.
 
-A session (KIP-227) lets a request name only what has changed since the one before: with thousands of idle partitions it
-is empty. The leader keeps what it was told; epochs number the requests, and whoever notices a gap begins anew.
-
-Source: Kafka's ``FetchSessionHandler``.
+One request fetches all partitions that this broker follows from one source broker. A fetch session (KIP-227) lets a
+request name only the partitions that changed since the previous request. With thousands of idle partitions a request
+is empty. The leader's broker remembers the other partitions. Epochs number the requests; the side that notices a gap
+starts a new session. The code is pure.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ PartitionT = TypeVar("PartitionT", bound=Hashable)
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
-"""Of a request that asks for a new session and names all partitions."""
+"""The epoch of a request that asks for a new session and names all partitions."""
 EPOCH_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest(Generic[PartitionT]):
-    """A fetch: partitions that are new or have changed, and those to forget. A full one names all."""
+    """A fetch request: partitions that are new or changed, and forgotten partitions.
+
+    A full request names all partitions.
+    """
 
     session_id: int
     epoch: int
@@ -33,12 +36,12 @@ class SessionRequest(Generic[PartitionT]):
 
     @property
     def is_full(self) -> bool:
-        """Whether it names all partitions."""
+        """Whether the request names all partitions."""
         return self.epoch == FIRST_EPOCH
 
 
 class FetchSession(Generic[PartitionT]):
-    """The follower's side of a session with one source broker. One request at a time."""
+    """The follower's side of a session with one source broker. One request is in flight at a time."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
@@ -48,11 +51,11 @@ class FetchSession(Generic[PartitionT]):
     def request(
         self, wanted: Mapping[PartitionT, FetchFrom], looked_at: Collection[PartitionT] | None = None
     ) -> SessionRequest[PartitionT]:
-        """The next request, for the partitions that are ready to be fetched.
+        """Return the next request, for the partitions that are ready to be fetched.
 
-        ``looked_at`` has all in which ``wanted`` may differ from the request before; None: any. What has changed goes
-        to the end of the order in which the leader fills its answer, so that with an answer that is full every
-        partition has its turn.
+        ``looked_at`` holds all partitions in which ``wanted`` may differ from the previous request; None means any. A
+        changed partition moves to the end of the order in which the leader fills its answer. Every partition has its
+        turn therefore, also when answers are full.
         """
         if self._epoch == FIRST_EPOCH:
             self._told = dict(wanted)
@@ -66,7 +69,10 @@ class FetchSession(Generic[PartitionT]):
         return SessionRequest(session_id=self._id, epoch=self._epoch, fetches=changed, forgotten=forgotten)
 
     def answered(self, session_id: int) -> None:
-        """The request was answered under this session; 0: the leader keeps none, and the next names all again."""
+        """Take note that the leader answered the request under this session.
+
+        Session 0 means that the leader keeps no session; the next request names all partitions.
+        """
         if session_id == NO_SESSION:
             self._id, self._epoch = NO_SESSION, FIRST_EPOCH
         elif session_id != self._id:
@@ -75,7 +81,10 @@ class FetchSession(Generic[PartitionT]):
             self._epoch = self._epoch + 1 if self._epoch < EPOCH_MAX else 1
 
     def failed(self, *, is_session_lost: bool) -> None:
-        """The request was refused or not answered: the next names all, and ends the session unless it is gone."""
+        """Take note that the request was refused or not answered; the next request names all partitions.
+
+        That request also ends the session, unless the leader has lost it.
+        """
         if is_session_lost:
             self._id = NO_SESSION
         self._epoch = FIRST_EPOCH

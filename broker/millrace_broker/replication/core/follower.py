@@ -1,11 +1,14 @@
-"""What a follower asks of its leader and does with the answers. Pure: effects are carried out before the next call.
+"""The follower's side of a partition, Kafka's ``AbstractFetcherThread`` per partition.
+
+It decides on the next request to the leader and on the effects of each answer. The code is pure; the caller carries
+effects out before the next call.
 
 Invariants:
 
-* it fetches from the end of its own log and names the epoch of the record before it, so that no record is appended
-  after one that the leader does not have
-* an answer to anything but its last question at this leader epoch changes nothing
-* its high watermark is never beyond its log's end
+* The follower fetches from the end of its own log and names the epoch of the record before that offset. So it appends
+  no record after a record that the leader does not have.
+* Only an answer to the last request, at this leader epoch, has an effect.
+* The high watermark is never beyond the log end offset.
 
 Source: Kafka's ``AbstractFetcherThread`` and ``ReplicaFetcherThread``; KIP-101, KIP-279, KIP-320, KIP-595.
 """
@@ -29,24 +32,30 @@ from millrace_broker.replication.core.truncation import truncation_point
 
 _SOON_MS: Final = 50
 _SOON_MAX: Final = 20
-"""A leader that is about to be told that it leads is asked so often, so soon: producers wait for this replica."""
+"""The number of early retries when a broker does not lead yet; the delay of each is ``_SOON_MS``.
+
+The controller is about to make that broker the leader, and producers wait for this replica.
+"""
 
 
 class Stage(enum.Enum):
-    """What a follower is about."""
+    """The stages of a follower."""
 
     FETCHING = "fetching"
     COMPARING = "comparing"
-    """Asks where the epoch of its last record ends, of leaders that do not tell at a fetch."""
+    """The follower asks where the epoch of its last record ends. The leader does not report divergence in a fetch."""
     OUT_OF_RANGE = "out of range"
-    """Asks where the leader's log begins and ends."""
+    """The follower asks where the leader's log begins and ends."""
     WAITING = "waiting"
-    """Has no leader, or an old one: the controller has the next word."""
+    """The follower has no leader, or the leader of an old epoch, and waits for the controller's decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFrom:
-    """Fetch records; ``last_epoch`` is that of the record before, None where epochs are not known."""
+    """A request for records.
+
+    ``last_epoch`` is the epoch of the record before ``offset``; None where epochs are unknown.
+    """
 
     leader_epoch: int
     offset: int
@@ -56,7 +65,7 @@ class FetchFrom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskEpochEnd:
-    """Ask where an epoch ends (OffsetsForLeaderEpoch)."""
+    """A request for the end of an epoch (OffsetsForLeaderEpoch)."""
 
     leader_epoch: int
     epoch: int
@@ -64,7 +73,7 @@ class AskEpochEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskLogBounds:
-    """Ask where the leader's log begins and ends (ListOffsets)."""
+    """A request for the start and the end of the leader's log (ListOffsets)."""
 
     leader_epoch: int
 
@@ -74,28 +83,31 @@ Question = FetchFrom | AskEpochEnd | AskLogBounds
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Let the log end at this offset and forget the epochs that begin there or later, also where it ends there."""
+    """A truncation of the log to this offset; it also forgets the epochs that begin there or later.
+
+    An epoch that begins at the log end offset is forgotten too.
+    """
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Drop the whole log; it begins, empty, at this offset."""
+    """A deletion of the whole log; the empty log starts at this offset."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the records of the answer as they are; they end before this offset."""
+    """An append of the answer's records, unchanged; they end before this offset."""
 
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseLogStart:
-    """The leader has deleted what is before this offset."""
+    """A higher log start offset, because the leader deleted the records before this offset."""
 
     offset: int
 
@@ -105,9 +117,10 @@ Effect = Truncate | StartAt | Append | RaiseLogStart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecords:
-    """A leader's answer to ``FetchFrom``. ``end_offset`` is where the records end, the fetch offset if there are none.
+    """A leader's answer to ``FetchFrom``.
 
-    With ``diverging`` there are none: the leader's log does not agree with the question.
+    ``end_offset`` is where the records end; without records it is the fetch offset. With ``diverging`` there are no
+    records, because the leader's log does not agree with the epoch and offset of the request.
     """
 
     end_offset: int
@@ -131,38 +144,50 @@ class Follower:
         self._asked_again_ms = 0
         self._soon_left = _SOON_MAX
         self._committed_to: int | None = None
-        """The watermark that this leader has told last."""
+        """The high watermark in the leader's last answer."""
         if self._stage is Stage.FETCHING and log.epochs.latest is not None and not settings.does_truncate_on_fetch:
             self._stage = Stage.COMPARING
 
     @property
     def stage(self) -> Stage:
-        """What it is about."""
+        """The present stage."""
         return self._stage
 
     @property
     def high_watermark(self) -> int:
-        """What it knows to be on all replicas in sync, from this leader or an earlier one; truncation takes it back."""
+        """The offset before which records are on all replicas in sync, from this leader or an earlier one.
+
+        A truncation lowers it.
+        """
         return self._high_watermark
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether it has all that is committed, as far as its leader has told: it is in sync, or is about to be."""
+        """Whether the log reaches the high watermark that the leader reported last.
+
+        Such a follower is in the ISR, or joins it soon.
+        """
         return self._committed_to is not None and self._log.log_end_offset >= self._committed_to
 
     @property
     def asked_again_ms(self) -> int:
-        """When it asks again after a failure."""
+        """The time of the next request after a failure, in ms."""
         return self._asked_again_ms
 
     def begin(self) -> tuple[Effect, ...]:
-        """What to do before the first question: without epochs, only what is before the watermark is sure."""
+        """Return the effects that precede the first request.
+
+        Without leader epochs only the records before the high watermark are certain to be the leader's.
+        """
         if self._stage is Stage.FETCHING and self._log.epochs.latest is None:
             return self._truncated(self._high_watermark)
         return ()
 
     def question(self, now_ms: int) -> Question | None:
-        """What to ask the leader now; None while it backs off or waits for the controller."""
+        """Return the next request to the leader.
+
+        Returns None during a backoff, or while the follower waits for the controller.
+        """
         if now_ms < self._asked_again_ms:
             return None
         log, latest = self._log, self._log.epochs.latest
@@ -182,7 +207,7 @@ class Follower:
                 return None
 
     def fetched(self, question: FetchFrom, answer: FetchedRecords) -> tuple[Effect, ...]:
-        """Records have come, or where the logs part."""
+        """Return the effects of a fetch answer: appended records, or truncation where the logs diverge."""
         if not self._is_current(question) or question.offset != self._log.log_end_offset:
             return ()
         if answer.diverging is not None:
@@ -191,14 +216,17 @@ class Follower:
         if answer.end_offset > question.offset:
             effects.append(Append(answer.end_offset))
         self._committed_to = answer.high_watermark
-        # A leader that has just been elected may know of less: what was known to be committed stays so.
+        # A newly elected leader may know a lower high watermark. Records that were committed stay committed.
         self._high_watermark = max(self._high_watermark, min(answer.high_watermark, answer.end_offset))
         if self._log.log_start_offset < answer.log_start_offset <= self._high_watermark:
             effects.append(RaiseLogStart(answer.log_start_offset))
         return tuple(effects)
 
     def compared(self, question: AskEpochEnd, answer: EpochEnd | None) -> tuple[Effect, ...]:
-        """The leader has told where an epoch ends; None: it knows none so old or new."""
+        """Return the effects of an answer about the end of an epoch.
+
+        ``answer`` is None if the leader knows no epoch that old or that new.
+        """
         if not self._is_current(question) or self._stage is not Stage.COMPARING:
             return ()
         point = truncation_point(self._log, self._high_watermark, answer)
@@ -208,7 +236,7 @@ class Follower:
         return self._truncated(point.offset)
 
     def bounded(self, question: AskLogBounds, leader_start: int, leader_end: int) -> tuple[Effect, ...]:
-        """The leader's log begins and ends there: go back to its end, or begin anew at its start."""
+        """Return the effects of the leader's log bounds: truncate to the leader's end, or start again at its start."""
         if not self._is_current(question) or self._stage is not Stage.OUT_OF_RANGE:
             return ()
         self._stage = Stage.FETCHING
@@ -219,7 +247,10 @@ class Follower:
         return self._truncated(min(leader_end, log.log_end_offset))
 
     def failed(self, question: Question, error: MillraceError, now_ms: int) -> None:
-        """A question was refused, or not answered: ask something else, wait for the controller, or ask again later."""
+        """Take note that a request was refused or not answered.
+
+        The follower then sends another kind of request, waits for the controller, or retries after a backoff.
+        """
         if not self._is_current(question):
             return
         if isinstance(error, FencedLeaderEpochError):
@@ -238,7 +269,7 @@ class Follower:
 
     def _truncated(self, offset: int) -> tuple[Effect, ...]:
         self._high_watermark = min(self._high_watermark, offset)
-        # An epoch may begin at the log's end: of a leader that has written nothing in it. It has to go as well, or it
-        # would be named in every fetch, and refused for ever.
+        # A leader may have begun an epoch at the log end without writing records in it. The follower must forget this
+        # epoch as well. Otherwise every fetch would name it, and the leader would refuse every fetch.
         begins_there = any(start >= offset for _, start in self._log.epochs.entries)
         return (Truncate(offset),) if offset < self._log.log_end_offset or begins_there else ()

@@ -1,13 +1,16 @@
-"""What a broker knows and decides of a partition that it leads. Pure: the time comes with each event.
+"""The leader's side of a partition, Kafka's ``Partition`` and ``Replica``.
+
+The code is pure: the caller passes the time with each event.
 
 Invariants:
 
-* the high watermark never goes back in the life of a ``Leader``, and is never beyond the log's end
-* it is not beyond the log end of any replica that may be elected: those in the ISR, and those asked to be added to it
-* at most one change of the ISR is in flight; what is in sync counts as the controller has confirmed it
+* The high watermark never goes back in the life of a ``Leader``, and is never beyond the log end offset.
+* The high watermark is not beyond the log end offset of any replica that may be elected. These are the replicas of the
+  ISR, and the replicas that the leader has asked to add to the ISR.
+* At most one change of the ISR is in flight. The ISR is the one that the controller has confirmed.
 
-Source: Kafka's ``Partition`` and ``Replica``; KIP-497 (AlterPartition), KIP-966 (a watermark that stands still below
-``min.insync.replicas``).
+Source: Kafka's ``Partition`` and ``Replica``; KIP-497 (AlterPartition), KIP-966 (the high watermark does not rise while
+the ISR is smaller than ``min.insync.replicas``).
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ _DECIDED_ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterIsr:
-    """A change of the ISR that the controller is to confirm, unless either epoch has moved on."""
+    """An ISR change for the controller to confirm, unless the leader epoch or partition epoch has moved on."""
 
     isr: tuple[int, ...]
     leader_epoch: int
@@ -53,14 +56,18 @@ class AlterIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderOutcome:
-    """What follows from an event: the watermark rose (calls that wait for it can be answered), the ISR is to change."""
+    """The consequences of an event.
+
+    ``has_watermark_risen``: calls that wait for the high watermark can be answered. ``alter_isr``: the ISR change to
+    ask the controller for.
+    """
 
     has_watermark_risen: bool = False
     alter_isr: AlterIsr | None = None
 
 
 class Leader:
-    """The leader's side of a partition, from one decision of the controller to follow no more."""
+    """The leader's side of a partition, until another broker leads it."""
 
     def __init__(self, partition: str, broker_id: int, settings: ReplicationSettings, high_watermark: int) -> None:
         self.partition = partition
@@ -83,32 +90,32 @@ class Leader:
 
     @property
     def epoch_start(self) -> int:
-        """Where its log ended when the leader epoch began."""
+        """The log end offset at which the leader epoch began."""
         return self._epoch_start
 
     @property
     def partition_epoch(self) -> int:
-        """The version that the next change of the ISR builds upon."""
+        """The version that the next ISR change is based on."""
         return self._partition_epoch
 
     @property
     def high_watermark(self) -> int:
-        """Records before it are on all replicas in sync: they are acknowledged and read."""
+        """The offset before which records are on all replicas in sync. These records are acknowledged and readable."""
         return self._high_watermark
 
     @property
     def isr(self) -> frozenset[int]:
-        """The replicas in sync, as the controller knows them."""
+        """The ISR that the controller has confirmed."""
         return self._isr
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """All that may be in the ISR by now: those asked to be added too, those asked to be dropped still."""
+        """All replicas that may be in the ISR now: the confirmed ISR, and replicas of an ISR change in flight."""
         return self._isr | frozenset(self._asked.isr) if self._asked else self._isr
 
     @property
     def followers(self) -> Mapping[int, ReplicaProgress]:
-        """What is known of each follower."""
+        """The fetch progress of each follower."""
         return dict(self._followers)
 
     @property
@@ -118,13 +125,16 @@ class Leader:
 
     @property
     def low_watermark(self) -> int:
-        """The least log start of all replicas: what DeleteRecords waits for."""
+        """The lowest log start offset of all followers; DeleteRecords waits for it."""
         return min((each.log_start_offset for each in self._followers.values()), default=self._log_end)
 
     def decided(self, decision: PartitionDecision, log_end: int, now_ms: int) -> LeaderOutcome:
-        """Take over what the controller says. The first time, or at a greater leader epoch, an epoch begins."""
+        """Apply a decision of the controller.
+
+        A new epoch begins on the first decision and at each greater leader epoch.
+        """
         if decision.partition_epoch < self._partition_epoch:
-            return LeaderOutcome()  # older than an answer of AlterPartition that came before it
+            return LeaderOutcome()  # the decision is older than an AlterPartition answer that came first
         is_new_leader, is_new_epoch = self._epoch < 0, decision.leader_epoch > self._epoch
         self._isr, self._asked = frozenset(decision.isr), None
         self._partition_epoch, self._log_end = decision.partition_epoch, log_end
@@ -139,20 +149,20 @@ class Leader:
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
     def know_alive(self, is_alive: Callable[[int], bool]) -> None:
-        """Ask ``is_alive`` from now on whether a broker is there: one that is not cannot come into the ISR."""
+        """Use ``is_alive`` from now on; a follower whose broker is not alive cannot join the ISR."""
         self._is_alive = is_alive
 
     def check_enough_in_sync(self) -> None:
-        """Raise ``NotEnoughReplicasError`` when records with acks=all may not even be appended."""
+        """Raise ``NotEnoughReplicasError`` if the ISR is too small to append records with acks=all."""
         if len(self._isr) < self.min_in_sync:
             raise NotEnoughReplicasError(
                 f"{self.partition}: {len(self._isr)} replicas in sync, min.insync.replicas={self.min_in_sync}"
             )
 
     def is_acknowledged(self, end_offset: int) -> bool:
-        """Whether records up to ``end_offset``, exclusive, are on all replicas in sync: acks=all may be answered.
+        """Return whether all replicas in sync have the records before ``end_offset``, so that acks=all is fulfilled.
 
-        Raises ``NotEnoughReplicasAfterAppendError`` when they are, but these have become too few.
+        Raises ``NotEnoughReplicasAfterAppendError`` if they have the records but the ISR has become too small.
         """
         if self._high_watermark < end_offset:
             return False
@@ -164,14 +174,15 @@ class Leader:
         return True
 
     def appended(self, log_end: int, now_ms: int) -> LeaderOutcome:
-        """Its own log ends at ``log_end`` now."""
+        """Take note that the leader's own log now ends at ``log_end``."""
         self._log_end = log_end
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
     def fetched(self, follower: int, fetch_offset: int, log_start_offset: int, now_ms: int) -> LeaderOutcome:
-        """A follower has all before ``fetch_offset``, for it fetches from there. Epochs have been compared before.
+        """Take note of a fetch: a follower that fetches from ``fetch_offset`` has all records before it.
 
-        Raises ``ReplicaNotAvailableError`` for a broker that has no replica.
+        The caller has compared leader epochs before. Raises ``ReplicaNotAvailableError`` for a broker without a
+        replica.
         """
         known = self._followers.get(follower)
         if known is None:
@@ -187,32 +198,41 @@ class Leader:
         )
 
     def check_lag(self, now_ms: int) -> LeaderOutcome:
-        """Drop from the ISR who has not had all for too long. Every half of ``replica.lag.time.max.ms``."""
+        """Shrink the ISR: drop followers that lag more than ``replica.lag.time.max.ms``.
+
+        The caller does so every half of that time.
+        """
         if self._asked is not None:
             return LeaderOutcome()
         slow = {each for each in self._isr - {self._id} if not self._is_near(each, now_ms)}
         return LeaderOutcome(alter_isr=self._ask(self._isr - slow) if slow else None)
 
     def isr_altered(self, isr: Collection[int], leader_epoch: int, partition_epoch: int, now_ms: int) -> LeaderOutcome:
-        """The controller has confirmed a change; of another epoch, or older than what is known, it means nothing."""
+        """Apply an ISR change that the controller has confirmed.
+
+        Ignore a confirmation of another leader epoch, or of an older partition epoch.
+        """
         if leader_epoch != self._epoch or partition_epoch < self._partition_epoch:
             return LeaderOutcome()
         self._isr, self._asked, self._partition_epoch = frozenset(isr), None, partition_epoch
-        return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))  # who was waited for may be gone
+        return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))  # a lagging replica may have left
 
     def isr_refused(self, refused: AlterIsr, error: MillraceError) -> LeaderOutcome:
-        """The controller has not taken a change over, or did not answer: ask again, forget it, or wait for its word."""
+        """Handle an ISR change that the controller refused or did not answer.
+
+        Depending on the error the leader asks again, drops the change, or waits for the controller's decision.
+        """
         if refused != self._asked:
             return LeaderOutcome()
         if isinstance(error, _NOT_TAKEN):
             self._asked = None
             return LeaderOutcome()
         if isinstance(error, _DECIDED_ELSEWHERE):
-            return LeaderOutcome()  # stays in flight: only LeaderAndIsr says who is in sync now
+            return LeaderOutcome()  # the change stays in flight; only LeaderAndIsr reports the ISR now
         return LeaderOutcome(alter_isr=refused)
 
     def views(self, racks: Mapping[int, str], now_ms: int) -> tuple[ReplicaView, list[ReplicaView]]:
-        """Itself and its followers as a consumer is shown them (``read_replicas``)."""
+        """Return the leader and its followers as ``read_replicas`` needs them."""
         own = ReplicaProgress(log_start_offset=0, log_end_offset=self._log_end, last_caught_up_ms=now_ms)
         return self._view(self._id, own, racks, now_ms), [
             self._view(each, known, racks, now_ms) for each, known in self._followers.items()
@@ -235,7 +255,8 @@ class Leader:
     def _may_join(self, follower: int) -> bool:
         if self._asked is not None or follower in self._isr or not self._is_alive(follower):
             return False
-        # Beyond the watermark alone it might have records of an earlier epoch that this leader never had.
+        # A follower that has only reached the high watermark may have records of an earlier epoch that this leader
+        # never had.
         return self._followers[follower].log_end_offset >= max(self._high_watermark, self._epoch_start)
 
     def _ask(self, isr: frozenset[int]) -> AlterIsr:

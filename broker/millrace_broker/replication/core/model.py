@@ -1,4 +1,4 @@
-"""What replicas are told and tell of themselves: frozen data that leader, follower and partition share."""
+"""Frozen data that leader, follower and partition share."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Final, Protocol
 from millrace_broker.log.leader_epochs import LeaderEpochs
 
 UNKNOWN_OFFSET: Final = -1
-"""Of a replica that has not fetched yet."""
+"""The offset of a replica that has not fetched yet."""
 
 
 class LogView(Protocol):
-    """What the machines look at of this broker's log of the partition. Only the edge changes it."""
+    """A read-only view of this broker's log of the partition. Only the runtime changes the log."""
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that may be read."""
+        """The first readable offset."""
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Which leader epoch begins where."""
+        """The start offsets of the leader epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSettings:
-    """Options of replication. Times in ms; names and defaults are Kafka's.
+    """Options of replication. Times are in ms; names and defaults are Kafka's.
 
-    ``does_truncate_on_fetch`` is false towards leaders that do not compare epochs when they are fetched from (before
-    Kafka 2.7): ends of epochs are asked for then.
+    ``does_truncate_on_fetch`` is false for leaders that do not compare epochs in a fetch (before Kafka 2.7). The
+    follower then asks such a leader for the ends of epochs.
     """
 
     replica_lag_time_max_ms: int = 30_000
@@ -43,7 +43,10 @@ class ReplicationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnd:
-    """Where an epoch ends in somebody's log, exclusive. The epoch is the one asked for or the last before it."""
+    """The end offset of an epoch in a replica's log, exclusive.
+
+    The epoch is the requested one, or the last epoch before it.
+    """
 
     epoch: int
     end_offset: int
@@ -51,10 +54,10 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProgress:
-    """What a leader knows of a follower, by its fetches. Times in ms of the leader's clock.
+    """The progress of a follower as the leader knows it from fetches. Times are in ms of the leader's clock.
 
-    ``last_fetch_leader_end`` is where the leader's log ended when it fetched last: having got there later shows that
-    it had caught up at the time of that fetch, though the leader has gone on since.
+    ``last_fetch_leader_end`` is the leader's log end offset at the follower's previous fetch. A follower that fetches
+    from there later had caught up at the time of that fetch, even if the leader has appended since.
     """
 
     log_start_offset: int = UNKNOWN_OFFSET
@@ -64,7 +67,7 @@ class ReplicaProgress:
     last_caught_up_ms: int = 0
 
     def after_fetch(self, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: int) -> ReplicaProgress:
-        """What is known after it has fetched from ``fetch_offset``."""
+        """Return the progress after a fetch from ``fetch_offset``."""
         caught_up_ms = self.last_caught_up_ms
         if fetch_offset >= leader_end:
             caught_up_ms = max(caught_up_ms, now_ms)
@@ -79,9 +82,10 @@ class ReplicaProgress:
         )
 
     def in_new_epoch(self, leader_end: int, now_ms: int, *, is_in_sync: bool, is_new_leader: bool) -> ReplicaProgress:
-        """What is known when the leader begins an epoch: nothing to a new one, the offsets to the same one.
+        """Return the progress at the start of a leader epoch.
 
-        Replicas in sync have the whole time to come anew.
+        A new leader knows no offsets of its followers; a leader that stays keeps them. Replicas in sync have the whole
+        ``replica.lag.time.max.ms`` to fetch again.
         """
         since = now_ms if is_in_sync else 0
         if is_new_leader:
@@ -89,5 +93,5 @@ class ReplicaProgress:
         return replace(self, last_fetch_leader_end=leader_end, last_fetch_ms=since, last_caught_up_ms=since)
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Whether it has all, or had all not too long ago."""
+        """Return whether the follower has the whole log, or had it at most ``lag_time_max_ms`` ago."""
         return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= lag_time_max_ms

@@ -1,8 +1,10 @@
-"""This broker's replica of a partition: what the controller says makes it lead, follow or stop. Pure.
+"""This broker's replica of a partition: it leads, follows or stops. Pure.
 
-Invariants: controller epoch and leader epoch never go back; a role belongs to one leader epoch or, of a leader, to
-epochs without a break. The high watermark is handed from role to role. A fenced leader leads again only by a decision
-of the controller, which may be of the same leader epoch: then no other broker has led in between.
+Invariants: The controller epoch and the leader epoch never go back. A follower belongs to one leader epoch, a leader to
+consecutive leader epochs. Each role takes the high watermark over from the previous role. A fenced leader leads again
+only after a decision of the controller. That decision may name the same leader epoch, because no other broker has led
+in
+between.
 
 Source: Kafka's ``ReplicaManager.becomeLeaderOrFollower`` and ``stopReplicas``, ``Partition.makeLeader`` and
 ``makeFollower``.
@@ -26,9 +28,9 @@ from millrace_broker.replication.core.model import LogView, ReplicationSettings
 from millrace_broker.replication.core.truncation import check_leader_epoch
 
 NO_EPOCH: Final = -1
-"""Of a StopReplica that names no leader epoch: it always holds."""
+"""The leader epoch of a StopReplica that names none; it is never too old."""
 EPOCH_DURING_DELETE: Final = -2
-"""Of a StopReplica that deletes a topic: nothing that comes later revives its partitions."""
+"""The leader epoch of a StopReplica that deletes a topic; no later request brings its partitions back."""
 
 
 def check_controller_epoch(known: int, requested: int) -> None:
@@ -41,11 +43,11 @@ def check_controller_epoch(known: int, requested: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChange:
-    """What follows from a decision.
+    """The consequences of a decision.
 
-    ``begins_epoch``: the leader is to note in its log that the epoch begins at the log's end. ``effects``: those of
-    a new follower, carried out before it asks anything. ``is_new_role``: parked calls of the partition are to be
-    looked at, coordinators to be loaded or given up.
+    ``begins_epoch``: the leader records in its log that this epoch begins at the log end offset. ``effects``: effects
+    of a new follower, to be carried out before its first request. ``is_new_role``: calls that wait for the partition
+    are checked again, and coordinators are loaded or unloaded.
     """
 
     is_new_role: bool
@@ -55,7 +57,7 @@ class RoleChange:
 
 
 class Replica:
-    """A partition as this broker has it; ``role`` is None before the controller has said anything, and once stopped."""
+    """A partition on this broker. ``role`` is None before the controller's first decision, and once stopped."""
 
     def __init__(self, partition: str, broker_id: int, settings: ReplicationSettings, high_watermark: int = 0) -> None:
         self.partition = partition
@@ -68,18 +70,18 @@ class Replica:
 
     @property
     def leader_epoch(self) -> int:
-        """The last leader epoch that the controller has named; -1 before."""
+        """The last leader epoch of a decision; -1 before the first decision."""
         return self._leader_epoch
 
     @property
     def high_watermark(self) -> int:
-        """What it knows to be on all replicas in sync; from the checkpoint as long as it has no role."""
+        """The offset before which records are on all replicas in sync; from the checkpoint while there is no role."""
         return self.role.high_watermark if self.role is not None else self._high_watermark
 
     def decided(self, decision: PartitionDecision, log: LogView, now_ms: int) -> RoleChange:
-        """Take over a LeaderAndIsr. Raises ``StaleControllerEpochError`` for an epoch that is not newer.
+        """Apply a LeaderAndIsr. Raises ``StaleControllerEpochError`` for a leader epoch that is not newer.
 
-        ``UnknownTopicOrPartitionError`` when this broker is not to have the partition.
+        Raises ``UnknownTopicOrPartitionError`` if the assignment does not name this broker.
         """
         if decision.leader_epoch < self._next_epoch(decision.leader):
             raise StaleControllerEpochError(
@@ -99,7 +101,7 @@ class Replica:
         return RoleChange(is_new_role=is_new_role, effects=follower.begin())
 
     def _next_epoch(self, leader: int) -> int:
-        """The lowest leader epoch in which a broker may lead from now on."""
+        """Return the lowest leader epoch in which ``leader`` may lead from now on."""
         may_resume = self._is_fenced and leader == self._id
         return self._leader_epoch if may_resume else self._leader_epoch + 1
 
@@ -115,7 +117,7 @@ class Replica:
         return RoleChange(is_new_role=is_new_role, begins_epoch=decision.leader_epoch, outcome=outcome)
 
     def stopped(self, leader_epoch: int) -> None:
-        """Take over a StopReplica. Raises ``FencedLeaderEpochError`` when it is older than the last LeaderAndIsr."""
+        """Apply a StopReplica. Raises ``FencedLeaderEpochError`` if it is older than the last LeaderAndIsr."""
         if leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < self._leader_epoch:
             raise FencedLeaderEpochError(
                 f"{self.partition}: stop at leader epoch {leader_epoch}, it is {self._leader_epoch} here already"
@@ -124,16 +126,13 @@ class Replica:
         self.role, self._is_fenced = None, False
 
     def fenced(self) -> None:
-        """Stop leading until the controller decides again: other brokers take this one for dead."""
+        """Stop leading until the controller decides again, because the controller considers this broker dead."""
         if isinstance(self.role, Leader):
             self.stopped(NO_EPOCH)
             self._is_fenced = True
 
     def leading(self, requested_epoch: int | None) -> Leader:
-        """The leader's side, for a request that names ``requested_epoch`` or none.
-
-        Raises ``NotLeaderError``, ``FencedLeaderEpochError``, ``UnknownLeaderEpochError``.
-        """
+        """Return the leader's side, for a request with leader epoch ``requested_epoch`` or None."""
         check_leader_epoch(self.partition, self._leader_epoch, requested_epoch)
         if not isinstance(self.role, Leader):
             raise NotLeaderError(f"{self.partition}: broker {self._id} does not lead it: fetch metadata")

@@ -1,7 +1,8 @@
-"""Which replica a consumer is sent to read from: the leader decides, by what it knows of its followers. Pure.
+"""The choice of the replica that a consumer reads from (KIP-392). Pure.
 
-A follower is named only where it has what is asked for and is in sync, so that a consumer neither waits at one that
-lags nor falls behind with it. The consumer comes back to the leader after ``metadata.max.age.ms``, or at any error.
+The leader decides, by the fetch progress of its followers. It names a follower only if that follower is in sync and has
+the fetch offset. The consumer therefore neither waits for a lagging follower nor falls behind with it. The consumer
+returns to the leader after ``metadata.max.age.ms``, or after any error.
 
 Source: KIP-392; Kafka's ``ReplicaManager.findPreferredReadReplica`` and ``RackAwareReplicaSelector``.
 """
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """A replica as the leader sees it. ``rack`` is empty where its broker has none, or is not there.
+    """A replica as the leader sees it.
 
-    ``caught_up_ms_ago`` is how long ago it was known to have all that the leader had; 0 of the leader itself.
+    ``rack`` is empty if the broker has no rack or is not alive. ``caught_up_ms_ago`` is the time since the replica was
+    last known to have the leader's whole log; 0 for the leader itself.
     """
 
     broker_id: int
@@ -28,13 +30,15 @@ class ReplicaView:
 
 
 ReplicaSelector = Callable[[str, ReplicaView, Collection[ReplicaView]], ReplicaView]
-"""From a consumer's rack, the leader and all that may be read from (the leader among them) to the one to read from."""
+"""Selects the replica to read from, given the consumer's rack, the leader, and all readable replicas with the
+leader.
+"""
 
 
 def same_rack(client_rack: str, leader: ReplicaView, replicas: Collection[ReplicaView]) -> ReplicaView:
-    """The leader if it is in the consumer's rack or nobody is, else the one there that has the most.
+    """Return the leader if it is in the consumer's rack or no replica is, else the most complete replica there.
 
-    Of several it is the one that caught up last, then the one of the highest id.
+    Of equally complete replicas, return the one that caught up last, then the one with the highest id.
     """
     nearby = [replica for replica in replicas if client_rack and replica.rack == client_rack]
     if not nearby or leader in nearby:
@@ -49,9 +53,9 @@ def preferred_read_replica(
     followers: Iterable[ReplicaView],
     selector: ReplicaSelector = same_rack,
 ) -> int | None:
-    """The broker that a consumer is to read from instead of the leader; None: it is to stay.
+    """Return the broker that a consumer reads from instead of the leader; None means the leader.
 
-    Only consumers are sent elsewhere: do not ask for a fetch of a follower.
+    Call it for consumers only, not for the fetch of a follower.
     """
     readable = [
         each for each in followers if each.is_in_sync and each.log_start_offset <= fetch_offset <= each.log_end_offset

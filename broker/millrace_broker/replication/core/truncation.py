@@ -1,9 +1,9 @@
-"""Where a follower's log and its leader's part, by leader epochs. Pure.
+"""The offset where a follower's log and its leader's log diverge, by leader epochs. Pure.
 
-Going back to the high watermark instead loses records, and leaves different ones under the same offset, as KIP-101
-describes: the watermark that a follower knows is older than what has been acknowledged.
+Truncation to the high watermark would lose records, and leave different records under the same offset (KIP-101). The
+reason is that a follower's high watermark lags behind the acknowledged records.
 
-Source: KIP-101, KIP-279 (the epoch that both know), KIP-595 (found by the leader at a fetch).
+Source: KIP-101, KIP-279 (the epoch that both logs have), KIP-595 (the leader finds the divergence in a fetch).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millrace_broker.replication.core.model import EpochEnd, LogView
 def check_leader_epoch(partition: str, current: int, requested: int | None) -> None:
     """Raise unless a request of leader epoch ``requested`` fits a replica at ``current``; None always fits.
 
-    ``FencedLeaderEpochError``: the asker is behind. ``UnknownLeaderEpochError``: this replica is.
+    Raises ``FencedLeaderEpochError`` if the client is behind, ``UnknownLeaderEpochError`` if this replica is behind.
     """
     if requested is None or requested == current:
         return
@@ -27,15 +27,19 @@ def check_leader_epoch(partition: str, current: int, requested: int | None) -> N
 
 
 def epoch_end(log: LogView, epoch: int) -> EpochEnd | None:
-    """The answer to OffsetsForLeaderEpoch; None when the epoch is newer than all in the log, or none are known."""
+    """Return the answer to OffsetsForLeaderEpoch.
+
+    Returns None if the epoch is newer than all epochs in the log, or if the log has no epochs.
+    """
     found = log.epochs.end_offset_of(epoch, log.log_end_offset)
     return None if found is None else EpochEnd(epoch=found[0], end_offset=found[1])
 
 
 def find_divergence(partition: str, log: LogView, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-    """What a leader tells a follower whose log it does not agree with; None when the follower may fetch on.
+    """Return where the leader's log and a follower's log diverge; None if the follower may continue to fetch.
 
-    Raises ``OffsetOutOfRangeError`` where it cannot tell: the epoch is not in its log, or the offset before its start.
+    Raises ``OffsetOutOfRangeError`` if the leader cannot tell, because the epoch is not in its log or the offset is
+    before the log start.
     """
     end = epoch_end(log, last_fetched_epoch)
     if end is None:
@@ -52,22 +56,25 @@ def find_divergence(partition: str, log: LogView, fetch_offset: int, last_fetche
 
 @dataclass(frozen=True, slots=True)
 class TruncationPoint:
-    """The offset at which a follower's log is to end; not final when an earlier epoch has to be compared after it."""
+    """The offset to truncate a follower's log to.
+
+    It is not final if the follower has to compare an earlier epoch afterwards.
+    """
 
     offset: int
     is_final: bool
 
 
 def truncation_point(log: LogView, high_watermark: int, leaders: EpochEnd | None) -> TruncationPoint:
-    """Where a follower truncates to when its leader has answered with the end of an epoch; None: it knows no such one.
+    """Return where a follower truncates after the leader's answer with the end of an epoch.
 
-    Where the follower does not know the leader's epoch either, it goes back to the end of the last epoch before it,
-    and compares again.
+    ``leaders`` is None if the leader knows no such epoch. If the follower does not know the leader's epoch either, it
+    truncates to the end of the last epoch before that one, and compares again.
     """
     if leaders is None:
         return TruncationPoint(min(high_watermark, log.log_end_offset), is_final=True)
     own = log.epochs.end_offset_of(leaders.epoch, log.log_end_offset)
-    if own is None:  # older than what epochs are kept of: the leader's word is all there is
+    if own is None:  # the epoch is older than the epochs in this log; only the leader knows its end
         return TruncationPoint(min(leaders.end_offset, log.log_end_offset), is_final=True)
     own_epoch, own_end = own
     if own_epoch != leaders.epoch:

@@ -1,20 +1,20 @@
-"""This broker's replicas at work: ``core`` decides, this folder runs it on logs, tasks and the network.
+"""This broker's replicas at work: ``core`` on logs, tasks and the network.
 
-* ``manager``          all of them: what the controller says, watermarks, changes of the ISR, the clock
-* ``hosted``           one of them: its machine, its log
+* ``manager``          all replicas: decisions of the controller, high watermarks, ISR changes, the clock
+* ``hosted``           one replica: its state machine and its log
 * ``replica_logs``     the logs of the replicas that the controller names
-* ``isr_changes``      what leaders ask the controller for
-* ``sessions``         what each follower has asked for, of which its requests name the changes (KIP-227)
-* ``serving``          answers to followers
-* ``replica_fetchers`` the tasks that fetch from other brokers, one for each source
-* ``applying``         what a follower's machine wants done to its log
-* ``partitions``       partitions of this broker by name: their topics, logs, and whether it leads them
+* ``isr_changes``      ISR changes that leaders ask the controller for
+* ``sessions``         fetch sessions of followers; a request names only changed partitions (KIP-227)
+* ``serving``          answers to follower fetches
+* ``replica_fetchers`` the tasks that fetch from other brokers, several for each source broker
+* ``applying``         effects of a follower's state machine on its log
+* ``partitions``       partitions of this broker by name: topic, log, leadership
 * ``waiters``          calls that wait for records, and the locks of partitions
 * ``appends``          appends as a leader
-* ``throttles``        limits on the bytes that go to and come from replicas that are not in sync
+* ``throttles``        replication quotas of replicas that are not in sync
 * ``delayed_produce``  calls that wait for replicas
-* ``wire``             questions and answers as messages
-* ``views``            how replicas stand, for metrics and for people
+* ``wire``             fetch requests and answers as protobuf messages
+* ``views``            the present state of replicas, for metrics and for administrators
 """
 
 from millrace_broker.replication.runtime.appends import Appends

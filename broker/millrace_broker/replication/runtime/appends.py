@@ -2,9 +2,9 @@
 
 Invariants
 
-- Batches of one partition are appended in the order in which ``append`` was called. The waits that follow an append,
-  for the disk where the topic wants that and for other replicas, keep no other append waiting.
-- An append that has begun is finished and its readers are woken, also when the call that asked for it is cancelled.
+- Batches of one partition are appended in the order in which ``append`` was called. After an append the call may wait
+  for an fsync (if the topic requires one) and for other replicas. No other append waits for that.
+- An append that has begun is finished and wakes its readers, also when its call is cancelled.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from millrace_broker.replication.runtime.waiters import Waiters
 from millrace_broker.runtime import Executors
 
 _MARKER_BYTES: Final = 78
-"""Size of a batch with the end of a transaction."""
+"""Size of the batch with the end marker of a transaction."""
 _TICK_S: Final = 1.0
-"""What is to be synced within less than that is not left to the log's periodic work."""
+"""The interval of the log's periodic work. An fsync that is due sooner is scheduled here."""
 ACKNOWLEDGED_WITHIN_S: Final = 5.0
-"""How long a coordinator waits for the replicas of what it appends (``offsets.commit.timeout.ms``)."""
+"""How long a coordinator waits for the replicas of its appends (``offsets.commit.timeout.ms``)."""
 
 
 class Appends:
@@ -57,12 +57,12 @@ class Appends:
         acks_all: bool = True,
         timeout_s: float = ACKNOWLEDGED_WITHIN_S,
     ) -> AppendResult:
-        """Append whole batches, as durably as the topic wants it, and wake the calls that wait for them.
+        """Append whole batches with the durability of the topic, and wake the calls that wait for them.
 
-        ``in_transaction`` says that a coordinator knows the transaction that the batch says it is in; with another
-        ``origin`` less is checked. With ``acks_all`` it returns once all replicas in sync have them.
+        ``in_transaction`` means that a coordinator knows the transaction that the batch names. An ``origin`` other than
+        a client skips some checks. With ``acks_all`` the call returns once all replicas in sync have the batches.
 
-        Raises what the log raises, and ``NotLeaderError``; with ``acks_all`` also ``NotEnoughReplicasError``,
+        Raises the errors of the log, and ``NotLeaderError``; with ``acks_all`` also ``NotEnoughReplicasError``,
         ``NotEnoughReplicasAfterAppendError`` and ``RequestTimedOutError``.
         """
         write = functools.partial(partition.log.append_unsynced, records, in_transaction=in_transaction, origin=origin)
@@ -80,7 +80,7 @@ class Appends:
         *,
         is_epoch_raised: bool,
     ) -> None:
-        """Append the end of a producer's transaction, as ``append`` with ``acks_all``. Raises what that raises."""
+        """Append the end marker of a producer's transaction like ``append`` with ``acks_all``, with the same errors."""
         write = functools.partial(
             partition.log.append_end_marker_unsynced,
             producer_id,
@@ -102,7 +102,7 @@ class Appends:
     ) -> AppendResult:
         executors, replica = self._executors, partition.replica
         async with self._waiters.locks[partition.key]:
-            epoch = partition.leader_epoch  # it may have changed, or another broker lead, since the partition was found
+            epoch = partition.leader_epoch  # since the look-up the epoch, or the leader, may have changed
             if acks_all and replica is not None:
                 replica.leader.check_enough_in_sync()
             result = None
@@ -117,7 +117,7 @@ class Appends:
         return result
 
     async def _appended(self, partition: ServedPartition, result: AppendResult, size_bytes: int) -> None:
-        """Wait for the disk where the topic wants that, and wake the calls that wait for what was appended."""
+        """Wait for the fsync if the topic requires it, and wake the calls that wait for the records."""
         key, log, replica = partition.key, partition.log, partition.replica
         self._waiters.appends.arrived(key, size_bytes)
         if log.must_sync(result):
@@ -132,9 +132,9 @@ class Appends:
     async def delete_records(
         self, partition: ServedPartition, before_offset: int, timeout_s: float = ACKNOWLEDGED_WITHIN_S
     ) -> int:
-        """Delete the records before an offset, on all replicas; returns where the log starts then.
+        """Delete the records before an offset on all replicas; returns the new log start offset.
 
-        Raises what the log raises, ``NotLeaderError``, and ``RequestTimedOutError`` when replicas take too long.
+        Raises the errors of the log, ``NotLeaderError``, and ``RequestTimedOutError`` when replicas take too long.
         """
         replicas, replica = self._replicas, partition.replica
         try:

@@ -1,6 +1,7 @@
-"""What a follower's machine wants done to its log. Blocks: for a thread that holds the partitions' locks.
+"""Effects of a follower's state machine on its log. The functions block.
 
-While it runs nobody else calls the machines of these partitions, for who decides on a partition takes its lock first.
+They run in a thread while the caller holds the partitions' locks. Nobody else calls the state machines of these
+partitions meanwhile, because a decision about a partition requires its lock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """An answer to a follower's question, to be applied; ``error``: why it could not be."""
+    """A leader's answer to be applied; ``error`` is the reason if it could not be applied."""
 
     replica: HostedReplica
     follower: Follower
@@ -34,12 +35,12 @@ class Fetched:
 
     @property
     def takes_at_once(self) -> bool:
-        """Whether it takes no more than a write: logs have not parted, nothing is synced, no file is made."""
+        """Whether the answer needs only a write: no divergence, no fsync, no new file."""
         return self.answer.diverging is None and self.replica.log.takes_at_once(len(self.answer.records))
 
 
 def apply_fetched(logs: LogManager, fetched: Sequence[Fetched]) -> None:
-    """Append what has come, or go back to where the logs part."""
+    """Append the fetched records, or truncate where the logs diverge."""
     ends: dict[PartitionKey, int] = {}
     for each in fetched:
         try:
@@ -79,17 +80,17 @@ def _apply_one(logs: LogManager, fetched: Fetched, ends: dict[PartitionKey, int]
 def _append(logs: LogManager, log: PartitionLog, answer: ReplicaRecords, batches: Batches) -> None:
     first = batches[0][1]
     if first.base_offset < log.log_end_offset < first.next_offset and not log.size_bytes:
-        # The leader's log starts within a batch, which is whole in the file: so it is here.
+        # The leader's log starts within a batch, whose file keeps it whole. This log starts within the batch too.
         logs.begin_at(log.topic, log.partition, first.base_offset)
     log.append_replicated(answer.records, batches)
-    if log.config.syncs_before_ack:  # the next question says that it is here
+    if log.config.syncs_before_ack:  # the next fetch tells the leader that this replica has the records
         log.flush()
 
 
 def carry_out(logs: LogManager, replica: HostedReplica, effect: Effect, ends: dict[PartitionKey, int]) -> None:
-    """Do what a machine wants; truncations are collected in ``ends``, to be done together.
+    """Carry out one effect; truncations are collected in ``ends``, to be done together.
 
-    Raises what the log does.
+    Raises the errors of the log.
     """
     match effect:
         case Truncate(offset):
@@ -106,7 +107,7 @@ def carry_out(logs: LogManager, replica: HostedReplica, effect: Effect, ends: di
 def carry_out_all(
     logs: LogManager, wanted: Iterable[tuple[HostedReplica, Sequence[Effect]]]
 ) -> dict[PartitionKey, MillraceError]:
-    """Do what several machines want. Returns where that failed, and why."""
+    """Carry out the effects of several state machines. Returns the replicas for which that failed, with the errors."""
     ends: dict[PartitionKey, int] = {}
     failed: dict[PartitionKey, MillraceError] = {}
     for replica, effects in wanted:

@@ -1,5 +1,7 @@
-"""Calls that wait for replicas: appends with acks=all (Kafka's ``DelayedProduce``), coordinators that read their state,
-deletions of records (``DelayedDeleteRecords``). Each waits for one partition; a request with several waits for each.
+"""Calls that wait for replicas, Kafka's ``DelayedProduce`` and ``DelayedDeleteRecords``.
+
+Appends with acks=all wait here, coordinators that read their state, and deletions of records. Each operation waits for
+one partition; a request with several partitions has an operation for each.
 """
 
 from __future__ import annotations
@@ -24,34 +26,34 @@ _LOOKS_AGAIN_S: Final = 10.0
 
 
 class DelayedProduce:
-    """Who waits for replicas of what this broker leads. For the event loop's thread."""
+    """The calls that wait for replicas of partitions that this broker leads. For the event loop's thread."""
 
     def __init__(self, timer: Timer) -> None:
         self._appends: Final[Purgatory[PartitionKey]] = Purgatory("produce", timer)
         self._deletions: Final[Purgatory[PartitionKey]] = Purgatory("delete records", timer)
 
     def check(self, key: PartitionKey) -> None:
-        """The watermark, the ISR, or this broker's role has changed."""
+        """Check the calls that wait for a partition: its high watermark, its ISR or this broker's role has changed."""
         self._appends.check(key)
         self._deletions.check(key)
 
     def fetched(self, key: PartitionKey) -> None:
-        """A follower has told where its log starts."""
+        """Check deletions of records: a follower has reported its log start offset."""
         self._deletions.check(key)
 
     def close(self) -> None:
-        """Let nobody wait any more: the broker stops."""
+        """End all waits, because the broker stops."""
         self._appends.close()
         self._deletions.close()
 
     def statistics(self) -> PurgatoryStatistics:
-        """How many appends wait for replicas."""
+        """Return how many appends wait for replicas."""
         return self._appends.statistics()
 
     async def acknowledged(self, replica: HostedReplica, end_offset: int, timeout_s: float) -> None:
-        """Wait until all replicas in sync have what is before an offset.
+        """Wait until all replicas in sync have the records before an offset.
 
-        Raises ``RequestTimedOutError``, ``NotLeaderError`` when another broker leads meanwhile, and
+        Raises ``RequestTimedOutError``, ``NotLeaderError`` if another broker becomes the leader, and
         ``NotEnoughReplicasAfterAppendError``.
         """
         late = f"{replica.name}: appended, but not all replicas in sync had it in time"
@@ -60,7 +62,7 @@ class DelayedProduce:
         )
 
     async def committed(self, replica: HostedReplica, end_offset: int) -> None:
-        """Wait, however long that takes, until what is before an offset may be read. Raises ``NotLeaderError``."""
+        """Wait without a time limit until the records before an offset are readable. Raises ``NotLeaderError``."""
         while replica.leader and replica.log.high_watermark < end_offset:
             with contextlib.suppress(RequestTimedOutError, NotEnoughReplicasAfterAppendError):
                 await self.acknowledged(replica, end_offset, _LOOKS_AGAIN_S)
@@ -68,10 +70,7 @@ class DelayedProduce:
     async def deleted(
         self, replica: HostedReplica, before_offset: int, is_alive: Callable[[int], bool], timeout_s: float
     ) -> None:
-        """Wait until the logs of all replicas whose brokers are there start at an offset, or later.
-
-        Raises ``RequestTimedOutError``, ``NotLeaderError``.
-        """
+        """Wait until the logs of all replicas on live brokers start at an offset or later."""
 
         def is_deleted(leader: Leader) -> bool:
             followers = leader.followers.items()
@@ -92,7 +91,7 @@ async def _wait(purgatory: Purgatory[PartitionKey], waiting: _Waiting) -> None:
 
 
 class _Waiting(DelayedOperation):
-    """Waits until a condition of the leader holds, or until this broker leads no more."""
+    """A wait for a condition of the leader; it also ends when this broker stops leading."""
 
     def __init__(
         self, replica: HostedReplica, condition: Callable[[Leader], bool], timeout_s: float, late: str
@@ -106,7 +105,7 @@ class _Waiting(DelayedOperation):
         self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def try_complete(self) -> bool:
-        """Look at the leader's machine."""
+        """Check the condition on the leader's state machine."""
         if self.replica.machine.role is not self._leader:
             self._error = NotLeaderError(
                 f"{self.replica.name} is led by another broker by now: fetch the metadata anew"
@@ -121,15 +120,15 @@ class _Waiting(DelayedOperation):
         return self.force_complete()
 
     def on_complete(self) -> None:
-        """Let the caller go on."""
+        """Let the caller continue."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     def on_expiration(self) -> None:
-        """The replicas took too long; what was done stays done, and may come to count all the same."""
+        """End with a time-out error. The append or deletion stays in the log, and may still be replicated."""
         self._error = RequestTimedOutError(f"{self._late} (in sync: {sorted(self._leader.isr)})")
 
     def check(self) -> None:
-        """Raise unless the condition holds, once ended."""
+        """Raise the error unless the condition holds; call it after the end."""
         if self._error is not None:
             raise self._error

@@ -1,7 +1,7 @@
-"""A partition that the controller has given to this broker: the machine that decides, and the log that it is about.
+"""A replica that the controller has assigned to this broker, Kafka's ``HostedPartition``.
 
-Invariant: the machine, the log and this object change only while the partition's lock (``Waiters.locks``) is held,
-but for what a leader is told in the event loop: of appends, of followers' fetches, of the controller's answers.
+Invariant: the state machine, the log and this object change only under the partition's lock (``Waiters.locks``). The
+exceptions are a leader's events in the event loop: appends, follower fetches, and the controller's answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from millrace_broker.replication.core import Follower, Leader, Replica
 
 
 class HostedReplica:
-    """See the module. ``is_alone``: this broker leads, and nobody follows: the log's end is the high watermark."""
+    """A replica's state machine and its log.
+
+    ``is_alone``: this broker leads and there are no followers; the log end offset is the high watermark.
+    """
 
     def __init__(self, key: PartitionKey, topic_id: UUID, log: PartitionLog, machine: Replica) -> None:
         self.key: Final = key
@@ -28,7 +31,7 @@ class HostedReplica:
         self.followers: tuple[int, ...] = ()
         """The other replicas, while this broker leads."""
         self.unread: Final[deque[tuple[int, int]]] = deque()
-        """What was appended and may not be read yet: end offset and size of each append."""
+        """Appends that are not readable yet: end offset and size of each."""
 
     @property
     def name(self) -> str:
@@ -55,17 +58,17 @@ class HostedReplica:
 
     @property
     def follower(self) -> Follower | None:
-        """The follower's side, if it follows."""
+        """The follower's side, if this broker follows."""
         role = self.machine.role
         return role if isinstance(role, Follower) else None
 
     def note_unread(self) -> None:
-        """Count what lies behind the high watermark of a new leader."""
+        """Count the records after the high watermark of a new leader as unread."""
         if not self.unread and self.log.high_watermark < self.log.log_end_offset:
             self.unread.append((self.log.log_end_offset, self.log.size_bytes))
 
     def take_readable_bytes(self) -> int:
-        """How many bytes of what was appended lie before the high watermark by now, and were not taken before."""
+        """Return how many appended bytes have become readable since the last call."""
         watermark, size_bytes = self.log.high_watermark, 0
         while self.unread and self.unread[0][0] <= watermark:
             size_bytes += self.unread.popleft()[1]

@@ -1,4 +1,7 @@
-"""Changes of ISRs that leaders ask the controller for: each is asked for until it is decided (KIP-497)."""
+"""ISR changes that leaders ask the controller for, Kafka's AlterPartition (KIP-497).
+
+Each change is retried until the controller has decided.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from millrace_broker.replication.runtime.hosted import HostedReplica
 _logger: Final = logging.getLogger(__name__)
 
 AlterPartition = Callable[[TopicPartition, IsrChange], Awaitable[Leadership]]
-"""Asks the controller for another ISR until it answers; returns what holds then, or raises why not."""
+"""Asks the controller for another ISR and retries until it answers; returns the new state, or raises the refusal."""
 
 _ASKED_AGAIN_S: Final = 0.5
 
 
 class LedReplicas(Protocol):
-    """The replicas whose leaders ask for other ISRs, as the replica manager has them."""
+    """The replicas whose leaders ask for ISR changes, as the replica manager has them."""
 
     @property
     def alter_partition(self) -> AlterPartition | None:
-        """Ask the controller; None while nobody knows it."""
+        """The call to the controller; None while this broker knows no controller."""
         ...
 
     @property
@@ -36,16 +39,19 @@ class LedReplicas(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """Return the time that machines are told."""
+        """Return the time for state machines, in ms."""
         ...
 
     def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
-        """Carry out what a leader's event leads to."""
+        """Carry out the consequences of a leader's event."""
         ...
 
 
 class IsrChanges:
-    """Asks, and tells leaders' machines what came of it. ``shrinks`` and ``expands`` are since the start."""
+    """Sends ISR changes and passes the answers to the leaders' state machines.
+
+    ``shrinks`` and ``expands`` count since the broker's start.
+    """
 
     def __init__(self, replicas: LedReplicas) -> None:
         self._replicas: Final = replicas
@@ -53,14 +59,14 @@ class IsrChanges:
         self.expands = 0
 
     async def ask(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> None:
-        """Ask the controller for another ISR, until it has answered or this broker does not lead any more."""
+        """Ask the controller for another ISR, until it has answered or this broker stops leading."""
         _logger.info("%s: asks for the ISR %s, it is %s", replica.name, list(asked.isr), sorted(leader.isr))
         again: AlterIsr | None = asked
         while again is not None and replica.machine.role is leader:
             outcome = await self._ask_once(replica, leader, again)
             again = outcome.alter_isr
             self._replicas.follow(replica, replace(outcome, alter_isr=None))
-            self._replicas.waiting.check(replica.key)  # too few may be in sync now
+            self._replicas.waiting.check(replica.key)  # the ISR may be too small now
             if again is not None:
                 await asyncio.sleep(_ASKED_AGAIN_S)
 

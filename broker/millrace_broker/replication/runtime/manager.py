@@ -1,12 +1,13 @@
-"""All replicas of this broker: what the controller says of them, their watermarks, who waits for these, and the clock.
+"""All replicas of this broker, Kafka's ``ReplicaManager`` and ``Partition``.
 
 Invariants
 
-- The controller's requests are handled one after the other, each to its end; those of an older one change nothing.
-- A partition's machine is called in the event loop, or by a thread for which its lock is held.
-- What a machine says is to be done is done before it is called again, but for asking the controller, whose answer comes
-  back as an event.
-- A high watermark that has risen reaches the log first, then those who wait for it.
+- The controller's requests are handled one after the other, each completely. Requests of an older controller have no
+  effect.
+- A partition's state machine is called in the event loop, or by a thread that holds the partition's lock.
+- The effects of a state machine are carried out before its next call. Only a call to the controller goes on longer; its
+  answer comes back as an event.
+- A high watermark that has risen is set in the log first, and then wakes the calls that wait for it.
 
 Source: Kafka's ``ReplicaManager`` and ``Partition``.
 """
@@ -71,16 +72,16 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 RoleListener = Callable[[int], None]
-"""Told the number of a partition that this broker leads now, or does not lead any more."""
+"""Called with the number of a partition when this broker begins or ceases to lead it."""
 
 _EPOCH_OF_TIME_MS: Final = 10**12
-"""Added to the monotonic clock: a replica of which nothing is known counts as having caught up at 0, long ago."""
+"""Added to the monotonic clock. So a replica of unknown progress, caught up at 0, caught up long ago."""
 
 
 class ReplicaManager:
-    """See the module. For the event loop's thread.
+    """The replicas of this broker. For the event loop's thread.
 
-    ``alter_partition`` is set by who knows the controller; without it the ISR is not changed.
+    The cluster member sets ``alter_partition``; without it the ISR does not change.
     """
 
     def __init__(
@@ -97,7 +98,10 @@ class ReplicaManager:
         waiters: Waiters,
         has_controller: bool,
     ) -> None:
-        """``has_controller`` says that a controller names the partitions of this broker."""
+        """Set up the manager without replicas.
+
+        ``has_controller`` means that a controller assigns the partitions of this broker.
+        """
         self._config: Final = config
         self._clock: Final = clock
         self._executors: Final = executors
@@ -112,7 +116,7 @@ class ReplicaManager:
         self._isr: Final = IsrChanges(self)
         self._deciding: Final = asyncio.Lock()
         self.waiting: Final = DelayedProduce(timer)
-        """Who waits for replicas."""
+        """The calls that wait for replicas."""
         self._service: Final = FollowerService(
             config.replica_lag_time_max_ms, executors=executors, reads=reads, logs=logs, replicas=self
         )
@@ -123,21 +127,21 @@ class ReplicaManager:
         self._role_listeners: Final[dict[str, RoleListener]] = {}
         self.throttles: Final = Throttles(config.broker_id, clock.monotonic)
 
-    # --- life ------------------------------------------------------------------------------------------------
+    # --- start and close -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin the periodic work."""
+        """Start the periodic work."""
         config = self._config
         self._begin(self._check_lag(config.replica_lag_time_max_ms / 2000))
         self._begin(self._checkpoint(config.replica_high_watermark_checkpoint_interval_ms / 1000))
 
     def release(self) -> None:
-        """Answer all who wait, now that the broker is about to stop."""
+        """Answer all waiting calls, because the broker is about to stop."""
         self.waiting.close()
         self._service.close()
 
     async def close(self) -> None:
-        """Stop fetching and the periodic work; watermarks are written down when the logs are closed."""
+        """Stop the fetchers and the periodic work. High watermarks are checkpointed when the logs are closed."""
         self.release()
         await self._fetchers.close()
         for task in self._tasks:
@@ -167,52 +171,52 @@ class ReplicaManager:
                     _logger.exception("high watermarks could not be written down, and are the next time")
 
     def now_ms(self) -> int:
-        """The time that machines are told."""
+        """Return the time for state machines, in ms."""
         return _EPOCH_OF_TIME_MS + round(self._clock.monotonic() * 1000)
 
     @contextlib.asynccontextmanager
     async def alone(self, keys: Iterable[PartitionKey]) -> AsyncIterator[None]:
         """Hold the locks of partitions."""
         async with contextlib.AsyncExitStack() as stack:
-            for key in sorted(set(keys)):  # all who take several take them in this order
+            for key in sorted(set(keys)):  # one order for all callers avoids deadlocks
                 await stack.enter_async_context(self._waiters.locks[key])
             yield
 
-    # --- what there is ---------------------------------------------------------------------------------------
+    # --- look-up ---------------------------------------------------------------------------------------------
 
     def find(self, topic: str, partition: int) -> HostedReplica | None:
-        """The replica here; None while no controller has told of it."""
+        """Return the replica on this broker; None before a controller has assigned it."""
         return self._hosted.get((topic, partition))
 
     def hosted(self) -> Collection[HostedReplica]:
-        """All replicas here of which a controller has told."""
+        """Return all replicas that a controller has assigned to this broker."""
         return self._hosted.values()
 
     def hosts(self, topic: str, partition: int) -> bool:
-        """Whether the controller has told of a replica here: then its role decides who leads."""
+        """Return whether a controller has assigned a replica to this broker, whose role then tells the leader."""
         return (topic, partition) in self._hosted
 
     def leads(self, topic: str, partition: int) -> bool:
-        """Whether this broker leads a partition, by a controller's word."""
+        """Return whether this broker leads a partition by the controller's decision."""
         replica = self._hosted.get((topic, partition))
         return replica is not None and replica.leads
 
     def leaderships(self) -> Mapping[PartitionKey, LedPartition]:
-        """What this broker leads."""
+        """Return the partitions that this broker leads."""
         return leaderships_of(self._hosted)
 
     def statistics(self) -> ReplicationStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         return statistics_of(
             self._hosted, shrinks=self._isr.shrinks, expands=self._isr.expands, waiting=self.waiting.statistics()
         )
 
-    # --- what the controller says ----------------------------------------------------------------------------
+    # --- requests of the controller --------------------------------------------------------------------------
 
     async def become(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, MillraceError | None]:
-        """Lead or follow. Returns of each partition why it could not be done; None where it was.
+        """Apply a LeaderAndIsr. Returns an error for each partition, or None if it succeeded.
 
-        Raises ``StaleControllerEpochError`` of a request of a controller that has been replaced.
+        Raises ``StaleControllerEpochError`` for a request of a controller that has been replaced.
         """
         async with self._deciding:
             self._check_controller(request.controller_epoch)
@@ -244,7 +248,7 @@ class ReplicaManager:
         self._controller_epoch = epoch
 
     def _name_strays(self, request: LeaderAndIsrRequest) -> None:
-        """Say which partitions are on the disk that the controller's first request does not name."""
+        """Log the partitions on disk that the controller's first request does not name."""
         if not self._is_first_request or not self._has_controller:
             return
         self._is_first_request = False
@@ -260,7 +264,7 @@ class ReplicaManager:
         state: LeaderAndIsrState,
         controller_epoch: int,
     ) -> tuple[HostedReplica, RoleChange]:
-        """Let the machine decide. The partition's lock is held."""
+        """Let the state machine decide. The caller holds the partition's lock."""
         key = (partition.topic, partition.partition)
         replica = self._hosted.get(key)
         if replica is None or replica.log is not log:
@@ -303,7 +307,7 @@ class ReplicaManager:
         return await self._executors.to_the_end(self._executors.run_io(carry_out_all, self._logs, wanted))
 
     def _go_on(self, changed: Iterable[tuple[HostedReplica, RoleChange]]) -> None:
-        """Tell all whom changes of roles concern."""
+        """Notify fetchers, waiting calls and listeners of role changes."""
         replicas = [replica for replica, _ in changed]
         for replica, change in changed:
             if change.is_new_role or not replica.leads:
@@ -318,7 +322,7 @@ class ReplicaManager:
         _logger.info("leads %d and follows %d partitions more, or anew", leading, len(replicas) - leading)
 
     async def stop(self, request: StopReplicaRequest) -> dict[TopicPartition, MillraceError | None]:
-        """Stop replicas, and delete those that are to be. Returns of each why it could not be done.
+        """Stop replicas and delete those that the request marks. Returns an error or None for each partition.
 
         Raises ``StaleControllerEpochError``.
         """
@@ -335,10 +339,10 @@ class ReplicaManager:
             return answers
 
     async def told(self, request: UpdateMetadataRequest) -> None:
-        """Stop what is led or followed by other brokers alone by now.
+        """Stop replicas that, by an UpdateMetadata, this broker no longer leads or has.
 
-        A broker that was taken for dead while its replica was moved away is sent no StopReplica, and would go on as
-        the leader that it was: what is written to it waits in vain, and with ``acks=1`` is lost.
+        The controller sends no StopReplica to a broker that it considered dead while its replica was moved. That broker
+        would continue as the old leader: producers with acks=all wait in vain, and records with ``acks=1`` are lost.
         """
         async with self._deciding:
             for partition, state in request.partitions.items():
@@ -350,7 +354,7 @@ class ReplicaManager:
                     await self._stop(partition, state.leadership.leader_epoch, is_deleted=False)
 
     async def fence(self) -> None:
-        """Stop leading all partitions until the controller decides again: it takes this broker for dead."""
+        """Stop leading all partitions until the controller decides again, because it considers this broker dead."""
         async with self._deciding:
             for replica in [each for each in self._hosted.values() if each.leads]:
                 async with self.alone([replica.key]):
@@ -358,7 +362,7 @@ class ReplicaManager:
                     self._give_up_role(replica)
 
     def _is_elsewhere(self, replica: HostedReplica, state: LeaderAndIsrState) -> bool:
-        """Whether a later epoch than this broker knows of has another leader, or this broker has no part in it."""
+        """Return whether a later leader epoch has another leader, or no replica on this broker."""
         own, leadership = self._config.broker_id, state.leadership
         if leadership.leader_epoch <= replica.machine.leader_epoch:
             return False
@@ -373,13 +377,16 @@ class ReplicaManager:
             self._hosted.pop(key, None)
             log = self._logs.get(*key)
             if log is not None:
-                topic = self._catalog.topics.get(key.topic)  # of topics that are deleted, it was told before
+                topic = self._catalog.topics.get(key.topic)  # the UpdateMetadata of a deleted topic came before
                 is_moved = topic is not None and topic.topic_id == log.topic_id
                 delete = partial(self._logs.delete_log, *key, has_other_replicas=is_moved)
                 await self._executors.to_the_end(self._executors.run_io(delete))
 
     def _give_up_role(self, replica: HostedReplica) -> None:
-        """Tell all whom it concerns that the replica neither leads nor follows. The partition's lock is held."""
+        """Notify fetchers, waiting calls and listeners that the replica has no role.
+
+        The caller holds the partition's lock.
+        """
         self._fetchers.unfollow(replica.key)
         replica.is_alone, replica.followers = False, ()
         replica.log.hold_watermark(replica.machine.high_watermark)
@@ -392,18 +399,18 @@ class ReplicaManager:
             listener(replica.key[1])
 
     def tell_roles(self, topic: str, listener: RoleListener) -> None:
-        """Have a listener told of each change of this broker's role in a topic's partitions."""
+        """Register a listener for each change of this broker's role in a topic's partitions."""
         self._role_listeners[topic] = listener
 
     def brokers_alive(self, brokers: frozenset[int]) -> None:
-        """These brokers are there, the others cannot come into an ISR."""
+        """Set the live brokers; the other brokers cannot join an ISR."""
         self._alive = brokers
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether a broker is there; all are before anybody has said so."""
+        """Return whether a broker is alive; all brokers count as alive before the first ``brokers_alive``."""
         return self._alive is None or broker_id in self._alive
 
-    # --- leading ---------------------------------------------------------------------------------------------
+    # --- leader ----------------------------------------------------------------------------------------------
 
     def _settings(self, log: PartitionLog) -> ReplicationSettings:
         config = self._config
@@ -414,7 +421,7 @@ class ReplicaManager:
         )
 
     def topic_changed(self, topic: str) -> None:
-        """The configuration of a topic is another."""
+        """Apply the changed configuration of a topic."""
         for replica in self._hosted.values():
             if replica.key[0] == topic:
                 replica.machine.settings = self._settings(replica.log)
@@ -423,7 +430,7 @@ class ReplicaManager:
                     self.follow(replica, leader.appended(replica.log.durable_end, self.now_ms()))
 
     def appended(self, replica: HostedReplica, size_bytes: int) -> None:
-        """This broker has appended to a partition that others follow."""
+        """Handle an append of this broker to a partition with followers."""
         leader = replica.machine.role
         if not isinstance(leader, Leader):
             return
@@ -432,23 +439,23 @@ class ReplicaManager:
         self._service.appended(replica)
 
     def announce(self, replica: HostedReplica) -> None:
-        """Have followers look what is new of a partition, beside records."""
+        """Wake waiting follower fetches for a change of a partition that may come without records."""
         self._service.announce(replica)
 
     def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
-        """Carry out what a leader's event leads to."""
+        """Carry out the consequences of a leader's event."""
         if outcome.has_watermark_risen:
             replica.log.raise_watermark(replica.machine.high_watermark)
             self._service.changed(replica)
             self._waiters.readable(replica.key, replica.log, replica.take_readable_bytes())
             self.waiting.check(replica.key)
-            if self._config.replica_selector_class:  # consumers wait for it at the followers
+            if self._config.replica_selector_class:  # consumers wait for the high watermark at followers
                 self.announce(replica)
         if outcome.alter_isr is not None:
             self._begin(self._isr.ask(replica, replica.leader, outcome.alter_isr))
 
     async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
-        """Answer a follower; see ``serving``."""
+        """Answer a follower's fetch (see ``serving``)."""
         return await self._service.fetch(request, lease)
 
     def preferred_read_replica(
@@ -458,7 +465,7 @@ class ReplicaManager:
         fetch_offset: int,
         live_brokers: Callable[[], Sequence[LiveBroker]],
     ) -> int | None:
-        """The broker that a consumer of a rack is to read from instead of this one (KIP-392); None: it is to stay.
+        """Return the broker that a consumer of a rack reads from instead of this one (KIP-392); None means this one.
 
         ``live_brokers`` is called only if a rack-aware ``replica.selector.class`` is configured.
         """
@@ -470,10 +477,10 @@ class ReplicaManager:
             client_rack, fetch_offset, leader, [each for each in followers if each.broker_id in racks]
         )
 
-    # --- following -------------------------------------------------------------------------------------------
+    # --- follower --------------------------------------------------------------------------------------------
 
     def fetched(self, replica: HostedReplica, size_bytes: int) -> None:
-        """A follower's log has grown, or its watermark may have risen: consumers read here too."""
+        """Wake consumers after a follower fetch: the log has grown, or the high watermark may have risen."""
         if size_bytes:
             replica.unread.append((replica.log.log_end_offset, size_bytes))
         readable_bytes = replica.take_readable_bytes()
@@ -481,14 +488,14 @@ class ReplicaManager:
             self._waiters.readable(replica.key, replica.log, readable_bytes)
 
     def resize_fetchers(self, count: int) -> None:
-        """Set ``num.replica.fetchers``."""
+        """Apply ``num.replica.fetchers``."""
         if count != self._fetchers.count:
             self._begin(self._fetchers.resize(count))
 
     # --- throttles -------------------------------------------------------------------------------------------
 
     def set_throttle_rates(self, *, leader_bytes_per_s: float, follower_bytes_per_s: float) -> None:
-        """Set ``leader.`` and ``follower.replication.throttled.rate``; infinity for none."""
+        """Set ``leader.`` and ``follower.replication.throttled.rate``; infinity means no throttle."""
         self.throttles.to_followers.bytes_per_s = leader_bytes_per_s
         self.throttles.from_leaders.bytes_per_s = follower_bytes_per_s
         self._service.wake_all()

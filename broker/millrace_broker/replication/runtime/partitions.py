@@ -1,7 +1,7 @@
-"""The partitions of this broker by name: their topics, their logs, and whether this broker leads them.
+"""The partitions of this broker by name: topic, log, leadership.
 
 Kafka's ``ReplicaManager.getPartitionOrException`` and ``MetadataCache``. A broker with a controller leads a partition
-once the controller has said so; a broker by itself leads the partitions of which its catalog says so.
+once the controller has decided so. A standalone broker leads the partitions of which its catalog says so.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ class ServedPartition(NamedTuple):
     info: PartitionInfo
     log: PartitionLog
     replica: HostedReplica | None = None
-    """None where no controller has told of the partition: then ``info`` says who leads it."""
+    """None before a controller has assigned the partition; ``info`` then names the leader."""
 
     @property
     def key(self) -> PartitionKey:
-        """Its name in ``Waiters``."""
+        """The partition's key in ``Waiters``."""
         return self.topic.name, self.info.partition
 
     @property
     def known_epoch(self) -> int:
-        """The leader epoch that is known here, whoever leads the partition."""
+        """The leader epoch that this broker knows, whichever broker leads the partition."""
         return self.info.leader_epoch if self.replica is None else self.replica.machine.leader_epoch
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch in which this broker leads it. Raises ``NotLeaderError`` when it does not any more."""
+        """The leader epoch in which this broker leads. Raises ``NotLeaderError`` if it does not lead any more."""
         return self.info.leader_epoch if self.replica is None else self.replica.leader.epoch
 
 
 FindReplica = Callable[[str, int], HostedReplica | None]
-"""Gives the replica of a topic and partition number on this broker; None while no controller has told of it."""
+"""Returns the replica of a topic and partition number on this broker; None before a controller has assigned it."""
 
 
 class PartitionDirectory:
-    """Finds topics and partitions. For the event loop's thread."""
+    """The look-up of topics and partitions. For the event loop's thread."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PartitionDirectory:
     ) -> None:
         """``look_up`` reads a topic that the catalog may not have yet, and waits a moment for its leaders.
 
-        ``has_controller`` says that nothing is led until a controller has told of it.
+        ``has_controller`` means that this broker leads nothing before a controller has decided so.
         """
         self._broker_id: Final = broker_id
         self._catalog: Final = catalog
@@ -75,10 +75,7 @@ class PartitionDirectory:
         self.has_controller: Final = has_controller
 
     def topic(self, name: str, topic_id: bytes = b"") -> TopicInfo:
-        """Find the topic of that name, whose id is the given one unless that is empty.
-
-        Raises ``UnknownTopicOrPartitionError``, ``InconsistentTopicIdError``.
-        """
+        """Find the topic of that name, and check its id unless ``topic_id`` is empty."""
         topic = self._catalog.topic(name)
         if topic_id and topic_id != topic.topic_id.bytes:
             raise InconsistentTopicIdError(
@@ -87,9 +84,9 @@ class PartitionDirectory:
         return topic
 
     async def find_topic(self, name: str) -> TopicInfo:
-        """Find the topic of that name, also if this broker has not heard of it, or of its leaders, yet.
+        """Find the topic of that name, even if this broker does not know the topic or its leaders yet.
 
-        Raises as ``topic`` does.
+        Raises the same errors as ``topic``.
         """
         known = self._catalog.topics.get(name)
         if known is None or any(each.leader_epoch < 0 for each in known.partitions.values()):
@@ -110,7 +107,7 @@ class PartitionDirectory:
             raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata anew")
         log = self._logs.get(topic.name, number)
         if log is None or log.topic_id != topic.topic_id:
-            # Its files are being made or deleted in this moment.
+            # The log is being created or deleted at this moment.
             raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
         return ServedPartition(topic, info, log, replica)
 
@@ -126,6 +123,6 @@ class PartitionDirectory:
         if replica is not None and replica.leads:
             return None
         leader = self._catalog.topic(topic).partitions[number].leader
-        if leader < 0 or leader == self._broker_id:  # nobody, or this one before it has been told
+        if leader < 0 or leader == self._broker_id:  # or no request came yet
             raise LeaderNotAvailableError(f"{topic}-{number} has no leader now")
         return leader

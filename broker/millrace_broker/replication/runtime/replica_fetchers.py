@@ -1,12 +1,14 @@
-"""The tasks that fetch what this broker follows: ``num.replica.fetchers`` for each source, each with its own session.
+"""The replica fetchers, Kafka's ``ReplicaFetcherManager`` and ``AbstractFetcherThread``.
+
+Each source broker has up to ``num.replica.fetchers`` tasks, and each task has its own fetch session.
 
 Invariants
 
-- A partition is followed by at most one of them, and only while its machine is a follower. An answer is applied while
-  the partitions' locks are held, and only to machines that still have the role in which they asked, and are followed by
-  who asked. What is followed passes from one fetcher to another only while nothing is being applied.
-- What a partition fetches stands until something happens to it: only these are asked what they want next, and all of
-  them from time to time, for logs also change by themselves (retention).
+- At most one fetcher follows a partition, and only while the partition's state machine is a follower. An answer is
+  applied under the partitions' locks. It is applied only if the replica still has the role of the request, and this
+  fetcher still follows it. A partition moves to another fetcher only while no answer is being applied.
+- The fetch of a partition stays the same until the partition changes. Only changed partitions compute their next
+  request. At intervals all of them do, because logs also change by themselves (retention).
 
 Source: Kafka's ``ReplicaFetcherManager`` and ``AbstractFetcherThread``.
 """
@@ -44,29 +46,29 @@ _logger: Final = logging.getLogger(__name__)
 
 _SESSION_LOST: Final = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)
 _IDLE_S: Final = 1.0
-"""How long a fetcher without a question waits before it asks its machines again; whatever is new wakes it."""
+"""How long a fetcher without a request waits before it asks its state machines again; a change wakes it."""
 _THROTTLED_S: Final = 0.2
 _SOON_MS: Final = 100
 _ALL_ASKED_MS: Final = 500
-"""So often all machines are asked what they want."""
+"""The interval at which all state machines compute their next request, in ms."""
 
 Asked = dict[PartitionKey, tuple[HostedReplica, Follower, Question]]
 
 
 class FollowedReplicas(Protocol):
-    """The replicas that are fetched for, as the replica manager has them."""
+    """The replicas that are fetched, as the replica manager has them."""
 
     @property
     def throttles(self) -> Throttles:
-        """The limits of this broker."""
+        """The replication quotas of this broker."""
         ...
 
     def now_ms(self) -> int:
-        """Return the time that machines are told."""
+        """Return the time for state machines, in ms."""
         ...
 
     def find(self, topic: str, partition: int) -> HostedReplica | None:
-        """Find the replica here; None while no controller has told of it."""
+        """Find the replica on this broker; None before a controller has assigned it."""
         ...
 
     def alone(self, keys: Iterable[PartitionKey]) -> AbstractAsyncContextManager[None]:
@@ -74,12 +76,12 @@ class FollowedReplicas(Protocol):
         ...
 
     def fetched(self, replica: HostedReplica, size_bytes: int) -> None:
-        """Take note that a follower's log has grown, or that its watermark may have risen."""
+        """Take note that a follower's log has grown, or that its high watermark may have risen."""
         ...
 
 
 class Fetchers:
-    """All fetchers of this broker. For the event loop's thread."""
+    """All replica fetchers of this broker. For the event loop's thread."""
 
     def __init__(
         self,
@@ -98,10 +100,10 @@ class Fetchers:
         self._fetchers: Final[dict[tuple[int, int], SourceFetcher]] = {}
         self._followed: Final[dict[PartitionKey, SourceFetcher]] = {}
         self.count = config.num_replica_fetchers
-        """How many each source has at most."""
+        """The maximum number of fetchers per source broker."""
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
-        """Fetch for these, which follow, from their leaders."""
+        """Fetch the replicas that follow from their leaders."""
         touched: dict[SourceFetcher, None] = {}
         for replica in replicas:
             follower = replica.follower
@@ -114,7 +116,7 @@ class Fetchers:
             fetcher.wake()
 
     def unfollow(self, key: PartitionKey) -> None:
-        """Fetch for this one no more; an answer that is under way changes nothing."""
+        """Stop fetching a partition; an answer in flight has no effect."""
         fetcher = self._followed.pop(key, None)
         if fetcher is not None:
             fetcher.unfollow(key)
@@ -135,12 +137,12 @@ class Fetchers:
         return fetcher
 
     async def resize(self, count: int) -> None:
-        """Have ``count`` of them for each source from now on, and divide among them what is followed.
+        """Use up to ``count`` fetchers per source broker, and redistribute the followed partitions.
 
         Source: Kafka's ``AbstractFetcherManager.resizeThreadPool``.
         """
         self.count = count
-        async with self._replicas.alone(list(self._followed)):  # nothing that was fetched is being applied
+        async with self._replicas.alone(list(self._followed)):  # under the locks no answer is being applied
             for key, before in list(self._followed.items()):
                 after = self._fetcher(before.source, key)
                 replica = None if after is before else before.unfollow(key)
@@ -153,12 +155,12 @@ class Fetchers:
         await asyncio.gather(*(fetcher.close() for fetcher in gone))
 
     async def close(self) -> None:
-        """End them."""
+        """Stop all fetchers."""
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
 
 
 class SourceFetcher:
-    """Fetches from one broker."""
+    """The task that fetches from one source broker."""
 
     def __init__(
         self,
@@ -173,10 +175,10 @@ class SourceFetcher:
     ) -> None:
         self._followed: Final[dict[PartitionKey, HostedReplica]] = {}
         self._standing: Final[Asked] = {}
-        """Who fetches what, of all that can be fetched; ``_fetches`` is the last of it."""
+        """The fetch of each fetchable partition, with replica and state machine; ``_fetches`` has only the fetches."""
         self._fetches: Final[dict[PartitionKey, FetchFrom]] = {}
         self._changed: set[PartitionKey] = set()
-        """Whose questions may be others than at the last request."""
+        """Partitions whose request may differ from the last one."""
         self._all_asked_ms = 0
         self._config: Final = config
         self._executors: Final = executors
@@ -184,7 +186,7 @@ class SourceFetcher:
         self._peers: Final = peers
         self._replicas: Final = replicas
         self.source: Final = source
-        """The broker fetched from."""
+        """The source broker."""
         self._session: Final[FetchSession[PartitionKey]] = FetchSession()
         self._woken: Final = asyncio.Event()
         self._call: asyncio.Task[Any] | None = None
@@ -192,23 +194,23 @@ class SourceFetcher:
         self._task: Final = asyncio.create_task(self._run(), name=f"millrace-fetch-from-{source}-{number}")
 
     def follow(self, replica: HostedReplica) -> None:
-        """Fetch for a partition; ``wake`` then."""
+        """Start fetching a partition; call ``wake`` afterwards."""
         self._followed[replica.key] = replica
         self._changed.add(replica.key)
 
     def unfollow(self, key: PartitionKey) -> HostedReplica | None:
-        """Fetch for a partition no more; returns what was followed."""
+        """Stop fetching a partition; returns its replica."""
         self._changed.add(key)
         return self._followed.pop(key, None)
 
     def wake(self) -> None:
-        """There is more to ask than the question that is under way: it is broken off, for its answer may wait."""
+        """Cancel the request in flight, because it may wait on the leader while there is more to fetch."""
         self._woken.set()
         if self._call is not None:
             self._call.cancel()
 
     async def close(self) -> None:
-        """End it; what is being applied is finished."""
+        """Stop the task; an answer that is being applied is finished."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -229,7 +231,7 @@ class SourceFetcher:
                         await self._woken.wait()
 
     async def _ask(self) -> bool:
-        """Ask what there is to ask, and take the answers; false if there is nothing now."""
+        """Send the pending requests and apply the answers; returns false if there are no requests now."""
         asked = self._look()
         broker_id = self._config.broker_id
         ends = {key: each[2] for key, each in asked.items() if isinstance(each[2], AskEpochEnd)}
@@ -247,7 +249,7 @@ class SourceFetcher:
         return True
 
     async def _ask_throttled(self) -> bool:
-        """Fetch only what is not limited, as long as the limit is exceeded."""
+        """Fetch only partitions without a throttle while the quota is exceeded."""
         limits, standing = self._replicas.throttles.limits_follower, self._standing
         fetches = {key: each for key, each in self._fetches.items() if not limits(standing[key][0])}
         if fetches:
@@ -258,7 +260,10 @@ class SourceFetcher:
         return bool(self._fetches)
 
     def _look(self) -> Asked:
-        """Ask machines to which something happened what they want; returns what is no fetch."""
+        """Ask the state machines of changed partitions for their next request.
+
+        Returns the requests other than fetches.
+        """
         now_ms = self._replicas.now_ms()
         if now_ms - self._all_asked_ms >= _ALL_ASKED_MS:
             self._all_asked_ms = now_ms
@@ -278,12 +283,12 @@ class SourceFetcher:
                 asked[key] = (replica, follower, question)
         return asked
 
-    # --- asking ----------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------
 
     async def _fetch(
         self, fetches: Mapping[PartitionKey, FetchFrom], looked_at: Collection[PartitionKey] | None = None
     ) -> None:
-        """Fetch these; ``looked_at``: all in which they may differ from the request before."""
+        """Send a fetch; ``looked_at`` has all partitions in which it may differ from the previous fetch."""
         config, asked = self._config, self._standing
         request = self._session.request(fetches, looked_at)
         topic_ids = {key[0]: asked[key][0].topic_id.bytes for key in request.fetches}
@@ -306,7 +311,7 @@ class SourceFetcher:
         await self._apply(asked, [each for each in answers if each.key in fetches])
 
     async def _answer(self, name: str, request: Any, *, decode: Any = None) -> Any:
-        """The source's answer; None if there is more to ask since. Raises its error."""
+        """Return the source's answer; None if a wake-up cancelled the call. Raises the source's error."""
         timeout_s = self._config.replica_socket_timeout_ms / 1000
         if self._woken.is_set():
             return None
@@ -329,7 +334,7 @@ class SourceFetcher:
         request: Any,
         read: Callable[[Any], Iterator[tuple[PartitionKey, Any]]],
     ) -> None:
-        """Put questions to the leader that are no fetch, and take the answers."""
+        """Send requests other than fetches to the leader, and apply the answers."""
         try:
             response = await self._answer(method, request)
         except MillraceError as error:
@@ -339,7 +344,7 @@ class SourceFetcher:
             await self._take(asked, read(response))
 
     def _all_failed(self, asked: Asked, questions: Iterable[PartitionKey], error: MillraceError) -> None:
-        if not self._has_failed:  # once, not every second
+        if not self._has_failed:  # log it once, not at every retry
             self._has_failed = True
             log = _logger.info if isinstance(error, BrokerUnavailableError | RequestTimedOutError) else _logger.warning
             log("broker %d does not answer what is fetched from it: %s", self.source, error.message)
@@ -355,10 +360,10 @@ class SourceFetcher:
             self._has_failed = False
             _logger.info("broker %d answers again", self.source)
 
-    # --- taking answers --------------------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------------------
 
     def _is_asked_for(self, replica: HostedReplica, follower: Follower) -> bool:
-        """Whether it is still this fetcher that fetches for a replica, in the role in which it asked."""
+        """Return whether this fetcher still fetches the replica, in the role of the request."""
         return replica.machine.role is follower and self._followed.get(replica.key) is replica
 
     async def _apply(self, asked: Asked, answers: list[wire.ReplicaRecords]) -> None:
@@ -372,7 +377,7 @@ class SourceFetcher:
                 assert isinstance(question, FetchFrom)
                 if self._is_asked_for(replica, follower) and self._replicas.find(*answer.key) is replica:
                     fetched.append(Fetched(replica=replica, follower=follower, question=question, answer=answer))
-            # To its end also when the broker stops: the log is closed after it.
+            # Finish also when the broker stops, because the log is closed afterwards.
             await self._executors.to_the_end(self._carry_out(fetched))
             self._applied(fetched)
 
@@ -395,7 +400,7 @@ class SourceFetcher:
             self._replicas.fetched(each.replica, size_bytes)
 
     async def _take(self, asked: Asked, answers: Iterator[tuple[PartitionKey, Any]]) -> None:
-        """Take answers that are about where logs end, and go back to there."""
+        """Apply answers about the bounds of logs and epochs: truncate, or start again."""
         known = {key: answer for key, answer in answers if key in asked}
         now_ms = self._replicas.now_ms()
         async with self._replicas.alone(known):
@@ -422,5 +427,5 @@ class SourceFetcher:
         _logger.info("%s: broker %d answered, or its answer led to: %s", replica.name, self.source, error.message)
         follower.failed(question, error, now_ms)
         wait_ms = follower.asked_again_ms - now_ms
-        if 0 < wait_ms <= _SOON_MS:  # not only once the others' question, which may wait, has been answered
+        if 0 < wait_ms <= _SOON_MS:  # without the wake-up the retry would wait for the fetch in flight
             asyncio.get_running_loop().call_later((wait_ms + 2) / 1000, self.wake)

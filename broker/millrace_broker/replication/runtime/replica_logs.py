@@ -1,4 +1,4 @@
-"""The logs of the replicas that the controller names: found, or made. It blocks, in a thread."""
+"""Look-up or creation of the logs that a LeaderAndIsr needs. It blocks, in a thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaLogs:
-    """Finds the logs of this broker's replicas."""
+    """The logs of this broker's replicas."""
 
     def __init__(self, catalog: TopicCatalog, logs: LogManager) -> None:
         self._catalog: Final = catalog
         self._logs: Final = logs
 
     def find(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, PartitionLog | MillraceError]:
-        """Find the logs of partitions, or make them. Returns of each the log, or why there is none."""
+        """Find or create the logs of partitions. Returns the log of each, or the error."""
         found: dict[TopicPartition, PartitionLog | MillraceError] = {}
         for partition, state in request.partitions.items():
             try:

@@ -1,10 +1,11 @@
-"""Answers to followers that fetch: what they have is noted, then they get what follows, up to the end of the log.
+"""Answers to follower fetches, Kafka's ``ReplicaManager.fetchMessages`` for followers.
 
-A request waits, as a consumer's does, until enough was appended; whatever else happens to a partition that it names (it
-is led by another broker, its topic is gone) it is answered at once.
+A fetch first reports the follower's progress to the leader's state machine, then gets records up to the log end offset.
+A fetch waits for enough records, as a consumer's fetch does. Another change of a named partition, such as a new leader
+or a deleted topic, completes it at once.
 
-Invariant: what is sent was read from logs that this broker leads, at the epoch that the follower named and of which it
-was compared. Roles are numbered, and what was read under other ones is read again.
+Invariant: records in an answer come from logs that this broker leads, at the leader epoch that the follower named and
+that was compared. Role changes are numbered. Records that were read before a role change are read again.
 
 Source: Kafka's ``ReplicaManager.fetchMessages`` and ``Partition.fetchRecords`` for followers.
 """
@@ -40,11 +41,11 @@ from millrace_broker.runtime import Executors
 Problem = MillraceError | EpochEnd
 
 _NOTED_ANEW_MS: Final = 500
-"""So often a leader is told that a follower fetches from where it did: much less than ``replica.lag.time.max.ms``."""
+"""The interval at which a leader is told again of an unchanged fetch; much less than ``replica.lag.time.max.ms``."""
 
 
 class _Read(NamedTuple):
-    """What is to be read of a partition."""
+    """A read of one partition."""
 
     key: PartitionKey
     replica: HostedReplica
@@ -58,7 +59,7 @@ class LedReplicas(Protocol):
 
     @property
     def throttles(self) -> Throttles:
-        """The limits of this broker."""
+        """The replication quotas of this broker."""
         ...
 
     @property
@@ -67,20 +68,20 @@ class LedReplicas(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """Return the time that machines are told."""
+        """Return the time for state machines, in ms."""
         ...
 
     def find(self, topic: str, partition: int) -> HostedReplica | None:
-        """Find the replica here; None while no controller has told of it."""
+        """Find the replica on this broker; None before a controller has assigned it."""
         ...
 
     def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
-        """Carry out what a leader's event leads to."""
+        """Carry out the consequences of a leader's event."""
         ...
 
 
 class FollowerService:
-    """Answers the followers of what this broker leads. For the event loop's thread."""
+    """The answers to followers of partitions that this broker leads. For the event loop's thread."""
 
     def __init__(
         self, lag_time_max_ms: int, *, executors: Executors, reads: LogReads, logs: LogManager, replicas: LedReplicas
@@ -93,22 +94,22 @@ class FollowerService:
         self._replicas: Final = replicas
         self._sessions: Final = FetchSessions()
         self._waiting: Final[defaultdict[int, dict[asyncio.Future[bool], None]]] = defaultdict(dict)
-        """Who waits, by follower, in the order in which they came."""
+        """Waiting fetches by follower, in order of arrival."""
         self._roles = 0
         self._is_closed = False
 
     def appended(self, replica: HostedReplica) -> None:
-        """There are records for those who follow a partition."""
+        """Wake the followers of a partition: records were appended."""
         self.changed(replica)
         self._wake(replica.followers)
 
     def announce(self, replica: HostedReplica) -> None:
-        """There is something new of a partition that its followers are to hear at once, even without records."""
+        """Wake the followers of a partition to answer at once, even without records."""
         self.changed(replica)
         self._wake(replica.followers, is_urgent=True)
 
     def changed(self, replica: HostedReplica) -> None:
-        """There is something that the followers of a partition hear with their next answers."""
+        """Mark a partition as changed; the next answers to its followers report it."""
         self._sessions.stir(replica.followers, replica.key)
 
     def _wake(self, followers: tuple[int, ...], *, is_urgent: bool = False) -> None:
@@ -118,16 +119,16 @@ class FollowerService:
                     woken.set_result(is_urgent)
 
     def roles_changed(self) -> None:
-        """Have all who wait look again at whether this broker leads what they want."""
+        """Have all waiting fetches check again that this broker leads their partitions."""
         self._roles += 1
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Have all who wait look again."""
+        """Have all waiting fetches check again."""
         self._wake(tuple(self._waiting))
 
     def close(self) -> None:
-        """Let nobody wait any more: the broker stops."""
+        """End all waits, because the broker stops."""
         self._is_closed = True
         self.wake_all()
 
@@ -145,7 +146,7 @@ class FollowerService:
             problems = self._note(session)
             while True:
                 records = await self._read(session, request, problems, lease)
-                if session.looked_at[0] != self._roles:  # what was read may be another leader's by now
+                if session.looked_at[0] != self._roles:  # the role has changed, the records may be another leader's
                     lease.release()
                     problems = self._note(session)
                     continue
@@ -164,13 +165,14 @@ class FollowerService:
         finally:
             waiting.pop(woken, None)
 
-    # --- what the follower has -------------------------------------------------------------------------------
+    # --- progress of the follower ----------------------------------------------------------------------------
 
     def _note(self, session: FollowerSession) -> dict[PartitionKey, Problem]:
-        """Tell the machines how far the follower is; returns where it cannot simply fetch on.
+        """Report the follower's progress to the state machines; returns the partitions with an error or a divergence.
 
-        That it still fetches from where it did, they are told from time to time: a session may have thousands of
-        partitions, of which a few have changed since the request before.
+        An unchanged fetch offset is reported only at intervals. A session may have thousands of partitions, of which
+        few
+        change between two requests.
         """
         problems: dict[PartitionKey, Problem] = {}
         now_ms = self._replicas.now_ms()
@@ -205,10 +207,10 @@ class FollowerService:
         if fetch.topic_id and fetch.topic_id != replica.topic_id.bytes:
             raise InconsistentTopicIdError(f"{replica.name} is of another topic than the follower's")
         replica.machine.leading(fetch.leader_epoch)
-        self._logs.get(*key)  # says that it is offline
+        self._logs.get(*key)  # raises if the log is offline
         return replica
 
-    # --- what it gets ----------------------------------------------------------------------------------------
+    # --- records for the follower ----------------------------------------------------------------------------
 
     async def _read(
         self, session: FollowerSession, request: pb.FetchRequest, problems: dict[PartitionKey, Problem], lease: Lease
@@ -224,7 +226,7 @@ class FollowerService:
                 records = self._executors.small_work.do(_read_all, local, request.max_bytes, problems)
             else:
                 records = await self._executors.run_io(_read_all, local, request.max_bytes, problems)
-        for read in remote[:1]:  # one, for the others wait for it
+        for read in remote[:1]:  # only one, because the rest of the answer waits for it
             records |= await self._read_remote(read, request.max_bytes - sum(map(len, records.values())), problems)
         lease.settle(sum(map(len, records.values())))
         throttled = sum(len(records.get(read.key, b"")) for read in reads if read.is_throttled)
@@ -235,7 +237,7 @@ class FollowerService:
     async def _read_remote(
         self, read: _Read, max_bytes: int, problems: dict[PartitionKey, Problem]
     ) -> dict[PartitionKey, bytes]:
-        """Read what only the remote store has, for a replica that begins where the log does."""
+        """Read records that only the remote store has, for a replica that starts at the log start."""
         try:
             return await self._reads.run_search(
                 read.replica.log, read.offset, _read_all, [read], max(0, max_bytes), problems
@@ -245,7 +247,7 @@ class FollowerService:
             return {}
 
     def _choose(self, session: FollowerSession, max_bytes: int, problems: dict[PartitionKey, Problem]) -> list[_Read]:
-        """The partitions to read, in the order of the session, until the answer is full."""
+        """Return the reads in the order of the session, until the answer is full."""
         reads: list[_Read] = []
         for key in session.stirred:
             fetch, replica = session.fetches[key], self._replicas.find(*key)
@@ -263,7 +265,7 @@ class FollowerService:
     def _answer(
         self, session: FollowerSession, records: dict[PartitionKey, bytes], problems: dict[PartitionKey, Problem]
     ) -> FetchAnswer:
-        """Put together what there is news of, and note that it is told: for the answer that is sent."""
+        """Build the answer from changed partitions, and remember what it reports."""
         answer = FetchAnswer(session_id=session.id)
         topics: dict[str, TopicAnswer] = {}
         for key in list(session.stirred):
@@ -299,7 +301,7 @@ def _has_news(fetch: FollowerFetch, replica: HostedReplica, records: bytes) -> b
 
 
 def _compare(replica: HostedReplica, fetch: FollowerFetch) -> EpochEnd | None:
-    """Where the logs part, if they do. Raises ``OffsetOutOfRangeError`` where that cannot be told."""
+    """Return where the logs diverge, or None. Raises ``OffsetOutOfRangeError`` if the leader cannot tell."""
     log = replica.log
     if fetch.last_epoch is not None:
         return find_divergence(replica.name, log, fetch.offset, fetch.last_epoch)
@@ -312,7 +314,7 @@ def _compare(replica: HostedReplica, fetch: FollowerFetch) -> EpochEnd | None:
 
 
 def _read_all(reads: list[_Read], max_bytes: int, problems: dict[PartitionKey, Problem]) -> dict[PartitionKey, bytes]:
-    """Read one after the other; the first batch of the first partition is read whatever its size."""
+    """Read one partition after the other; the first batch is read whatever its size."""
     records: dict[PartitionKey, bytes] = {}
     for read in reads:
         try:

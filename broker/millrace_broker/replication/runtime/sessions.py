@@ -1,8 +1,10 @@
-"""What followers fetch, kept by the leader's broker, so that their requests name only what has changed (KIP-227).
+"""The leader's side of fetch sessions (KIP-227), Kafka's ``FetchSession``.
 
-Invariants: a session belongs to one follower; its requests are numbered, and one that is not the next is refused, so
-that both sides always mean the same partitions. The order of partitions is that in which answers are filled: what a
-request names, and what was answered with records, goes to its end.
+The leader's broker remembers the fetches of a follower, so that requests name only changed partitions.
+
+Invariants: A session belongs to one follower. Its requests are numbered, and a request out of order is refused, so that
+both sides always mean the same partitions. Answers are filled in the order of partitions. Partitions that a request
+names, and partitions that were answered with records, move to the end.
 
 Source: Kafka's ``FetchSession`` and ``FetchManager``.
 """
@@ -20,17 +22,17 @@ from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core.fetch_session import EPOCH_MAX, FIRST_EPOCH, NO_SESSION
 
 SESSIONS_MAX: Final = 1000
-"""``max.incremental.fetch.session.cache.slots``: the one that was used last longest ago goes first."""
+"""``max.incremental.fetch.session.cache.slots``. The least recently used session is evicted first."""
 TOLD_NOTHING: Final = (-1, -1)
 
 
 @dataclass(slots=True)
 class FollowerFetch:
-    """What a follower wants of a partition.
+    """A follower's fetch of one partition.
 
-    ``told``: the high watermark and the log's start that it was told last, in an answer from which it takes them: in
-    one with an error, or with where the logs part, it looks at nothing else. ``is_noted``: the leader's machine knows
-    of it, and there was nothing wrong with it.
+    ``told``: the high watermark and log start offset in the last answer whose values the follower uses. It ignores
+    the values of an answer with an error or a divergence. ``is_noted``: the leader's state machine has this fetch,
+    and found no problem.
     """
 
     topic_id: bytes
@@ -44,10 +46,10 @@ class FollowerFetch:
 
 
 class FollowerSession:
-    """A session. ``epoch`` is the number of its next request.
+    """A fetch session. ``epoch`` is the number of its next request.
 
-    ``stirred`` are those of its partitions of which there may be something to give or to tell, in the order in which
-    they have their turns: a session may have thousands of others, which no request and no append is to go through.
+    ``stirred`` has the partitions that may have records or changed offsets to report, in the order of their turns. A
+    session may have thousands of other partitions; requests and appends never iterate over those.
     """
 
     def __init__(self, session_id: int, follower: int) -> None:
@@ -55,12 +57,12 @@ class FollowerSession:
         self.follower: Final = follower
         self.epoch = 1
         self.looked_at = (-1, 0)
-        """Of which roles of this broker, and when (ms), all of its partitions were looked at."""
+        """The role number, and the time in ms, of the last check of all partitions."""
         self.fetches: Final[dict[PartitionKey, FollowerFetch]] = {}
         self.stirred: Final[dict[PartitionKey, None]] = {}
 
     def take(self, changed: Mapping[PartitionKey, FollowerFetch], forgotten: list[PartitionKey]) -> None:
-        """Take over what a request names."""
+        """Apply the changes of a request."""
         for key in forgotten:
             self.fetches.pop(key, None)
             self.stirred.pop(key, None)
@@ -72,27 +74,27 @@ class FollowerSession:
             self.stir(key)
 
     def stir(self, key: PartitionKey) -> None:
-        """There may be something new of a partition."""
+        """Mark a partition: it may have something to report."""
         if key in self.fetches:
             self.stirred[key] = None
 
     def stir_all(self) -> None:
-        """There may be something new of any."""
+        """Mark all partitions."""
         for key in self.fetches:
             self.stirred[key] = None
 
     def settle(self, key: PartitionKey) -> None:
-        """All that there is of a partition has been given and told."""
+        """Unmark a partition: the follower has all its records and offsets."""
         self.stirred.pop(key, None)
 
     def to_the_end(self, key: PartitionKey) -> None:
-        """A partition has had its turn."""
+        """Move a partition to the end after its turn."""
         self.stirred.pop(key, None)
         self.stirred[key] = None
 
 
 class FetchSessions:
-    """The sessions of all followers of this broker."""
+    """The fetch sessions of all followers of this broker."""
 
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._max: Final = sessions_max
@@ -103,7 +105,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def of_request(self, session_id: int, epoch: int, follower: int) -> FollowerSession:
-        """The session that a request belongs to; a new one for the first epoch, which ends the one named.
+        """Return the session of a request. The first epoch ends the named session and starts a new one.
 
         Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``.
         """
@@ -135,7 +137,7 @@ class FetchSessions:
             del self._of_followers[session.follower][session.id]
 
     def stir(self, followers: Iterable[int], key: PartitionKey) -> None:
-        """There may be something new of a partition for its followers."""
+        """Mark a partition in the sessions of its followers."""
         for follower in followers:
             for session in self._of_followers.get(follower, {}).values():
                 session.stir(key)

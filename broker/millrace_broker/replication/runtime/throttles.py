@@ -1,8 +1,11 @@
-"""Limits on the bytes a second that go to replicas that are catching up, or come to them (KIP-73).
+"""Replication quotas in bytes per second (KIP-73), for leaders and for followers.
 
-Bytes are counted over the last eleven seconds, as Kafka's quotas are: what was not used may be used a little later.
-Only replicas that topics name are limited, and only those that are not in sync: a limit never keeps one in sync from
-staying so. What one in sync fetches counts for the follower all the same, as in Kafka: the others get what is left.
+Bytes are counted over the last eleven seconds, as in Kafka's quotas. A rate that was not used may be used a little
+later.
+A quota applies only to replicas that a topic's option names and that are not in sync. So a quota never removes a
+replica
+from the ISR. Fetches of a named replica in sync still count on the follower, as in Kafka; the other replicas share the
+rest.
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ ALL: Final = "*"
 
 
 def is_throttled(replicas: str, partition: int, broker_id: int) -> bool:
-    """Whether a topic's ``leader.`` or ``follower.replication.throttled.replicas`` names a replica.
+    """Return whether a topic's ``leader.`` or ``follower.replication.throttled.replicas`` names a replica.
 
-    The option is ``*``, or ``partition:broker`` pairs with commas between.
+    The option is ``*``, or ``partition:broker`` pairs separated by commas.
     """
     return replicas == ALL or f"{partition}:{broker_id}" in replicas.split(",")
 
 
 class ReplicationQuota:
-    """Bytes a second of all throttled replicas together; infinite until it is set."""
+    """The rate of all throttled replicas together, in bytes per second; infinite until it is set."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic: Final = monotonic
@@ -37,7 +40,7 @@ class ReplicationQuota:
         self.bytes_per_s = math.inf
 
     def used(self, size_bytes: int) -> None:
-        """Bytes of throttled replicas have gone, or come."""
+        """Count bytes that were sent to, or fetched for, throttled replicas."""
         now = self._monotonic()
         self._forget(now)
         if self._samples and now - self._samples[-1][0] < _SAMPLE_S:
@@ -56,7 +59,8 @@ class ReplicationQuota:
         self._forget(now)
         if not self._samples:
             return False
-        # As Kafka, at least all full windows but one: else the first bytes after a pause would count as a burst.
+        # Divide by at least all full windows but one, as Kafka does. Otherwise the first bytes after a pause would
+        # exceed the rate.
         elapsed_s = max(now - self._samples[0][0], (_SAMPLES - 1) * _SAMPLE_S)
         return self._used_bytes / elapsed_s > self.bytes_per_s
 
@@ -66,7 +70,7 @@ class ReplicationQuota:
 
 
 class Throttles:
-    """The limits of a broker: ``to_followers`` of what it leads, and ``from_leaders`` of what it follows."""
+    """The quotas of a broker: ``to_followers`` for partitions it leads, ``from_leaders`` for partitions it follows."""
 
     def __init__(self, broker_id: int, monotonic: Callable[[], float]) -> None:
         self._broker_id: Final = broker_id
@@ -74,18 +78,18 @@ class Throttles:
         self.from_leaders: Final = ReplicationQuota(monotonic)
 
     def limits_leader(self, replica: HostedReplica, follower: int) -> bool:
-        """Whether what a follower gets of a partition is limited: it is not in sync, and the replica here is named."""
+        """Return whether the quota applies to a follower: it is not in sync, and the option names this replica."""
         option = replica.log.config.leader_replication_throttled_replicas
         if not option or not replica.leads or follower in replica.leader.isr:
             return False
         return is_throttled(option, replica.key[1], self._broker_id)
 
     def counts_follower(self, replica: HostedReplica) -> bool:
-        """Whether what is fetched for a replica here counts: it is named."""
+        """Return whether fetches of a replica count: the option names it."""
         option = replica.log.config.follower_replication_throttled_replicas
         return bool(option) and is_throttled(option, replica.key[1], self._broker_id)
 
     def limits_follower(self, replica: HostedReplica) -> bool:
-        """Whether a replica here may have to wait: it is named, and has to catch up, as far as it knows."""
+        """Return whether a replica may have to wait: the option names it, and it knows of records that it lacks."""
         is_behind = replica.follower is not None and not replica.follower.has_caught_up
         return is_behind and self.counts_follower(replica)

@@ -1,4 +1,4 @@
-"""How replicas stand, for metrics and for people."""
+"""Views of replicas, for metrics and for administrators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace_broker.replication.runtime.hosted import HostedReplica
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedPartition:
-    """A partition that this broker leads, as it stands."""
+    """The present state of a partition that this broker leads."""
 
     leader_epoch: int
     partition_epoch: int
@@ -25,9 +25,9 @@ class LedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationStatistics:
-    """Partitions that are led and followed; of the former, those without all, or without enough, replicas in sync.
+    """The number of led and followed partitions, and of led ones without all, or without enough, replicas in sync.
 
-    ``isr_shrinks`` and ``isr_expands`` are since the start, as Kafka's ``IsrShrinksPerSec`` and ``IsrExpandsPerSec``.
+    ``isr_shrinks`` and ``isr_expands`` count since the start, as Kafka's ``IsrShrinksPerSec`` and ``IsrExpandsPerSec``.
     """
 
     led: int
@@ -40,7 +40,7 @@ class ReplicationStatistics:
 
 
 def leaderships_of(hosted: Mapping[PartitionKey, HostedReplica]) -> dict[PartitionKey, LedPartition]:
-    """Return the partitions that are led, of all that are hosted."""
+    """Return the state of the hosted partitions that this broker leads."""
     return {
         key: LedPartition(
             leader_epoch=leader.epoch,
@@ -59,7 +59,7 @@ def leaderships_of(hosted: Mapping[PartitionKey, HostedReplica]) -> dict[Partiti
 def statistics_of(
     hosted: Mapping[PartitionKey, HostedReplica], *, shrinks: int, expands: int, waiting: PurgatoryStatistics
 ) -> ReplicationStatistics:
-    """Count what is hosted."""
+    """Count the hosted replicas."""
     led = list(leaderships_of(hosted).values())
     return ReplicationStatistics(
         led=len(led),

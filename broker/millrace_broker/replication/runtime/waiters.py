@@ -33,7 +33,7 @@ class Waiters:
         self._unstable_bytes: Final[dict[PartitionKey, int]] = {}
 
     def readable(self, key: PartitionKey, log: PartitionLog, size_bytes: int) -> None:
-        """Wake fetches: the high watermark of a partition has risen over so many bytes."""
+        """Wake fetches: the high watermark of a partition has risen past ``size_bytes`` of records."""
         self.fetches.arrived(key, size_bytes)
         unstable_bytes = self._unstable_bytes.pop(key, 0) + size_bytes
         stable_offset = log.last_stable_offset

@@ -1,4 +1,4 @@
-"""Questions of followers and answers to them as messages, and back."""
+"""Requests of followers and their answers, to and from protobuf messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class ReplicaRecords(NamedTuple):
-    """A partition's part of an answer: an error, where the logs part, or records and what the leader knows."""
+    """A partition's part of a fetch answer: an error, a divergence, or records with the leader's offsets."""
 
     key: PartitionKey
     error: MillraceError | None
@@ -35,7 +35,7 @@ class ReplicaRecords(NamedTuple):
 def fetch_request(
     request: SessionRequest[PartitionKey], config: BrokerConfig, topic_ids: Mapping[str, bytes]
 ) -> pb.FetchRequest:
-    """What a follower's broker asks of a leader's."""
+    """Build the fetch request of a follower's broker."""
     message = pb.FetchRequest(
         replica_id=config.broker_id,
         max_wait_ms=config.replica_fetch_wait_max_ms,
@@ -62,7 +62,7 @@ def fetch_request(
 
 
 def changed_fetches(request: pb.FetchRequest) -> dict[PartitionKey, FollowerFetch]:
-    """What a follower's request names."""
+    """Return the fetches that a follower's request names."""
     return {
         (topic.name, each.partition): FollowerFetch(
             topic_id=topic.topic_id,
@@ -78,12 +78,12 @@ def changed_fetches(request: pb.FetchRequest) -> dict[PartitionKey, FollowerFetc
 
 
 def forgotten_fetches(request: pb.FetchRequest) -> list[PartitionKey]:
-    """What it does not want any more."""
+    """Return the partitions that the follower does not fetch any more."""
     return [(topic.name, number) for topic in request.forgotten for number in topic.partitions]
 
 
 def read_answer(data: bytes | memoryview) -> tuple[int, list[ReplicaRecords]]:
-    """Read a leader's answer: its session, and partitions of which there is news. Raises ``InvalidRequestError``."""
+    """Read a leader's answer: its session id and the changed partitions. Raises ``InvalidRequestError``."""
     return read_session_id(data), [
         ReplicaRecords(
             key=(topic, result.partition),
@@ -100,7 +100,7 @@ def read_answer(data: bytes | memoryview) -> tuple[int, list[ReplicaRecords]]:
 
 
 def epochs_request(questions: Mapping[PartitionKey, AskEpochEnd], broker_id: int) -> pb.OffsetForLeaderEpochRequest:
-    """Ask where epochs end."""
+    """Build a request for the ends of epochs."""
     message = pb.OffsetForLeaderEpochRequest(replica_id=broker_id)
     for name, asked in _by_topic(questions.items()):
         topic = message.topics.add(name=name)
@@ -114,7 +114,7 @@ def epochs_request(questions: Mapping[PartitionKey, AskEpochEnd], broker_id: int
 def read_epochs(
     response: pb.OffsetForLeaderEpochResponse,
 ) -> Iterator[tuple[PartitionKey, EpochEnd | MillraceError | None]]:
-    """Read where they end; None where the leader knows none so old or new."""
+    """Read the ends of epochs; None where the leader knows no epoch that old or that new."""
     for topic in response.topics:
         for each in topic.partitions:
             key = (topic.name, each.partition)
@@ -127,7 +127,7 @@ def read_epochs(
 
 
 def bounds_request(questions: Mapping[PartitionKey, AskLogBounds], broker_id: int) -> pb.ListOffsetsRequest:
-    """Ask where logs begin and end."""
+    """Build a request for the start and end offsets of logs."""
     message = pb.ListOffsetsRequest(replica_id=broker_id)
     for name, asked in _by_topic(questions.items()):
         topic = message.topics.add(name=name)
@@ -140,7 +140,7 @@ def bounds_request(questions: Mapping[PartitionKey, AskLogBounds], broker_id: in
 def read_bounds(
     response: pb.ListOffsetsResponse,
 ) -> Iterator[tuple[PartitionKey, tuple[int, int] | MillraceError]]:
-    """Read where they begin and end."""
+    """Read the start and end offsets of logs."""
     for topic in response.topics:
         answers = iter(topic.partitions)
         for start, end in zip(answers, answers, strict=True):
