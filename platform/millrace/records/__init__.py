@@ -1,17 +1,17 @@
 """Record batches: Kafka's header, an Arrow body (columnar) or Kafka's records (rows).
 
-- ``header``: the 61 bytes that every batch begins with, and its checksum
-- ``scan``: finding, checking and placing batches without looking into them
-- ``columnar``, ``columnar_writing``, ``arrays``: the native body's layout, and building it
-- ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers within it
+- ``header``: the 61-byte header of every batch, and its checksum
+- ``scan``: finding, checking and placing batches without a look into their bodies
+- ``columnar``, ``columnar_writing``, ``arrays``: the layout of the native body, and its writer
+- ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers in it
 - ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all records at once
 - ``compression``, ``xxhash32``: the codecs of row batches
-- ``statistics``: what columnar batches say of their columns, so that readers may pass over them
+- ``statistics``: column statistics of columnar batches, with which readers skip batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
-- ``committed``: which batches a reader of committed records passes over
+- ``committed``: the filter of a reader with ``isolation.level=read_committed``
 - ``legacy``, ``message_set``, ``entry_header``: magic 0 and 1, and logs of any magic, as they come from Kafka
-- ``validation``, ``recompression``: what a broker does to a batch before it stores it
-- ``conversion``: a log of any of the formats in any other
+- ``validation``, ``recompression``: checks and recompression of a batch before the broker stores it
+- ``conversion``: conversion of a log from any of the formats to any other
 """
 
 from millrace.records.arrays import headers_array

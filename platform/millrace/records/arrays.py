@@ -1,8 +1,8 @@
 """Arrow arrays from Python values, built from their buffers.
 
-``pa.array`` and ``pa.scalar`` would do the same, but they look whether they were given something of pandas', and import
-pandas for that when it is installed: half a second and tens of megabytes, in a broker that has no other use for it. For
-bytes this is also faster.
+``pa.array`` and ``pa.scalar`` would do the same, but they check for pandas objects. For that check they import pandas
+if it is installed. The import costs half a second and tens of megabytes, and the broker has no other use for pandas.
+For bytes the functions of this module are also faster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHARED_ROWS_MAX: Final = 1000
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    """Build a binary array; raises ``OverflowError`` above 2 GiB in all."""
+    """Build a binary array; raises ``OverflowError`` above 2 GiB in total."""
     return _variable_length(pa.binary(), values)
 
 
@@ -46,7 +46,7 @@ def repeated_int64(value: int, count: int) -> pa.Int64Array:
 
 
 def null_binary_array(count: int) -> pa.BinaryArray:
-    """Build a binary array of nothing but nulls; small ones are made once."""
+    """Build a binary array that contains only nulls; small arrays are cached."""
     return _null_binary_array(count) if count <= _SHARED_ROWS_MAX else pa.nulls(count, pa.binary())
 
 
@@ -56,7 +56,7 @@ def _null_binary_array(count: int) -> pa.BinaryArray:
 
 
 def headers_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.ListArray:
-    """Turn the headers of records, a sequence of (key, value) for each, into the array that batches are built from."""
+    """Build the header array of a batch from a sequence of (key, value) pairs for each record."""
     entries = [entry for record in headers for entry in record]
     keys = _variable_length(pa.string(), [key.encode() for key, _ in entries])
     values = binary_array([value for _, value in entries])
@@ -66,7 +66,7 @@ def headers_array(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.L
 
 
 def without_columns(row_count: int) -> pa.RecordBatch:
-    """A record batch that has rows and nothing in them."""
+    """Return a record batch with rows but without columns."""
     return pa.RecordBatch.from_arrays([pa.nulls(row_count)], names=[""]).select([])
 
 
@@ -80,6 +80,6 @@ def _variable_length(type_: pa.DataType, values: Sequence[bytes | None]) -> pa.A
 
 
 def _bitmap(values: Sequence[bytes | None]) -> pa.Buffer:
-    """One bit for each value that is there, lowest first."""
+    """Return the validity bitmap: one bit for each value, set if the value is not null, lowest bit first."""
     bits = "".join("0" if value is None else "1" for value in reversed(values))
     return pa.py_buffer(int(bits, 2).to_bytes((len(values) + 7) // 8, "little"))

@@ -1,4 +1,4 @@
-"""The columnar body: where its parts lie, which reserved columns it has, and what its columns are called.
+"""Layout and reserved columns of the columnar body.
 
 After the 61-byte batch header (big-endian; positions from the batch start)::
 
@@ -14,11 +14,11 @@ After the 61-byte batch header (big-endian; positions from the batch start)::
           80  i32   statistics length
           84        reserved                  zero up to 128
 
-The message is one encapsulated Arrow record batch, without the schema message that would come before it in a stream:
-the schema id names the schema. The reserved columns that the flags name come first, in the order of their bits; then
-for schema id 0 ``key`` (when its bit is set) and ``value``, both binary; else the columns of the schema. The whole
-batch is padded with zeros to a multiple of 64 bytes, so that a run of columnar batches in a mapped file can be
-decoded in place.
+The message is one encapsulated Arrow record batch. The schema message, which precedes a record batch in an Arrow
+stream, is absent because the schema id names the schema. The reserved columns that the flags name come first, in the
+order of their bits. For schema id 0 ``key`` (if its bit is set) and ``value`` follow, both binary. For any other
+schema id the columns of the schema follow. Zeros pad the whole batch to a multiple of 64 bytes. Therefore a reader
+can decode a run of columnar batches in a mapped file in place.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ HEADERS_TYPE: Final = pa.list_(
     pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 )
 OPAQUE_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
-"""The columns of a topic without a schema: what Kafka calls a record's key and value."""
+"""Columns of a topic without a schema: the key and value of a Kafka record."""
 
 _COLUMNS_HEADER: Final = struct.Struct(">BBBiiiii")
 _RESERVED_TAIL: Final = bytes(MESSAGE_POSITION - HEADER_BYTES - _COLUMNS_HEADER.size)
 
 
 class ColumnFlags(IntEnum):
-    """The bits that say which columns a body has beside those of its schema. Together they are plain integers."""
+    """Bits for the columns of a body beside those of its schema. Combinations are plain integers."""
 
     OFFSETS = 1
     TIMESTAMPS = 2
@@ -74,7 +74,7 @@ _UNKNOWN_FLAGS: Final = 0xE0
 
 
 class ColumnsHeader(NamedTuple):
-    """The 23 bytes after the batch header, as they were read."""
+    """The 23 bytes after the batch header, as read."""
 
     version: int
     flags: int
@@ -87,14 +87,14 @@ class ColumnsHeader(NamedTuple):
 
     @property
     def reserved_column_count(self) -> int:
-        """How many reserved columns stand before those of the schema."""
+        """Number of reserved columns before those of the schema."""
         return (self.flags & ~ColumnFlags.KEY).bit_count()
 
 
 def read_columns_header(buffer: ReadableBuffer, position: int, header: BatchHeader) -> ColumnsHeader:
-    """Read and check what follows the batch header of the columnar batch at ``position``.
+    """Read and check the columns header of the columnar batch at ``position``.
 
-    Raises ``CorruptBatchError`` when a field breaks its rule or a section is not within the batch.
+    Raises ``CorruptBatchError`` if a field breaks its rule or a section is not within the batch.
     """
     size = header.size_bytes
     if size < MESSAGE_POSITION:
@@ -126,7 +126,7 @@ def _corrupt(header: BatchHeader, problem: str) -> CorruptBatchError:
 
 
 def write_columns_header(flags: int, schema_id: int, message_length: int, statistics_length: int = 0) -> bytes:
-    """Write what lies between the batch header and the statistics, or the message if there are none.
+    """Write the bytes between the batch header and the statistics, or the message if there are no statistics.
 
     The message begins at the next multiple of 64 after the statistics.
     """
@@ -140,9 +140,9 @@ def write_columns_header(flags: int, schema_id: int, message_length: int, statis
 
 @lru_cache(maxsize=256)
 def typed_body_schema(schema: pa.Schema, flags: int) -> pa.Schema:
-    """The schema of a typed body's message: reserved columns, then those of the topic's schema.
+    """Return the schema of a typed body's message: the reserved columns, then those of the topic's schema.
 
-    Raises ``SchemaError`` for a dictionary-encoded column: its values would need a message of their own.
+    Raises ``SchemaError`` for a dictionary-encoded column, because its values would need a message of their own.
     """
     for field in schema:
         if _has_dictionary(field.type):
@@ -152,7 +152,7 @@ def typed_body_schema(schema: pa.Schema, flags: int) -> pa.Schema:
 
 @lru_cache(maxsize=32)
 def opaque_body_schema(flags: int) -> pa.Schema:
-    """The schema of an opaque body's message: reserved columns, then the key if there is one, then the value."""
+    """Return the schema of an opaque body's message: the reserved columns, the key if present, then the value."""
     columns = list(OPAQUE_SCHEMA) if flags & ColumnFlags.KEY else [OPAQUE_SCHEMA.field("value")]
     return pa.schema(_reserved_fields(flags) + columns)
 

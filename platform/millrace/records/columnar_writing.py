@@ -1,4 +1,4 @@
-"""Build columnar batches from Arrow columns, copying each buffer once."""
+"""Writer of columnar batches from Arrow columns, which copies each buffer once."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ def build_columnar_batch(
 ) -> bytes:
     """Build a whole batch, checksum and padding included.
 
-    ``columns``: for schema id 0 ``value`` and optionally ``key``, binary; else the schema's columns in its order.
-    A slice of a larger batch is written as its rows only. ``timestamps_ms`` is one for all rows or one per row; for
-    ``TimestampType.LOG_APPEND_TIME`` the largest counts for all. ``headers`` is a list of ``HEADERS_TYPE`` per row.
+    ``columns`` holds binary ``value`` and optionally ``key`` for schema id 0. For other schema ids it holds the
+    schema's columns in their order. If ``columns`` is a slice of a larger batch, only its rows are written.
+    ``timestamps_ms`` is one for all rows or one per row. With ``TimestampType.LOG_APPEND_TIME`` the largest applies
+    to all rows. ``headers`` is a list of ``HEADERS_TYPE`` per row.
 
-    ``offsets``, ``last_offset_delta`` and ``delete_horizon_ms`` are for compaction: absolute offsets of the rows left
-    (ascending, from ``base_offset`` on), the last offset that the batch once had, and the time from which its
-    tombstones may go.
+    ``offsets``, ``last_offset_delta`` and ``delete_horizon_ms`` are for compaction. ``offsets`` are the absolute
+    offsets of the remaining rows, ascending from ``base_offset``. ``last_offset_delta`` comes from the last offset of
+    the original batch. ``delete_horizon_ms`` is the time from which compaction may drop the batch's tombstones.
 
     Raises ``UnsupportedCompressionError`` for gzip and snappy, ``SchemaMismatchError`` for opaque columns of another
     name or type, ``InvalidRecordError`` for arrays of another length or impossible offsets, ``InvalidTimestampError``
@@ -105,7 +106,7 @@ def build_columnar_batch(
 def _body(
     columns: pa.RecordBatch, schema_id: int, reserved: _ReservedColumns, compression: str | None
 ) -> tuple[int, list[Any], bytes]:
-    """The columns that there are, the pieces of the message, the entries of the statistics."""
+    """Return the column flags, the pieces of the message and the entries of the statistics."""
     flags = reserved.flags
     if schema_id == OPAQUE_SCHEMA_ID:
         arrays = _opaque_arrays(columns)
@@ -122,19 +123,19 @@ def _body(
 
 
 class _ReservedColumns:
-    """Gathers the reserved columns and what the header says about them."""
+    """Collector of the reserved columns and of the header fields that follow from them."""
 
     def __init__(self, row_count: int) -> None:
         self.flags = 0
         self.arrays: list[pa.Array] = []
         self.base_timestamp = self.max_timestamp = NO_TIMESTAMP
         self.timestamps: pa.Array | None = None
-        """What ``__timestamp`` holds, if there is that column and the records' own times count."""
+        """Values of ``__timestamp``, if that column exists and the records have their own times."""
         self.last_offset_delta = max(row_count - 1, 0)
         self._row_count = row_count
 
     def add(self, flag: ColumnFlags, array: pa.Array | None, type_: pa.DataType) -> None:
-        """Add one reserved column, if there is one; the order of calls is the order of columns."""
+        """Add a reserved column if ``array`` is given; the order of calls is the order of columns."""
         if array is None:
             return
         if isinstance(array, pa.ChunkedArray):
@@ -147,7 +148,7 @@ class _ReservedColumns:
         self.arrays.append(array if array.type.equals(type_) else array.cast(type_))
 
     def add_offsets(self, offsets: pa.Array | None, base_offset: int) -> None:
-        """Add ``__offset`` unless the offsets are what they would be without it."""
+        """Add ``__offset`` unless the offsets ascend by one from the base offset."""
         if offsets is None or not self._row_count:
             return
         deltas = pc.subtract(offsets, int64_scalar(base_offset))
@@ -161,7 +162,10 @@ class _ReservedColumns:
             self.add(ColumnFlags.OFFSETS, deltas.cast(pa.int32()), pa.int32())
 
     def add_timestamps(self, timestamps_ms: int | pa.Array, *, keep: bool) -> None:
-        """Add ``__timestamp`` unless all are the same; ``keep`` adds it even then, for the header has no room."""
+        """Add ``__timestamp`` unless all timestamps are equal.
+
+        ``keep`` adds it even then, because the delete horizon takes the header's timestamp field.
+        """
         if isinstance(timestamps_ms, int):
             low = high = timestamps_ms
             timestamps = repeated_int64(low, self._row_count) if keep else None
@@ -221,7 +225,7 @@ def _refuse_reserved_names(schema: pa.Schema) -> None:
 
 
 class _Gatherer:
-    """A sink that keeps what is written to it without copying."""
+    """File-like sink that keeps the written pieces without copying them."""
 
     closed = False
 
@@ -236,17 +240,17 @@ class _Gatherer:
         return 0
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: the sink holds no data back."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the sink has no open resource."""
 
 
 def _message_parts(columns: pa.RecordBatch, compression: str | None) -> list[Any]:
     """Serialise to the pieces of an encapsulated message: metadata as bytes, buffers as they are in ``columns``.
 
-    Small ones are one piece, a copy: that is faster than to be given the pieces one by one. (A small part of large
-    buffers is small as well; but that takes longer to find out.)
+    A small message is one piece, which is a copy. That is faster than a callback for each piece. A small slice of
+    large buffers is small as well, but that check takes longer.
     """
     is_small = columns.get_total_buffer_size() <= _COPIED_BYTES_MAX or columns.nbytes <= _COPIED_BYTES_MAX
     if compression is None and is_small:
@@ -260,7 +264,7 @@ def _message_parts(columns: pa.RecordBatch, compression: str | None) -> list[Any
 
 
 def _schema_part_count(parts: list[Any]) -> int:
-    """How many pieces the schema message takes at the start of a stream: continuation, size, metadata."""
+    """Count the pieces of the schema message at the start of a stream: continuation, size, metadata."""
     taken, metadata_bytes = 8, int.from_bytes(parts[1], "little")
     count = 2
     while taken < 8 + metadata_bytes:

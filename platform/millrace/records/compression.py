@@ -1,14 +1,15 @@
-"""Compress and decompress the bodies of row batches exactly as Kafka does.
+"""Codecs of row batches, compatible with Kafka's (``org.apache.kafka.common.compress``).
 
-Numbers, framings and what a reader overlooks are Kafka 3.9's (``org.apache.kafka.common.compress``):
+Codec numbers, framings and tolerated errors are those of Kafka 3.9:
 
-- *gzip*: members one after another; bytes behind the last member are not looked at;
+- *gzip*: consecutive members; bytes behind the last member are ignored;
 - *snappy*: xerial's framing (16-byte header, then chunks with a big-endian length), or one raw block without it;
-- *lz4*: one frame of independent blocks; what follows its end mark, and its content checksum, are not looked at.
-  Writers of magic 0 computed the header checksum over the wrong bytes, so readers of magic 0 do not check it;
-- *zstd*: frames one after another to the very end.
+- *lz4*: one frame of independent blocks; the content checksum and all bytes after the end mark are ignored. Writers
+  of
+  magic 0 computed the header checksum over the wrong bytes, so readers of magic 0 do not check it;
+- *zstd*: consecutive frames up to the last byte.
 
-Columnar batches do not come here: Arrow compresses their buffers one by one.
+Columnar batches do not use this module, because Arrow compresses their buffers one by one.
 
 Invariant: a decompressor never holds more than ``max_bytes`` of output, whatever sizes the input declares.
 """
@@ -27,7 +28,7 @@ from millrace.errors import CorruptBatchError, UnsupportedCompressionError
 from millrace.records.xxhash32 import xxhash32
 
 DECOMPRESSED_BYTES_MAX: Final = 2**30
-"""Largest decompressed body that a reader accepts unless told otherwise."""
+"""Default limit of a decompressed body that a reader accepts."""
 
 _READ_BYTES: Final = 16_384
 _GZIP_INPUT_BYTES: Final = 8_192
@@ -43,7 +44,7 @@ _SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER: Final = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK_BYTES: Final = 32_768
 _SNAPPY_VERSION_MIN: Final = 1
-_SNAPPY_READ_BYTES: Final = 2048  # what Kafka reads at a time
+_SNAPPY_READ_BYTES: Final = 2048  # number of bytes that Kafka reads at a time
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_END_MARK: Final = bytes(4)
@@ -66,7 +67,7 @@ class Compression(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Compression:
-        """Read a configured name (``lz4``); ``uncompressed`` is Kafka's other word for ``none``.
+        """Parse a configured name (``lz4``); ``uncompressed`` is Kafka's other name for ``none``.
 
         Raises ``UnsupportedCompressionError`` for any other name.
         """
@@ -89,9 +90,9 @@ class Compression(IntEnum):
 def compress(data: bytes, compression: Compression, *, level: int | None = None, magic: int = 2) -> bytes:
     """Compress the records of a batch.
 
-    ``level`` is the codec's own (gzip 1-9, lz4 1-12, zstd 1-22; zstd takes the nearest it has), by default Kafka's.
-    ``magic`` 0 gives the lz4 frame that readers of magic 0 expect. Raises ``UnsupportedCompressionError`` for a level
-    that the codec does not have.
+    ``level`` is the codec's own (gzip 1-9, lz4 1-12, zstd 1-22); the default is Kafka's. zstd takes the nearest level
+    that it supports. ``magic`` 0 gives the lz4 frame that readers of magic 0 expect. Raises
+    ``UnsupportedCompressionError`` for a level that the codec does not have.
     """
     try:
         if compression is Compression.NONE:
@@ -115,7 +116,7 @@ def decompress(
 ) -> bytes:
     """Decompress a batch's records.
 
-    Raises ``CorruptBatchError`` when ``data`` is not what ``compression`` says, or grows beyond ``max_bytes``.
+    Raises ``CorruptBatchError`` if ``data`` is not valid for ``compression``, or grows beyond ``max_bytes``.
     """
     return b"".join(decompressed_chunks(data, compression, max_bytes=max_bytes, magic=magic))
 
@@ -123,9 +124,9 @@ def decompress(
 def decompressed_chunks(
     data: bytes, compression: Compression, *, max_bytes: int = DECOMPRESSED_BYTES_MAX, magic: int = 2
 ) -> Iterator[bytes]:
-    """Decompress piece by piece, so that what stands before a damaged place can still be read.
+    """Decompress piece by piece, so that the data before a damaged place can still be read.
 
-    Raises ``CorruptBatchError`` on reaching the damage, or when the output grows beyond ``max_bytes``.
+    Raises ``CorruptBatchError`` at the damage, or when the output grows beyond ``max_bytes``.
     """
     total = 0
     for chunk in _chunks(data, compression, max_bytes, magic):
@@ -151,7 +152,7 @@ def _read_stream(data: bytes, codec: str) -> Iterator[bytes]:
     if not data:
         raise CorruptBatchError(f"{codec} body is empty")
     delivered = 0
-    # Into memory of our own: a ``read`` of Arrow's that fails never frees what it was to return.
+    # Read into a buffer of this function, because Arrow's ``read`` leaks its result when it fails.
     piece = memoryview(bytearray(_READ_BYTES))
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
@@ -164,7 +165,10 @@ def _read_stream(data: bytes, codec: str) -> Iterator[bytes]:
 
 
 def _read_up_to_damage(data: bytes, codec: str, skipped_bytes: int) -> bytes:
-    """What can be decompressed after ``skipped_bytes``: a read that meets the damage gives nothing: go by bytes."""
+    """Decompress the data after ``skipped_bytes`` up to the damage.
+
+    The function reads single bytes, because a read that meets the damage returns nothing.
+    """
     rest = bytearray()
     piece = memoryview(bytearray(_READ_BYTES))
     try:
@@ -182,7 +186,7 @@ def _read_up_to_damage(data: bytes, codec: str, skipped_bytes: int) -> bytes:
 
 
 def _decompress_gzip(data: bytes) -> Iterator[bytes]:
-    # The members' headers and trailers are read here rather than by zlib, which gives nothing when a trailer is wrong.
+    # Read the headers and trailers of members here, because zlib returns no data when a trailer is wrong.
     position = 0
     while True:
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -211,7 +215,7 @@ def _decompress_gzip(data: bytes) -> Iterator[bytes]:
 
 
 def _gzip_header_end(data: bytes, position: int) -> int:
-    """Position after the header of the member at ``position`` (RFC 1952, 2.3)."""
+    """Return the position after the header of the member at ``position`` (RFC 1952, 2.3)."""
     if not data.startswith(_GZIP_MAGIC, position):
         raise CorruptBatchError("gzip body does not begin with the format's magic number")
     start, flags = position, data[position + 3] if len(data) > position + 3 else 0
@@ -251,14 +255,14 @@ def _decompress_snappy(data: bytes, max_bytes: int) -> Iterator[bytes]:
     pending = b""
     for chunk in _snappy_chunks(data, max_bytes):
         if chunk is None:
-            # SnappyInputStream ends a read here and goes on with the next one. A read of nothing ends the body.
+            # SnappyInputStream ends a read here and continues with the next read. An empty read ends the body.
             if not pending:
                 return
             yield pending
             pending = b""
             continue
         pending += chunk
-        # A read that meets damage gives nothing, not even what stands before it.
+        # A read that meets damage returns nothing, not even the data before the damage.
         whole = len(pending) - len(pending) % _SNAPPY_READ_BYTES
         if whole:
             yield pending[:whole]
@@ -267,7 +271,7 @@ def _decompress_snappy(data: bytes, max_bytes: int) -> Iterator[bytes]:
 
 
 def _snappy_chunks(data: bytes, max_bytes: int) -> Iterator[bytes | None]:
-    """Decompress the chunks of one framed stream after another, as snappy-java's ``SnappyInputStream``.
+    """Decompress the chunks of consecutive framed streams, as snappy-java's ``SnappyInputStream`` does.
 
     None stands for a header whose magic number is wrong after its first four bytes.
     """
@@ -313,7 +317,8 @@ def _decompress_snappy_block(block: bytes, max_bytes: int) -> bytes:
 
 
 def _compress_lz4(data: bytes, level: int | None, magic: int) -> bytes:
-    # Blocks by hand, because Arrow's frames link their blocks and Kafka's reader accepts independent ones only.
+    # Write the blocks here, because Arrow's frames link their blocks and Kafka's reader accepts only independent
+    # ones.
     codec = pa.Codec("lz4_raw") if level is None else pa.Codec("lz4_raw", compression_level=level)
     parts = [_lz4_header(_LZ4_WRITTEN_FLAGS, _LZ4_WRITTEN_BLOCK_SIZE, magic)]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
@@ -336,7 +341,7 @@ def _lz4_header(flags: int, block_size: int, magic: int) -> bytes:
 def _decompress_lz4(data: bytes, magic: int) -> Iterator[bytes]:
     flags, block_size, start = _read_lz4_header(data, magic)
     end, error = _lz4_blocks_end(data, start, 4 * bool(flags & 0x10), 1 << (2 * (block_size >> 4) + 8))
-    # liblz4 gets the same blocks under a header without the parts that Kafka does not look at.
+    # Pass the same blocks to liblz4 under a header without the parts that Kafka ignores.
     frame = _lz4_header(_LZ4_WRITTEN_FLAGS | flags & 0x10, block_size, magic=2) + data[start:end] + _LZ4_END_MARK
     if end > start or error is None:
         yield from _read_stream(frame, "lz4")
@@ -366,7 +371,10 @@ def _read_lz4_header(data: bytes, magic: int) -> tuple[int, int, int]:
 def _lz4_blocks_end(
     data: bytes, position: int, checksum_bytes: int, block_bytes_max: int
 ) -> tuple[int, CorruptBatchError | None]:
-    """Walk the blocks; return where the sound ones end, and what is wrong there if it is not the end mark."""
+    """Walk the blocks and return the end of the valid ones.
+
+    The second value is the error at that end, or None if the end mark is there.
+    """
     while True:
         if len(data) - position < 4:
             return position, CorruptBatchError("lz4 body ends before its end mark")

@@ -1,7 +1,7 @@
-"""Control records: what a transaction coordinator or leader writes between the data (KIP-98, KIP-595).
+"""Control records that a transaction coordinator or leader writes (KIP-98, KIP-595).
 
-A control batch is a rows batch with the control bit and one record, which readers never hand out. Its key is
-version i16 and type i16; the value of a transaction's end marker is version i16 and coordinator epoch i32.
+A control batch is a rows batch with the control bit and one record. Readers never return control records. The key is
+version i16 and type i16. The value of an end transaction marker is version i16 and coordinator epoch i32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VERSION: Final = 0
 
 
 class ControlType(IntEnum):
-    """What a control record says. Types that are not known here are ``UNKNOWN`` and are passed over."""
+    """Type of a control record. Unknown types become ``UNKNOWN`` and are skipped."""
 
     ABORT = 0
     COMMIT = 1
@@ -39,7 +39,7 @@ class ControlType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionMarker:
-    """The end of a producer's transaction in one partition."""
+    """End of a producer's transaction in one partition."""
 
     type: ControlType
     coordinator_epoch: int
@@ -59,7 +59,7 @@ def read_control_type(key: bytes | None) -> ControlType:
 
 
 def read_end_marker(record: Record) -> EndTransactionMarker:
-    """Read a transaction's end marker; raises ``CorruptBatchError`` when the record is not one, or is damaged."""
+    """Read an end transaction marker; raises ``CorruptBatchError`` if the record is damaged or no such marker."""
     type_ = read_control_type(record.key)
     if type_ not in (ControlType.ABORT, ControlType.COMMIT):
         raise CorruptBatchError(f"control record of type {type_.name} is not the end of a transaction")

@@ -1,18 +1,19 @@
-"""Write a log in another of its formats: messages of magic 0 or 1, rows, columnar.
+"""Conversion of a log between messages of magic 0 or 1, rows and columnar.
 
-Every format converts to every other through rows, the one that holds nearly everything::
+Every format converts to every other through rows, the format that holds nearly everything::
 
     messages of magic 0, 1  <->  rows  <->  columnar (opaque)
 
-What stays in any case: keys, values, offsets, the order, and with them the gaps that compaction left. What a target
-cannot hold is refused with ``UnsupportedForFormatError``, or on request left out as Kafka does when it serves old
-consumers (``RecordsUtil.downConvert``):
+Every conversion keeps keys, values, offsets and order, and therefore the gaps from compaction. If a target cannot
+hold data, the conversion raises ``UnsupportedForFormatError``. On request it drops that data instead, as Kafka does
+for old consumers (``RecordsUtil.downConvert``):
 
-- headers, producer ids with their sequence numbers, transactions and control batches, by messages;
-- the columns of a typed topic, by everything but columnar batches: this is always refused.
+- messages hold no headers, producer ids, sequence numbers, transactions or control batches;
+- only columnar batches hold the columns of a typed topic; this loss is always refused.
 
-Timestamps are not refused by magic 0, which has none: Kafka's writer drops them as well. Leader epochs and delete
-horizons are the log's own bookkeeping: messages go without. Records from messages of magic 0 have timestamp -1.
+Magic 0 has no timestamps, but conversion to it is allowed because Kafka's writer drops them as well. Leader epochs
+and delete horizons are internal to the log, and messages do not have them. Records from messages of magic 0 have
+timestamp -1.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _INT_MAX: Final = 2**31 - 1
 
 
 class RecordFormat(IntEnum):
-    """How records are laid out; the numbers of the first three are Kafka's magic."""
+    """Formats of records; the numbers of the first three are Kafka's magic."""
 
     MAGIC_0 = 0
     MAGIC_1 = 1
@@ -58,7 +59,7 @@ class RecordFormat(IntEnum):
 
     @property
     def has_messages(self) -> bool:
-        """Whether it is one of the formats from before Kafka 0.11."""
+        """Whether the format is one of those before Kafka 0.11."""
         return self <= RecordFormat.MAGIC_1
 
 
@@ -72,19 +73,20 @@ def convert(
     group_bytes_max: int = GROUP_BYTES_MAX,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[bytes]:
-    """Write the entries of a log, of any formats, in the format ``target``; yields piece after piece of the result.
+    """Write the entries of a log, of any formats, in the format ``target``; yields the result in pieces.
 
-    ``compression`` is that of the result, by default each entry's own; what already is as it should be comes out byte
-    for byte. Batches stay batches. Single messages are put together to batches or wrappers of up to ``group_bytes_max``
-    bytes. Control batches are rows also in a columnar log. An incomplete last entry is left out, as by every reader.
+    ``compression`` is that of the result; the default is each entry's own. An entry that already has the target
+    format and compression is copied byte for byte. Batches stay batches. Single messages are joined to batches or
+    wrappers of up to ``group_bytes_max`` bytes. Control batches stay rows in a columnar log. An incomplete last entry
+    is dropped, as every reader does.
 
-    ``allow_loss`` leaves out what the target cannot hold (see above) instead of refusing it. ``schema_of`` is needed
-    for typed batches that get another compression. A compressed body may grow to ``max_bytes``.
+    ``allow_loss`` drops data that the target cannot hold (see above) instead of refusing it. ``schema_of`` is needed
+    to recompress typed batches. A compressed body may grow to ``max_bytes``.
 
-    Raises ``UnsupportedForFormatError`` for what the target cannot hold, ``UnsupportedCompressionError`` for zstd in
-    messages and for gzip and snappy in columnar batches, ``CorruptBatchError`` for a wrong checksum (of messages within
-    wrappers too) or a body that cannot be read, ``InvalidRecordError`` and ``InvalidTimestampError`` for records that
-    can be read but not written, such as offsets that do not ascend.
+    Raises ``UnsupportedForFormatError`` for data that the target cannot hold, ``UnsupportedCompressionError`` for
+    zstd in messages and for gzip and snappy in columnar batches, ``CorruptBatchError`` for a wrong checksum (of
+    messages within wrappers too) or a body that cannot be read, ``InvalidRecordError`` and ``InvalidTimestampError``
+    for records that can be read but not written, such as offsets that do not ascend.
     """
     conversion = _Conversion(target, compression, allow_loss, schema_of or _no_schema, max_bytes)
     whole = as_arrow_buffer(buffer)
@@ -111,7 +113,7 @@ def convert(
 
 
 def _within_one_batch(records: list[Record]) -> Iterator[list[Record]]:
-    """Divide records where their offsets are further apart than a batch or a segment can say."""
+    """Split records where the span of their offsets exceeds the 31 bits of a batch or segment."""
     start = 0
     for index, record in enumerate(records):
         if record.offset - records[start].offset > _INT_MAX:
@@ -126,7 +128,7 @@ def _no_schema(schema_id: int) -> pa.Schema:
 
 @dataclass
 class _Group:
-    """Messages that become one batch: those of a wrapper, or single ones as long as they have one thing in common."""
+    """Messages that become one batch: those of a wrapper, or single messages with the same properties."""
 
     first: MessageEntry
     records: list[Record]
@@ -140,7 +142,9 @@ class _Group:
         return self.first.timestamp_type or TimestampType.CREATE_TIME
 
     def takes(self, entry: MessageEntry, bytes_max: int) -> bool:
-        """Whether a message can follow in the group: with append time a batch has one timestamp for all."""
+        """Return whether a message can join the group; a batch with append time has one timestamp for all its
+        messages.
+        """
         first = self.first
         return (
             entry.compression is first.compression is Compression.NONE
@@ -157,7 +161,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Conversion:
-    """One conversion's options, and its steps from format to format."""
+    """Options of one conversion, and its steps from format to format."""
 
     target: RecordFormat
     compression: Compression | None
@@ -166,20 +170,23 @@ class _Conversion:
     max_bytes: int
 
     def keeps(self, entry: MessageEntry) -> bool:
-        """Whether a message is as it should be, and no wrapper of offsets further apart than a segment can say."""
+        """Return whether a message is copied unchanged; a wrapper whose offsets span more than a segment is not."""
         if entry.magic != self.target or self.compression not in (None, entry.compression):
             return False
         return entry.compression is Compression.NONE or entry.last_offset - entry.base_offset <= _INT_MAX
 
     def records_of(self, entry: MessageEntry) -> list[Record]:
-        """Read a message or wrapper; the checksums within, which readers pass over, would be lost with the wrapper."""
+        """Read a message or wrapper, and verify the checksums within a wrapper.
+
+        Readers ignore those checksums, but the conversion removes the wrapper and would lose them unverified.
+        """
         for message in unwrap(entry.message, max_bytes=self.max_bytes):
             if not message.crc_is_valid:
                 raise CorruptBatchError(f"message at offset {message.offset} within a wrapper fails its checksum")
         return list(entry.records(max_bytes=self.max_bytes))
 
     def of_group(self, group: _Group) -> Iterator[bytes]:
-        """Write messages that belong together."""
+        """Write the messages of a group."""
         compression = self._compression(group.first.compression)
         for records in _within_one_batch(group.records):
             if self.target is not RecordFormat.COLUMNAR:
@@ -191,7 +198,7 @@ class _Conversion:
             yield self._columnar_of_rows(pa.py_buffer(rows), 0, read_header(rows), compression)
 
     def of_batch(self, buffer: pa.Buffer, position: int, header: BatchHeader) -> Iterator[bytes]:
-        """Write a batch, of rows or columnar."""
+        """Write a rows or columnar batch."""
         compression = self._compression(Compression.of(header.compression))
         source = RecordFormat.COLUMNAR if header.is_columnar else RecordFormat.ROWS
         if self.target.has_messages:
@@ -212,7 +219,7 @@ class _Conversion:
         return own if self.compression is None else self.compression
 
     def _holds_data(self, header: BatchHeader) -> bool:
-        """Whether there is something for messages in a batch; raises for what they cannot hold."""
+        """Return whether a batch holds data for messages; raises for data that messages cannot hold."""
         if not self.allow_loss:
             what = "a control batch" if header.is_control else "a batch of a transactional or idempotent producer"
             if header.is_control or header.producer_id != NO_PRODUCER_ID:

@@ -1,12 +1,12 @@
-"""Decode batches to Arrow: the one way in which consumers, Spark and tools read records.
+"""Decoder of batches to Arrow for consumers, Spark and tools.
 
 Invariants:
 
-- plain columnar buffers are not copied: the columns point into the buffer that was passed, which they keep alive;
-- a column that was not asked for is not decompressed; reserved columns are read when they are looked at;
-- whatever the bytes are, the outcome is a ``DecodedBatch`` of ``header.count`` rows or a ``CorruptBatchError``.
-  Values inside a variable-length column are taken on trust of the checksum: ``validate_batch`` has looked at them
-  before the broker stored them.
+- plain columnar buffers are not copied: the columns point into the passed buffer, and keep it alive;
+- columns that the caller did not request are not decompressed; reserved columns are read on first access;
+- for any bytes the outcome is a ``DecodedBatch`` of ``header.count`` rows or a ``CorruptBatchError``. The decoder
+  trusts the checksum for values inside a variable-length column, because the broker checked them with
+  ``validate_batch`` before it stored the batch.
 """
 
 from __future__ import annotations
@@ -44,24 +44,23 @@ from millrace.records.statistics import BatchStatistics, read_statistics
 from millrace.schemas.promotion import promote
 
 SchemaOf: TypeAlias = Callable[[int], pa.Schema]
-"""Finds the schema of an id; asked for typed batches only. Raises ``UnknownSchemaError``."""
+"""Function that finds the schema of an id; called for typed batches only. Raises ``UnknownSchemaError``."""
 
 Wanted: TypeAlias = Callable[[BatchHeader, BatchStatistics | None], bool]
-"""Whether a batch may hold records that are asked for, by its header and its statistics, if it has some."""
+"""Predicate: whether a batch may hold requested records, by its header and its statistics, if any."""
 
 _BUFFER_ALIGNMENT: Final = 8
 _SMALL_ROWS_MAX: Final = 2_000
 _RUN_ROWS_MAX: Final = 16_384
 _RUN_BYTES_MAX: Final = 2**22
-"""Batches of few rows are decoded several at once, up to so many rows and bytes."""
+"""Small batches are decoded several at once, up to these numbers of rows and bytes."""
 
 
 class DecodedBatch:
-    """The records of one batch, or of a range within it, as Arrow columns.
+    """Records of one batch, or of a range within it, as Arrow columns.
 
-    ``columns`` holds the schema's columns that were asked for (``key`` and ``value`` in an opaque topic); what a
-    record has beside them comes from ``offsets()``, ``timestamps_ms()``, ``headers`` and ``tombstones``.
-    Instances do not change.
+    ``columns`` holds the requested columns of the schema (``key`` and ``value`` in an opaque topic). ``offsets()``,
+    ``timestamps_ms()``, ``headers`` and ``tombstones`` give the other fields of the records. Instances are immutable.
     """
 
     __slots__ = ("_beside", "_first_row", "columns", "header", "schema_id")
@@ -77,12 +76,12 @@ class DecodedBatch:
 
     @property
     def num_rows(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         rows: int = self.columns.num_rows
         return rows
 
     def offsets(self) -> pa.Int64Array:
-        """Absolute offset of each record."""
+        """Return the absolute offset of each record."""
         ascending = self.offset_range()
         if ascending is not None:
             return pa.arange(ascending.start, ascending.stop)
@@ -90,7 +89,7 @@ class DecodedBatch:
         return pc.add(deltas.cast(pa.int64()), int64_scalar(self.header.base_offset))
 
     def offset_range(self) -> range | None:
-        """The same where they ascend by one, without an array; ``None`` where they are stored one by one."""
+        """Return the offsets as a range if they ascend by one; ``None`` if the batch stores them individually."""
         if self.has_gaps:
             return None
         start = self.header.base_offset + self._first_row
@@ -98,16 +97,16 @@ class DecodedBatch:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether offsets are stored one by one; otherwise they ascend by one from the batch's base offset."""
+        """Whether the batch stores offsets individually; otherwise they ascend by one from its base offset."""
         return self._beside.has(OFFSET_COLUMN)
 
     @property
     def constant_timestamp_ms(self) -> int | None:
-        """The timestamp that all records have; ``None`` where each has its own."""
+        """The common timestamp of all records; ``None`` if each record has its own."""
         return self._beside.constant_timestamp
 
     def timestamps_ms(self) -> pa.Int64Array:
-        """Timestamp of each record, in milliseconds; -1 where there is none."""
+        """Return the timestamp of each record, in milliseconds; -1 means no timestamp."""
         constant = self._beside.constant_timestamp
         if constant is not None:
             return repeated_int64(constant, self.num_rows)
@@ -115,16 +114,18 @@ class DecodedBatch:
 
     @property
     def headers(self) -> pa.ListArray | None:
-        """The records' headers as ``HEADERS_TYPE``, or ``None`` when no record has any."""
+        """Headers of the records as ``HEADERS_TYPE``, or ``None`` if no record has any."""
         return self._reserved(HEADERS_COLUMN)
 
     @property
     def tombstones(self) -> pa.BooleanArray | None:
-        """Which records of a typed topic are deletions, or ``None`` when none is; opaque ones have a null value."""
+        """Deletion flags of a typed topic's records, or ``None`` without deletions; opaque deletions have a null
+        value.
+        """
         return self._reserved(TOMBSTONE_COLUMN)
 
     def slice(self, start_offset: int, end_offset: int) -> DecodedBatch:
-        """The records with offsets from ``start_offset`` up to, but not including, ``end_offset``; no copy."""
+        """Return the records from ``start_offset`` up to, but not including, ``end_offset``, without a copy."""
         if start_offset <= self.header.base_offset and end_offset > self.header.last_offset:
             return self
         first, last = self._row_of(start_offset), self._row_of(end_offset)
@@ -132,9 +133,10 @@ class DecodedBatch:
         return DecodedBatch(self.header, self.schema_id, columns, self._beside, self._first_row + first)
 
     def read_as(self, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of ``schema``, in its order, with nulls for those that this batch does not have.
+        """Return the columns of ``schema``, in its order, with nulls for columns that this batch does not have.
 
-        For reading batches of other versions of the topic's schema, in types that hold their values.
+        Readers use it for batches of other versions of the topic's schema. Values are promoted to the types of
+        ``schema``.
         """
         present = set(self.columns.schema.names)
         arrays = [
@@ -146,7 +148,7 @@ class DecodedBatch:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _row_of(self, offset: int) -> int:
-        """Index of the first record at or after ``offset``."""
+        """Return the index of the first record at or after ``offset``."""
         delta = offset - self.header.base_offset
         deltas = self._reserved(OFFSET_COLUMN)
         if deltas is None:
@@ -167,7 +169,7 @@ class DecodedBatch:
 
 
 class _Beside:
-    """What a batch has beside its schema's columns, each decoded when first asked for."""
+    """Fields of a batch beside its schema's columns, each decoded on first access."""
 
     def __init__(
         self,
@@ -180,11 +182,11 @@ class _Beside:
         self._load = load
 
     def has(self, name: str) -> bool:
-        """Whether the batch has a reserved column, which need not be decoded for that."""
+        """Return whether the batch has a reserved column, without decoding it."""
         return name in self._columns
 
     def column(self, name: str) -> pa.Array | None:
-        """The whole batch's reserved column, ``None`` if the batch has none of that name."""
+        """Return the reserved column of the whole batch, or ``None`` if the batch does not have it."""
         if name not in self._columns:
             return None
         array = self._columns[name]
@@ -202,12 +204,13 @@ def decode_batch(
     *,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> DecodedBatch:
-    """Decode the batch at ``position``, whose checksum has been verified.
+    """Decode the batch at ``position``; the caller has verified its checksum.
 
-    ``columns`` names the schema's columns to read, ``None`` all; names that the batch's own version of the schema
-    does not have are left out (``DecodedBatch.read_as`` fills them). A compressed body may grow to ``max_bytes``.
+    ``columns`` names the schema's columns to read; ``None`` means all. Names that the batch's own version of the
+    schema does not have are ignored (``DecodedBatch.read_as`` fills them). A compressed body may grow to
+    ``max_bytes``.
 
-    Raises ``CorruptBatchError``, ``UnsupportedCompressionError``, and whatever ``schema_of`` raises.
+    Raises ``CorruptBatchError``, ``UnsupportedCompressionError``, and the errors of ``schema_of``.
     """
     if not header.is_columnar:
         return _decode_rows(buffer, position, header, columns, max_bytes)
@@ -245,14 +248,14 @@ def decode_range(
 ) -> Iterator[DecodedBatch]:
     """Read the records of [``start_offset``, ``end_offset``) from a run of whole batches, in order.
 
-    Batches outside the range are passed over, control batches are left out, the first and last are cut to the
-    range. ``verify=False`` leaves out the checksums, for a buffer whose checksums were verified before. For a reader of
-    committed records ``aborted`` holds the aborted transactions that reach into the range: their batches are left
-    out, and the range must end before the last stable offset. Batches that ``wanted`` refuses are passed over, those
-    with sound statistics unread.
+    Batches outside the range and control batches are skipped; the first and last batch are cut to the range.
+    ``verify=False`` skips the checksums, for a buffer that was verified before. For a reader of committed records,
+    ``aborted`` holds the aborted transactions that overlap the range. Their batches are skipped, and the range must
+    end before the last stable offset. Batches that ``wanted`` refuses are skipped; those with valid statistics are
+    not read.
 
-    Raises what ``decode_batch`` does, and ``CorruptBatchError`` for a wrong checksum, offsets that do not ascend from
-    batch to batch, or a buffer that ends within a batch of the range.
+    Raises the errors of ``decode_batch``, and ``CorruptBatchError`` for a wrong checksum, offsets that do not ascend
+    from batch to batch, or a buffer that ends within a batch of the range.
     """
     position, size, least_offset = 0, len(buffer), 0
     committed = CommittedFilter(aborted)
@@ -264,8 +267,8 @@ def decode_range(
             return
         known = _known(buffer, position, header) if wanted is not None else None
         is_refused = wanted is not None and known is not None and not wanted(header, known)
-        # Before it is judged by its header: a bit that turned over there would have it passed over unread. Statistics
-        # have a checksum of their own, over what counts in the header as well.
+        # Verify the checksum before the header decides, because a flipped bit in the header could skip the batch
+        # unread. Valid statistics need no such check: their own checksum also covers the relevant header fields.
         if verify and not is_refused:
             verify_crc(buffer, position, header)
         elif position + header.size_bytes > size:
@@ -283,7 +286,7 @@ def decode_range(
 
 
 def _known(buffer: pa.Buffer, position: int, header: BatchHeader) -> BatchStatistics | None:
-    """The statistics of a batch of which all is there; what is wrong with others is said when they are verified."""
+    """Return the statistics of a complete batch; errors of other batches are reported when they are verified."""
     if not header.is_columnar or position + header.size_bytes > len(buffer):
         return None
     try:
@@ -293,7 +296,7 @@ def _known(buffer: pa.Buffer, position: int, header: BatchHeader) -> BatchStatis
 
 
 def _check_rest(buffer: pa.Buffer, position: int) -> None:
-    """Check that the offsets ascend behind the range as well: else a damaged one would hide the batches after it."""
+    """Check that offsets also ascend behind the range, because a damaged offset would hide the batches after it."""
     least_offset = 0
     for found, header in scan_headers(buffer, position):
         _check_follows(header, least_offset, found)
@@ -316,9 +319,9 @@ def _small_rows_from(
     *,
     verify: bool,
 ) -> list[tuple[int, BatchHeader]]:
-    """The batch at ``position``, and if it is of few rows those like it that follow, up to a size.
+    """Return the batch at ``position``, and the small rows batches that follow it, up to a size limit.
 
-    Ends before a batch that is not to be read or wrong in any way: what is wrong with it is said when it is its turn.
+    The run ends before a batch that is skipped or damaged. Its damage is reported when that batch is read.
     """
     run = [(position, first)]
     rows, size = first.count, first.size_bytes
@@ -355,7 +358,7 @@ def _decode_run(
         try:
             found = run_to_columns(buffer, run, names, max_bytes=min(max_bytes, _RUN_BYTES_MAX))
         except (CorruptBatchError, UnsupportedCompressionError):
-            pass  # one by one, those before the wrong one can be read
+            pass  # decode one by one, so that the batches before the damaged one can be read
         else:
             for (_, header), rows in zip(run, found, strict=True):
                 yield _decoded_rows(header, rows, names)
@@ -403,13 +406,13 @@ def _with_null_key(body: pa.RecordBatch, row_count: int, columns: Sequence[str] 
     if "key" in body.schema.names or (columns is not None and "key" not in columns):
         return body
     nulls = null_binary_array(row_count)
-    if body.num_columns == 1:  # several times as fast as adding a column
+    if body.num_columns == 1:  # several times faster than adding a column
         return pa.RecordBatch.from_arrays([nulls, body.column(0)], schema=OPAQUE_SCHEMA)
     return body.add_column(0, OPAQUE_SCHEMA.field("key"), nulls)
 
 
 class _Message:
-    """The Arrow message of one columnar batch, from which columns are read as they are needed."""
+    """Arrow message of one columnar batch, which decodes columns on demand."""
 
     def __init__(
         self,
@@ -423,7 +426,7 @@ class _Message:
         self._header = header
         self._schema = schema
         message = buffer.slice(position + layout.message_position, layout.message_length)
-        if message.address % _BUFFER_ALIGNMENT:  # after a rows batch, which is not padded
+        if message.address % _BUFFER_ALIGNMENT:  # follows a rows batch, which has no padding
             message = pa.py_buffer(message.to_pybytes())
         self._message = message
         summary = inspect_message(message)
@@ -470,7 +473,7 @@ class _Message:
 
 
 class _TwoMessages:
-    """A stream of a schema message and a record batch message, read without copying the second."""
+    """Stream of a schema message and a record batch message, read without copying the second."""
 
     closed = False
 
@@ -495,4 +498,4 @@ class _TwoMessages:
         return data
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the stream has no open resource."""

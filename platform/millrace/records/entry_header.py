@@ -1,8 +1,9 @@
-"""The header of whatever a segment holds: a batch, or a message of magic 0 or 1 as if it were one.
+"""Header of a segment's entry: a batch, or a message of magic 0 or 1.
 
-A log that Kafka began before 0.11 goes on in batches. Whoever walks it wants of every entry its size, its offsets and
-its largest timestamp; a message gives them only when it has been read, a wrapper only when it has been decompressed. So
-messages are read whole here, and their checksums verified: such a header is never of a damaged message.
+A log from before Kafka 0.11 begins with messages and continues with batches. A walk over the log needs the size, the
+offsets and the largest timestamp of every entry. A message gives them only when it is read, a wrapper only when it is
+decompressed. Therefore this module reads messages wholly and verifies their checksums. A returned header never
+belongs to a damaged message.
 """
 
 from __future__ import annotations
@@ -37,11 +38,10 @@ def message_bytes(buffer: ReadableBuffer, position: int = 0) -> int | None:
 
 
 def read_entry_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
-    """Read the header of the batch at ``position``, or of the message, which then has to be whole.
+    """Read the header of the batch at ``position``, or of the message there, which must be complete.
 
-    Of a message ``magic`` says so; it has no leader epoch and no producer, ``count`` is of the messages in it.
-
-    Raises ``CorruptBatchError`` like ``read_header``, and for a message that is incomplete or damaged.
+    The header of a message has magic 0 or 1, no leader epoch and no producer; ``count`` counts its messages. Raises
+    ``CorruptBatchError`` like ``read_header``, and for a message that is incomplete or damaged.
     """
     size = message_bytes(buffer, position)
     if size is None:

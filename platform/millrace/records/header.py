@@ -18,9 +18,9 @@ Layout (big-endian; Kafka's ``DefaultRecordBatch``, KIP-98)::
           57  i32   count                     of the records
           61        body
 
-Attributes: bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon, 14 columnar.
-Kafka leaves bits 7 to 15 unused and ignores them; a body is columnar exactly when bit 14 is the *only* one of
-those set, so that no batch that Kafka reads as rows is read as anything else here.
+Attributes: bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon, 14 columnar. Kafka
+leaves bits 7 to 15 unused and ignores them. A body is columnar exactly if bit 14 is the *only* one of those that is
+set. Therefore every batch with other bits is read as rows, as Kafka reads it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ import pyarrow as pa
 from millrace.errors import CorruptBatchError, MessageTooLargeError
 
 ReadableBuffer: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
-"""Whatever batches are read from; mapped files come as ``pa.Buffer``."""
+"""Buffer types that batches are read from; mapped files come as ``pa.Buffer``."""
 
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD_BYTES: Final = 12
-"""Base offset and batch length: what a batch's own length does not count."""
+"""Size of the base offset and the batch length, which the batch length does not count."""
 
 MAGIC: Final = 2
 NO_PRODUCER_ID: Final = -1
@@ -65,16 +65,17 @@ _COLUMNAR_BIT: Final = 0x4000
 
 
 class TimestampType(IntEnum):
-    """Who set a batch's timestamps."""
+    """Origin of a batch's timestamps: the producer or the broker."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header as it was read, the fields in their order. ``compression`` is the attribute's number.
+    """Header of a batch as read, with its fields in their order.
 
-    That may be unknown (5 to 7). A tuple, for of small batches the headers are a good part of the work.
+    ``compression`` is the attribute's number, which may be unknown (5 to 7). The class is a tuple because headers
+    take a large part of the time for small batches.
     """
 
     base_offset: int
@@ -89,7 +90,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # Kafka's name for it; a tuple's method of that name is not missed
+    count: int  # type: ignore[assignment] # Kafka's name; nobody calls the tuple method that it hides
 
     @property
     def size_bytes(self) -> int:
@@ -103,7 +104,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Offset of what follows this batch."""
+        """Offset after this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -113,7 +114,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whether producers or the broker set the timestamps."""
+        """Origin of the timestamps: producers or the broker."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
 
     @property
@@ -123,7 +124,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a transaction marker, which readers never hand out."""
+        """Whether the batch holds a control record, which readers never return."""
         return bool(self.attributes & _CONTROL_BIT)
 
     @property
@@ -177,9 +178,9 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
 
 
 def read_header_fields(buffer: ReadableBuffer, position: int = 0) -> dict[str, int]:
-    """Read those fields of a header that ``buffer`` is long enough for, by name and without judging them.
+    """Read by name the fields of a header that ``buffer`` is long enough for, without checks.
 
-    For tools that show damaged logs; everything else reads headers whole (``read_header``).
+    Tools that show damaged logs use this function. All other code reads whole headers (``read_header``).
     """
     fields: dict[str, int] = {}
     for name, type_ in zip(BatchHeader._fields, _HEADER.format[1:], strict=True):
@@ -192,17 +193,17 @@ def read_header_fields(buffer: ReadableBuffer, position: int = 0) -> dict[str, i
 
 
 def write_header(header: BatchHeader) -> bytes:
-    """Write a header as it stands, checksum included."""
+    """Write a header as it is, checksum included."""
     return _HEADER.pack(*header)
 
 
 def as_arrow_buffer(buffer: ReadableBuffer) -> pa.Buffer:
-    """View any readable buffer as Arrow's, without a copy."""
+    """View any readable buffer as an Arrow buffer, without a copy."""
     return buffer if isinstance(buffer, pa.Buffer) else pa.py_buffer(buffer)
 
 
 def checksum(*parts: ReadableBuffer) -> int:
-    """CRC-32C over the concatenation of ``parts``, each contiguous, without copying them."""
+    """Compute the CRC-32C of the concatenation of ``parts``, each contiguous, without copying them."""
     crc = 0
     for part in parts:
         crc = extend_checksum(crc, part)
@@ -210,14 +211,14 @@ def checksum(*parts: ReadableBuffer) -> int:
 
 
 def extend_checksum(crc: int, part: ReadableBuffer) -> int:
-    """CRC-32C over what ``crc`` covers and ``part`` after it; 0 covers nothing."""
-    # The C extension takes bytes and read-only buffers that need no release, which a memoryview is not.
+    """Extend the CRC-32C ``crc`` by ``part``; the CRC of no bytes is 0."""
+    # The C extension takes bytes and read-only buffers that need no release; a memoryview needs one.
     extended: int = google_crc32c.extend(crc, part if isinstance(part, bytes) else as_arrow_buffer(part))
     return extended
 
 
 def seal(header: BatchHeader, *body: ReadableBuffer) -> bytes:
-    """Join a header and the parts of its body into a batch, filling in length and checksum; copies each part once."""
+    """Join a header and the parts of its body into a batch with length and checksum; copies each part once."""
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + sum(len(part) for part in body)
     if length > _LENGTH_MAX:
         raise MessageTooLargeError(f"a batch of {length} bytes: it can have {_LENGTH_MAX}; send fewer records at once")

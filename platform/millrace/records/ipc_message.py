@@ -1,9 +1,10 @@
-"""Look at an Arrow IPC message before Arrow does, for what Arrow leaves to its caller.
+"""Checks of an Arrow IPC message that Arrow leaves to its caller.
 
-Arrow verifies that a message is a well-formed flatbuffer, but allocates whatever size a compressed buffer declares,
-and takes the compression from the message whatever the batch header says. So the few fields that decide about memory
-are read here, from the flatbuffer itself (Arrow's ``Message.fbs``; flatbuffers' "internals": a table begins with the
-distance back to its vtable, which holds the position of each field within the table, 0 = absent).
+Arrow verifies that a message is a well-formed flatbuffer. But it allocates whatever size a compressed buffer
+declares, and it takes the compression from the message instead of the batch header. Therefore this module reads the
+fields that determine memory use from the flatbuffer itself (Arrow's ``Message.fbs``). Flatbuffers' "internals"
+describe the format: a table begins with the distance back to its vtable. The vtable holds the position of each field
+within the table, or 0 for an absent field.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CODECS: Final = {0: Compression.LZ4, 1: Compression.ZSTD}
 
 
 class MessageSummary(NamedTuple):
-    """What decides about memory: rows, compression, and the size of all buffers once decompressed."""
+    """Fields of a message that determine memory use; ``decompressed_bytes`` counts all buffers."""
 
     row_count: int
     compression: Compression
@@ -43,7 +44,7 @@ class MessageSummary(NamedTuple):
 def inspect_message(message: pa.Buffer) -> MessageSummary:
     """Read the metadata of the encapsulated record batch that fills ``message``.
 
-    Raises ``CorruptBatchError`` when it is not one, or when a buffer lies outside the message's body.
+    Raises ``CorruptBatchError`` if it is not a record batch, or if a buffer lies outside the message's body.
     """
     try:
         return _inspect(message)
@@ -85,7 +86,7 @@ def _decompressed_size(message: pa.Buffer, position: int, length: int) -> int:
     (declared,) = _I64.unpack_from(message, position)
     if declared < -1:
         raise CorruptBatchError(f"compressed Arrow buffer declares {declared} bytes")
-    size: int = length - _I64.size if declared == -1 else declared  # -1: this buffer is stored as it is
+    size: int = length - _I64.size if declared == -1 else declared  # -1: this buffer is not compressed
     return size
 
 
@@ -96,7 +97,7 @@ def _follow(data: bytes, position: int) -> int:
 
 
 def _fields(table: bytes, position: int) -> tuple[int, ...]:
-    """The positions of the first four fields of the flatbuffer table at ``position``; 0 for one that is absent."""
+    """Return the positions of the first four fields of the flatbuffer table at ``position``; 0 for an absent field."""
     vtable = position - _I32.unpack_from(table, position)[0]
     if vtable < 0:
         raise CorruptBatchError("Arrow message with a table outside it")
@@ -107,7 +108,7 @@ def _fields(table: bytes, position: int) -> tuple[int, ...]:
 
 
 def _long(data: bytes, position: int) -> int:
-    """A 64-bit field, with flatbuffers' default 0."""
+    """Read a 64-bit field, with flatbuffers' default 0."""
     return int(_I64.unpack_from(data, position)[0]) if position else 0
 
 
@@ -120,7 +121,7 @@ def _compression(metadata: bytes, position: int) -> Compression:
 
 
 def _pairs(data: bytes, position: int) -> Iterator[tuple[int, int]]:
-    """A vector of structs of two 64-bit integers."""
+    """Read a vector of structs of two 64-bit integers."""
     if not position:
         return iter(())
     start = _follow(data, position)

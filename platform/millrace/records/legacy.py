@@ -1,4 +1,4 @@
-"""Kafka's messages of magic 0 and 1, as old segments hold them: plain ones, and wrappers around compressed ones.
+"""Kafka's messages of magic 0 and 1, plain or in compressed wrappers.
 
 After offset i64 and length i32, which every entry of a log begins with (big-endian; positions in the message)::
 
@@ -9,13 +9,14 @@ After offset i64 and length i32, which every entry of a log begins with (big-end
            6                i64 timestamp
            6  i32           14  i32         key length, negative: null; key; value length, negative: null; value
 
-A message with compression is a wrapper: its value is a compressed sequence of messages. Its offset is that of the last
-of them. Within a wrapper of magic 0 the offsets are absolute; within one of magic 1 they are relative, so that the
-broker need not compress anew to assign them: absolute = wrapper's offset - last relative offset + relative offset.
+A message with compression is a wrapper: its value is a compressed sequence of messages. The wrapper has the offset of
+its last message. Within a wrapper of magic 0 the offsets are absolute. Within a wrapper of magic 1 they are relative,
+so that the broker assigns offsets without recompression: absolute = wrapper's offset - last relative offset +
+relative offset.
 
-The rules are those of Kafka's ``AbstractLegacyRecordBatch`` and ``LegacyRecord``, tolerance included: checksums within
-a wrapper are not checked, a message that is cut off at the end of a wrapper is left out, bytes behind a value do not
-matter.
+The rules are those of Kafka's ``AbstractLegacyRecordBatch`` and ``LegacyRecord``, tolerance included. Checksums
+within a wrapper are not checked. An incomplete message at the end of a wrapper is dropped. Bytes behind a value are
+ignored.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ _TIMESTAMP_TYPE_BIT: Final = 0x08
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its place in the log and its bytes, which are looked at when a field is asked for.
+    """One message with its offset and its bytes; fields are parsed on access.
 
-    Fields raise ``CorruptBatchError`` when the message is too short for them.
+    Fields raise ``CorruptBatchError`` if the message is too short for them.
     """
 
     offset: int
     data: bytes
     append_time_ms: int | None = None
-    """Time that the wrapper imposes on its messages, if the broker set it."""
+    """Append time of the wrapper, which applies to its messages if the broker set it."""
 
     @property
     def size_bytes(self) -> int:
@@ -74,32 +75,32 @@ class Message:
 
     @property
     def crc(self) -> int:
-        """The checksum as it is stored."""
+        """The stored checksum."""
         return int(self._unpack(_U32, 0))
 
     @property
     def crc_is_valid(self) -> bool:
-        """Whether size and checksum are right."""
+        """Whether size and checksum are valid."""
         return len(self.data) >= MESSAGE_BYTES_MIN and self.crc == zlib.crc32(memoryview(self.data)[_CRC_BYTES:])
 
     @property
     def magic(self) -> int:
-        """0 or 1; the caller has seen to it in the log, within a wrapper it may be anything."""
+        """The magic: 0 or 1 for an entry of the log, which the caller has checked; unchecked within a wrapper."""
         return int(self._unpack(_I8, _MAGIC_POSITION))
 
     @property
     def attributes(self) -> int:
-        """Compression and timestamp type; like all of Kafka's bytes, with a sign."""
+        """Compression and timestamp type; a signed byte, as in Kafka."""
         return int(self._unpack(_I8, _ATTRIBUTES_POSITION))
 
     @property
     def compression(self) -> Compression:
-        """Compression of a wrapper; raises ``UnsupportedCompressionError`` for numbers that mean none."""
+        """Compression of a wrapper; raises ``UnsupportedCompressionError`` for unknown numbers."""
         return Compression.of(self.attributes & _COMPRESSION_MASK)
 
     @property
     def timestamp_type(self) -> TimestampType | None:
-        """Who set the timestamp; messages of magic 0 have none."""
+        """Origin of the timestamp; ``None`` for messages of magic 0."""
         if self.magic == 0:
             return None
         if self.append_time_ms is not None or self.attributes & _TIMESTAMP_TYPE_BIT:
@@ -120,7 +121,7 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
-        """The value; of a wrapper, its compressed messages."""
+        """The value; for a wrapper, its compressed messages."""
         return self._delimited(self._delimited(self._key_position)[1])[0]
 
     @property
@@ -128,7 +129,7 @@ class Message:
         return _KEY_POSITION[0] if self.magic == 0 else _KEY_POSITION[1]
 
     def _delimited(self, position: int) -> tuple[bytes | None, int]:
-        """Read length and bytes; return them and the position after them."""
+        """Read length and bytes; return the bytes and the position after them."""
         size = int(self._unpack(_I32, position))
         start = position + _I32.size
         if size < 0:
@@ -149,13 +150,13 @@ class Message:
 
 
 def unwrap(message: Message, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Message]:
-    """Read the messages within a wrapper, with their absolute offsets; a plain message is its own only one.
+    """Read the messages within a wrapper, with their absolute offsets; a plain message yields only itself.
 
-    A wrapper is read as a whole before its first message is handed out, for only the last one says which offset the
-    first has.
+    A wrapper is read wholly before its first message is yielded, because its last message determines the first
+    offset.
 
-    Raises ``CorruptBatchError``, ``InvalidRecordError`` and ``UnsupportedCompressionError`` before the first message,
-    ``InvalidRecordError`` also on reaching a wrapper within the wrapper.
+    Raises ``CorruptBatchError``, ``InvalidRecordError`` and ``UnsupportedCompressionError`` before the first message.
+    Raises ``InvalidRecordError`` also at a wrapper within the wrapper.
     """
     if message.compression is Compression.NONE:
         yield message
@@ -215,8 +216,8 @@ def build_messages(
 ) -> bytes:
     """Write records as plain messages, or with a compression as one wrapper; they keep their offsets.
 
-    For ``TimestampType.LOG_APPEND_TIME`` all get the largest of their timestamps; magic 0 has no timestamps, and they
-    are lost.
+    With ``TimestampType.LOG_APPEND_TIME`` all records get the largest of their timestamps. Magic 0 has no timestamps,
+    so they are lost.
 
     Raises ``UnsupportedForFormatError`` for headers, ``UnsupportedCompressionError`` for zstd, ``InvalidRecordError``
     for no records or offsets that do not ascend, ``InvalidTimestampError`` for timestamps below -1.

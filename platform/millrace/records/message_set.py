@@ -1,9 +1,8 @@
-"""Read a log of any of Kafka's formats, magic 0 to 2, as Kafka's own readers do.
+"""Readers of logs of any Kafka format, magic 0 to 2, like Kafka's own.
 
-For files that came from Kafka: conversion, and tools that show damaged logs. A log of millrace's own is magic 2 only
-and is read with ``scan`` and ``decoding``. Two of Kafka's readers differ in what they notice, and both are needed to
-give its verdicts: the one over memory (``MemoryRecords``), and the one over files (``FileRecords``), on which recovery
-stands.
+Conversion and tools that show damaged logs use them for files from Kafka. millrace's own logs have magic 2 only; they
+are read with ``scan`` and ``decoding``. Kafka has two readers that detect different errors, and both are needed for
+the same results: ``MemoryRecords`` reads memory, and ``FileRecords`` reads files and is the base of recovery.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ class LogEntry(Protocol):
 
     @property
     def crc_is_valid(self) -> bool:
-        """Whether the entry has the size of its format and the checksum that it says."""
+        """Whether the entry has a valid size for its format and a valid checksum."""
 
     @property
     def compression(self) -> Compression:
-        """Compression of the records; raises ``UnsupportedCompressionError`` for numbers that mean none."""
+        """Compression of the records; raises ``UnsupportedCompressionError`` for unknown numbers."""
 
     @property
     def timestamp_type(self) -> TimestampType | None:
-        """Who set the timestamps; ``None`` in magic 0."""
+        """Origin of the timestamps; ``None`` in magic 0."""
 
     @property
     def base_offset(self) -> int:
-        """Offset of the first record; to know it, a wrapper must be read, which may fail as ``records`` does."""
+        """Offset of the first record. A wrapper must be read for it, which can raise the errors of ``records``."""
 
     @property
     def last_offset(self) -> int:
@@ -72,14 +71,17 @@ class LogEntry(Protocol):
         """Largest timestamp, -1 in magic 0."""
 
     def check(self) -> None:
-        """Raise ``CorruptBatchError`` unless size and checksum are right; the records are not looked at."""
+        """Raise ``CorruptBatchError`` unless size and checksum are valid; the records are not checked."""
 
     def records(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-        """Read the records; raises ``CorruptBatchError`` or ``InvalidRecordError`` on reaching what is wrong."""
+        """Read the records; raises ``CorruptBatchError`` or ``InvalidRecordError`` at the first invalid record."""
 
 
 class BatchEntry:
-    """A batch of magic 2. A wrong length may cut its header short: then ``header`` raises, ``fields`` does not."""
+    """A batch of magic 2.
+
+    If a wrong length cuts the header short, ``header`` raises but ``fields`` does not.
+    """
 
     def __init__(self, buffer: ReadableBuffer, position: int, size_bytes: int) -> None:
         self._buffer = as_arrow_buffer(buffer).slice(position, size_bytes)
@@ -89,12 +91,12 @@ class BatchEntry:
 
     @property
     def header(self) -> BatchHeader:
-        """The whole header; raises ``CorruptBatchError`` when the entry is too short for it."""
+        """The whole header; raises ``CorruptBatchError`` if the entry is too short for it."""
         return read_header(self._buffer)
 
     @property
     def fields(self) -> dict[str, int]:
-        """Those fields of the header that lie within the entry."""
+        """The fields of the header that lie within the entry."""
         return read_header_fields(self._buffer)
 
     @property
@@ -208,9 +210,10 @@ class MessageEntry:
 
 
 def read_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
-    """Walk the entries of a log in memory; an incomplete last one is left out.
+    """Walk the entries of a log in memory; an incomplete last entry is dropped.
 
-    Raises ``CorruptBatchError`` at an entry whose length or magic cannot be (Kafka's ``ByteBufferLogInputStream``).
+    Raises ``CorruptBatchError`` at an entry with an impossible length or magic (Kafka's
+    ``ByteBufferLogInputStream``).
     """
     position, end = 0, len(buffer)
     while end - position >= LOG_OVERHEAD_BYTES:
@@ -230,7 +233,7 @@ def read_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
 
 
 def read_file_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
-    """Walk the entries of a log as Kafka walks a file: the magic is not judged, nor is a length too large to be true.
+    """Walk the entries of a log as Kafka walks a file, without a check of the magic or of excessive lengths.
 
     Raises ``CorruptBatchError`` at an entry whose length is too small (Kafka's ``FileLogInputStream``).
     """
@@ -245,11 +248,11 @@ def read_file_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEn
 
 
 def sound_prefix_bytes(buffer: ReadableBuffer, base_offset: int = 0) -> int:
-    """How much of a segment file recovery keeps: everything before the first entry with a wrong size or checksum.
+    """Return the size of the part of a segment file that recovery keeps.
 
-    Records are not looked into (Kafka's ``LogSegment.recover``). ``base_offset`` is the segment's. Raises
-    ``InvalidRecordError`` for an entry whose offset does not belong into the segment: that is no damage by a crash, and
-    truncating would not mend it.
+    That part ends before the first entry with a wrong size or checksum. Records are not checked (Kafka's
+    ``LogSegment.recover``). ``base_offset`` is the segment's. Raises ``InvalidRecordError`` for an entry whose offset
+    is outside the segment, because a crash does not cause that damage and truncation would not repair it.
     """
     sound = 0
     try:
@@ -261,7 +264,7 @@ def sound_prefix_bytes(buffer: ReadableBuffer, base_offset: int = 0) -> int:
                 )
             sound = entry.position + entry.size_bytes
     except CorruptBatchError:
-        return sound  # what recovery cuts off begins here
+        return sound  # recovery truncates from here
     return sound
 
 
@@ -276,10 +279,10 @@ def build_entries(
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
 ) -> bytes:
-    """Write records, with the offsets that they have, in the format of any magic (whole logs: ``convert``).
+    """Write records, with their own offsets, in the format of any magic; ``convert`` handles whole logs.
 
-    Raises ``UnsupportedForFormatError`` where the format cannot hold what there is (headers and producers before magic
-    2), and what ``build_rows_batch`` and ``build_messages`` raise.
+    Raises ``UnsupportedForFormatError`` for data that the format cannot hold (headers and producers before magic 2),
+    and the errors of ``build_rows_batch`` and ``build_messages``.
     """
     if magic == MAGIC:
         return build_rows_batch(

@@ -1,4 +1,4 @@
-"""Give a batch another compression, for topics whose ``compression.type`` is not the producer's."""
+"""Recompression of a batch for topics whose ``compression.type`` is not the producer's."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def recompress_batch(
     *,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> bytes:
-    """Write the batch at ``position``, whose checksum has been verified, again with ``compression``.
+    """Write the batch at ``position`` again with ``compression``; the caller has verified its checksum.
 
-    Records, offsets and everything else stay as they are. Raises ``CorruptBatchError``, and
-    ``UnsupportedCompressionError`` for gzip and snappy on a columnar batch.
+    Only the compression changes. Raises ``CorruptBatchError``, and ``UnsupportedCompressionError`` for gzip and
+    snappy on a columnar batch.
     """
     whole = as_arrow_buffer(buffer)
     if not header.is_columnar:
@@ -54,7 +54,7 @@ def recompress_batch(
 
 
 class CarriedOver(TypedDict):
-    """What a batch's header says beside its records, in the words of the functions that build batches."""
+    """Header fields of a batch as arguments of the functions that build batches."""
 
     timestamp_type: TimestampType
     delete_horizon_ms: int | None
@@ -67,7 +67,7 @@ class CarriedOver(TypedDict):
 
 
 def carried_over(header: BatchHeader) -> CarriedOver:
-    """What has to be said again when the body of a batch is built anew."""
+    """Return the header fields to pass on when the body of a batch is rebuilt."""
     return CarriedOver(
         timestamp_type=header.timestamp_type,
         delete_horizon_ms=header.base_timestamp if header.has_delete_horizon else None,

@@ -1,14 +1,14 @@
-"""Rows batches to Arrow columns: all records at once where they are regular, else record by record.
+"""Fast reader of rows batches into Arrow columns.
 
-The reader of ``rows`` is the reference: what it says of a batch is right. The fast reader here walks over the lengths
-of the records, reads every other field of all of them with numpy, and has Arrow copy the keys and values out of the
-body; it makes no Python object per record. It gives a result only when every rule of the reference holds. Whenever
-something looks odd it gives up, and the reference decides: so damaged batches have the same verdict and message from
-both, and only sound ones are fast.
+The reader of ``rows`` is the reference, and its result for a batch is correct by definition. The fast reader here
+walks over the lengths of the records and reads the other fields of all records with numpy. Arrow then copies the keys
+and values out of the body. No Python object is created per record. The fast reader returns a result only if every
+rule of the reference holds; otherwise the reference reads the batch. Therefore damaged batches give the same error
+and message from both readers, and only valid batches are fast.
 
-Why the checks suffice: within a record each field begins where the one before it ends, positions only grow (sizes are
-at least 0), and the last field's end must be the record's. So if that holds, no field left its record; what a
-position beyond the body would have read is of no consequence.
+Why the checks suffice: within a record each field begins at the end of the previous one. Positions only grow, because
+sizes are at least 0. The end of the last field must be the end of the record. If that holds, no field left its
+record, so values that were read from positions beyond the body have no effect.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ _ROWS_MIN: Final = 24
 """Below this many records the calls into numpy take longer than reading record by record."""
 
 _HEADERS_A_RECORD_MAX: Final = 64
-"""Headers are read in rounds, the first of each record, then the second; beyond this a round is for too few records."""
+"""Limit of headers per record. Headers are read in rounds: the first of each record, then the second. Beyond the
+limit too few records share a round.
+"""
 
 _INT_MAX: Final = 2**31 - 1
 
 
 class RowColumns(NamedTuple):
-    """A rows batch as Arrow columns: those asked for of key and value, and what lies beside them.
+    """A rows batch as Arrow columns: the requested ones of key and value, and the other fields.
 
-    ``offset_deltas`` is ``None`` when the records are numbered from 0 without gaps, ``headers`` when none has any.
+    ``offset_deltas`` is ``None`` if the records are numbered from 0 without gaps; ``headers`` is ``None`` if no
+    record has any.
     """
 
     columns: dict[str, pa.BinaryArray]
@@ -58,26 +61,26 @@ def rows_to_columns(
     *,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> RowColumns:
-    """Read all records of the rows batch at ``position`` into columns; raises what ``read_rows`` does.
+    """Read all records of the rows batch at ``position`` into columns; raises the errors of ``read_rows``.
 
-    ``names``: which of ``key`` and ``value`` to give.
+    ``names`` selects from ``key`` and ``value``.
     """
     body, damage = body_of(buffer, position, header, max_bytes)
     if damage is None and header.count >= _ROWS_MIN:
         try:
             return read_regular([body], [header], names)[0]
         except CorruptBatchError:
-            pass  # the reference says whether it is, and where
+            pass  # the reference decides whether the batch is corrupt, and where
     return read_one_by_one(body, damage, header, names)
 
 
 def run_to_columns(
     buffer: ReadableBuffer, run: Sequence[tuple[int, BatchHeader]], names: Collection[str], *, max_bytes: int
 ) -> list[RowColumns]:
-    """Read several rows batches, (position, header) each, at once: for small ones that is several times faster.
+    """Read several rows batches, (position, header) each, at once; for small batches that is several times faster.
 
-    Together they may be ``max_bytes`` decompressed. Raises ``CorruptBatchError`` or ``UnsupportedCompressionError`` if
-    they cannot be read so: read them one after another then.
+    Their decompressed size together is limited to ``max_bytes``. Raises ``CorruptBatchError`` or
+    ``UnsupportedCompressionError`` if they cannot be read together; the caller then reads them one by one.
     """
     bodies: list[bytes] = []
     for position, header in run:
@@ -119,10 +122,10 @@ def read_one_by_one(
 
 
 def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names: Collection[str]) -> list[RowColumns]:
-    """Read the columns of sound batches; raises ``CorruptBatchError`` for all others, and for some odd but sound ones.
+    """Read the columns of valid batches.
 
-    ``bodies`` are decompressed. Odd are more than 64 headers in a record, header keys that are not UTF-8, and bodies
-    from 2 GiB on.
+    Raises ``CorruptBatchError`` for invalid batches, and for valid batches with unusual features: more than 64
+    headers in a record, header keys that are not UTF-8, and bodies from 2 GiB on. ``bodies`` are decompressed.
     """
     starts, ends = find_records(bodies, [header.count for header in headers])
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
@@ -149,9 +152,9 @@ def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names:
 
 
 def find_records(bodies: Sequence[bytes], counts: Sequence[int]) -> tuple[Longs, Longs]:
-    """Where each record begins and ends in the joined bodies, each of which has so many.
+    """Return the start and end of each record in the joined bodies; ``counts`` holds the number of records per body.
 
-    Raises ``CorruptBatchError`` when the records of a body do not end where it does, or the bodies are 2 GiB or more.
+    Raises ``CorruptBatchError`` if the records of a body do not end at its end, or the bodies are 2 GiB or more.
     """
     starts: list[int] = []
     ends: list[int] = []
@@ -177,7 +180,7 @@ def _timestamps(deltas: Longs, headers: Sequence[BatchHeader]) -> pa.Int64Array:
 
 
 def _of_each(whole: RowColumns, offset_deltas: Longs, header_counts: Longs, counts: Sequence[int]) -> list[RowColumns]:
-    """Cut the columns of several batches into those of each, leaving out the offsets and headers that say nothing."""
+    """Split the columns of several batches by batch, without trivial offsets and empty headers."""
     found = []
     first = 0
     for count in counts:
@@ -201,7 +204,10 @@ def _require(holds: bool | np.bool) -> None:
 
 
 def _walk(body: bytes, count: int, base: int) -> list[int]:
-    """Where each record begins, and where the last one ends, plus ``base``; this is the only loop over records."""
+    """Return the start of each record and the end of the last one, plus ``base``.
+
+    This is the only loop over records.
+    """
     starts = [base]
     append = starts.append
     at = 0
@@ -222,17 +228,17 @@ def _walk(body: bytes, count: int, base: int) -> list[int]:
 
 
 class _Field(NamedTuple):
-    """Where the bytes of a field lie in the body, for each record."""
+    """Positions of a field's bytes in the body, for each record."""
 
     starts: Longs
     ends: Longs
     is_null: npt.NDArray[np.bool]
 
     def copied_from(self, body: pa.Buffer) -> pa.BinaryArray:
-        """The field as a column; the positions have been checked.
+        """Return the field as a column; the positions have been checked.
 
-        The body is taken as a binary array whose values are, in turn, a record's field and what lies between it and the
-        next record's; Arrow copies every other one of them out.
+        The body is viewed as a binary array of twice as many values. The values alternate between a record's field
+        and the bytes up to the next record's field. Arrow copies every second value.
         """
         count = len(self.starts)
         null_count = np.count_nonzero(self.is_null)
@@ -254,13 +260,15 @@ def _read_field(data: Bytes, at: Longs) -> tuple[_Field, Longs]:
 
 
 class _Entries(NamedTuple):
-    """The headers of all records, in order."""
+    """Headers of all records, in order."""
 
     keys: _Field
     values: _Field
 
     def copied_from(self, body: pa.Buffer, counts: Longs) -> pa.ListArray:
-        """The headers as a column of ``HEADERS_TYPE``; raises ``CorruptBatchError`` for a key that is not UTF-8."""
+        """Return the headers as a column of ``HEADERS_TYPE``; raises ``CorruptBatchError`` for a key that is not
+        UTF-8.
+        """
         try:
             keys = self.keys.copied_from(body).cast(pa.string())
         except pa.ArrowInvalid as error:
@@ -272,7 +280,7 @@ class _Entries(NamedTuple):
 
 
 def _read_entries(data: Bytes, at: Longs, counts: Longs) -> tuple[_Entries, Longs]:
-    """Read the headers that begin at ``at``, ``counts`` of them; return them and the positions after them."""
+    """Read ``counts`` headers that begin at ``at``; return them and the positions after them."""
     _require(counts.min() >= 0 and counts.max() <= _HEADERS_A_RECORD_MAX)
     total = int(counts.sum())
     keys, values = (_Field(np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, bool)) for _ in "kv")

@@ -1,7 +1,7 @@
-"""Arrow columns to rows batches, all records at once.
+"""Fast writer of rows batches from Arrow columns.
 
-numpy writes the integers of all records, Arrow joins them with the keys, values and headers: what comes out is, byte
-for byte, what ``build_rows_batch`` writes for the same records.
+numpy writes the integers of all records, and Arrow joins them with the keys, values and headers. The result equals,
+byte for byte, the result of ``build_rows_batch`` for the same records.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def build_rows_batch_of_columns(
 ) -> bytes:
     """Build a whole batch of v2 records from binary columns ``value`` and, optionally, ``key``.
 
-    ``timestamps_ms`` is one for all or one per row, ``headers`` a list of ``HEADERS_TYPE`` per row; ``offsets`` are
-    absolute and ascend, without them the rows are numbered from ``base_offset``. The rest is as in
-    ``build_rows_batch``, and so are the errors.
+    ``timestamps_ms`` is one for all rows or one per row; ``headers`` is a list of ``HEADERS_TYPE`` per row.
+    ``offsets`` are absolute and ascend; without them the rows are numbered from ``base_offset``. The other arguments
+    and the errors are those of ``build_rows_batch``.
     """
     count = columns.num_rows
     if not count and last_offset is None:
@@ -95,7 +95,7 @@ def build_rows_batch_of_columns(
 
 
 def _timestamps(timestamps_ms: int | pa.Int64Array, count: int) -> Longs:
-    """One for each record, and at least one: the header of an empty batch has it as well."""
+    """Return a timestamp for each record, and at least one, because the header of an empty batch needs it."""
     if isinstance(timestamps_ms, int):
         return np.full(max(count, 1), timestamps_ms, np.int64)
     return _values(timestamps_ms, np.int64, count) if count else np.array([NO_TIMESTAMP])
@@ -123,7 +123,7 @@ def _join_records(
 
 
 def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:
-    """The headers of each record as they are stored, their count first."""
+    """Return the serialised headers of each record, their count first."""
     counts = _values(pc.fill_null(pc.list_value_length(headers), _ZERO), np.int32, len(headers)).astype(np.int64)
     key, value = headers.flatten().flatten()
     if key.null_count:
@@ -145,7 +145,7 @@ def _data(joined: pa.BinaryArray) -> pa.Buffer:
 
 
 def _bounds(joined: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Where the values of an array that was just joined begin and end; an empty one may have no buffer."""
+    """Return the value bounds of a freshly joined array; an empty array may have no buffer."""
     if not len(joined):
         return np.zeros(1, np.int32)
     return np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
@@ -159,7 +159,7 @@ def _binary(tables: list[VarintTable]) -> pa.BinaryArray:
 
 
 def _sizes(array: pa.Array) -> Longs:
-    """The size of each value, -1 for null."""
+    """Return the size of each value, -1 for null."""
     sizes: Longs = _values(pc.fill_null(pc.binary_length(array), _MINUS_ONE), np.int32, len(array)).astype(np.int64)
     return sizes
 

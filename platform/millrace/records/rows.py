@@ -1,11 +1,11 @@
-"""The rows body: Kafka's v2 records (KIP-98), written as Kafka writes them and read with its rules.
+"""Kafka's v2 records (KIP-98), read and written one by one.
 
 A record is: length varint, attributes i8 (unused), timestamp delta varlong, offset delta varint, key length varint
-(negative: null), key, value length varint, value, header count varint, then per header key length, key (UTF-8),
-value length (negative: null), value. Compressed, all records of the batch are one stream.
+(negative: null), key, value length varint, value, header count varint, then per header key length, key (UTF-8), value
+length (negative: null), value. In a compressed batch all records together are one stream.
 
-Reading notices what Kafka's reader notices and no more: a record that does not fill its length, fewer or more
-records than the count. Offsets within a batch need not ascend, a record's attributes are not looked at.
+The reader detects the same errors as Kafka's reader: a record that does not fill its length, and fewer or more
+records than the count. Offsets within a batch need not ascend. A record's attributes are ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _LONG_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record. ``size_bytes`` is its size within its batch before compression, -1 for one not read from a batch."""
+    """One record.
+
+    ``size_bytes`` is its size within its batch before compression, or -1 if the record was not read from a batch.
+    """
 
     key: bytes | None = None
     value: bytes | None = None
@@ -72,11 +75,11 @@ def build_rows_batch(
 ) -> bytes:
     """Build a whole batch of v2 records.
 
-    The records are numbered from ``base_offset`` in their order; with ``None`` they keep their own offsets, which must
-    ascend. ``last_offset`` is for a batch from whose end compaction took records. For
-    ``TimestampType.LOG_APPEND_TIME`` the largest timestamp counts for all records. ``delete_horizon_ms`` is the time
-    from which compaction may drop the batch's tombstones. No records and a ``last_offset`` give the empty batch that
-    compaction leaves behind to remember a producer's last sequence.
+    The records are numbered from ``base_offset`` in their order. With ``None`` they keep their own offsets, which
+    must ascend. ``last_offset`` is for a batch whose last records were removed by compaction. With
+    ``TimestampType.LOG_APPEND_TIME`` the largest timestamp applies to all records. ``delete_horizon_ms`` is the time
+    from which compaction may drop the batch's tombstones. A ``last_offset`` without records gives an empty batch;
+    compaction keeps such a batch to preserve a producer's last sequence.
 
     Raises ``InvalidRecordError`` for offsets that do not ascend, a producer id without sequence or epoch, or no
     records; ``InvalidTimestampError`` for a timestamp below -1; ``UnsupportedCompressionError``;
@@ -133,7 +136,7 @@ def rows_header(
     is_control: bool,
     leader_epoch: int,
 ) -> BatchHeader:
-    """Compose the header of a rows batch, length and checksum left out, and see that its fields agree.
+    """Compose the header of a rows batch without length and checksum, and check that its fields agree.
 
     Raises ``InvalidRecordError`` and ``InvalidTimestampError``.
     """
@@ -206,10 +209,10 @@ def read_rows(
 ) -> Iterator[Record]:
     """Read the records of the rows batch at ``position``, one by one.
 
-    Raises ``CorruptBatchError`` on reaching what is wrong, after the sound records before it: a record that does not
-    fill its length, too few records, a stream that cannot be decompressed or grows beyond ``max_bytes``. That records
-    are left over is noticed while reading the last, which is then not handed out (Kafka's ``DefaultRecordBatch``).
-    Raises ``UnsupportedCompressionError`` for compression numbers 5 to 7.
+    Raises ``CorruptBatchError`` at the first invalid record, after the valid records before it. Errors are a record
+    that does not fill its length, too few records, and a stream that cannot be decompressed or grows beyond
+    ``max_bytes``. Surplus records are detected at the last record, which is then not returned (Kafka's
+    ``DefaultRecordBatch``). Raises ``UnsupportedCompressionError`` for compression numbers 5 to 7.
     """
     stamped = append_time(header)
     for raw in read_raw(*body_of(buffer, position, header, max_bytes), header):
@@ -225,12 +228,12 @@ def read_rows(
 
 
 def sequence_of(header: BatchHeader, record: Record) -> int:
-    """An idempotent producer's sequence number of a record in its batch, -1 without one; it goes round at 2^31."""
+    """Return the idempotent producer's sequence number of a record, or -1 without one; it wraps at 2^31."""
     return _sequence(header.base_sequence, record.offset - header.base_offset)
 
 
 def last_sequence_of(header: BatchHeader) -> int:
-    """Sequence number of the last record that the batch held when it was appended, -1 without one."""
+    """Return the sequence number of the last record that the batch held when it was appended, -1 without one."""
     return _sequence(header.base_sequence, header.last_offset_delta)
 
 
@@ -241,22 +244,22 @@ def _sequence(base: int, delta: int) -> int:
 
 
 def decoded_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> Headers:
-    """Read the keys of a record's headers as text; what is not UTF-8 in them is replaced, as Java does."""
+    """Decode the keys of a record's headers; invalid UTF-8 is replaced, as Java does."""
     return tuple((key.decode("utf-8", "replace"), value) for key, value in headers)
 
 
 def append_time(header: BatchHeader) -> int | None:
-    """The timestamp that counts for all records of the batch, if the broker set it."""
+    """Return the timestamp that applies to all records of the batch if the broker set it, else None."""
     return header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
 
 
 def wrapped(value: int) -> int:
-    """What a 64-bit sum comes to when it overflows, as it does in Kafka."""
+    """Wrap a sum that overflows 64 bits, as in Kafka."""
     return value if -_LONG_MAX <= value <= _LONG_MAX else (value + 2**63) % _LONG_SPAN - 2**63
 
 
 class RawRecord(NamedTuple):
-    """A record as it is stored: header keys undecoded, offset and timestamp relative to the batch's."""
+    """A record as stored: header keys undecoded, offset and timestamp relative to the batch's."""
 
     key: bytes | None
     value: bytes | None
@@ -267,7 +270,7 @@ class RawRecord(NamedTuple):
 
 
 def read_raw(body: bytes, damage: CorruptBatchError | None, header: BatchHeader) -> Iterator[RawRecord]:
-    """Read the records of what ``body_of`` gave, as they are stored; raises ``CorruptBatchError``."""
+    """Read the stored records from the result of ``body_of``; raises ``CorruptBatchError``."""
     if header.count < 0:
         raise CorruptBatchError(f"rows batch with base offset {header.base_offset}: count {header.count}")
     at = 0
@@ -275,7 +278,7 @@ def read_raw(body: bytes, damage: CorruptBatchError | None, header: BatchHeader)
         try:
             record, at = _read_record(body, at)
         except CorruptBatchError as error:
-            # What looks like a cut record may be the place where decompression stopped.
+            # A record that looks incomplete may be the place where decompression stopped.
             raise _located(damage or error, header, index) from error
         if index == header.count - 1 and (damage is not None or at != len(body)):
             raise _located(damage or CorruptBatchError(f"{len(body) - at} bytes are left over"), header, index)
@@ -291,7 +294,7 @@ def _located(error: CorruptBatchError, header: BatchHeader, index: int) -> Corru
 def body_of(
     buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int
 ) -> tuple[bytes, CorruptBatchError | None]:
-    """Find the records as they lie in the stream, up to where decompressing failed, and why it failed."""
+    """Return the decompressed body up to the damage, and the decompression error, if any."""
     data = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes].tobytes()
     chunks: list[bytes] = []
     try:

@@ -1,6 +1,7 @@
-"""What a broker does with a batch without looking into it: find it, check it, give it its place.
+"""Scan, checksum and offset assignment of batches without a look into their bodies.
 
-Offsets and leader epoch lie outside the checksum, so assigning them touches 12 bytes; the append time lies inside.
+Offsets and leader epoch lie outside the checksum, so their assignment changes only 12 bytes. The append time lies
+inside the checksum.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _MAX_TIMESTAMP_POSITION: Final = 35
 
 
 def scan_headers(buffer: ReadableBuffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Walk the batches from ``position`` on, yielding position and header of each; bodies are not looked at.
+    """Walk the batches from ``position`` on and yield position and header of each; bodies are not read.
 
-    Ends silently before an incomplete last batch, as Kafka's readers do: a fetch may be cut anywhere. Raises
-    ``CorruptBatchError`` at a batch whose magic or length cannot be.
+    The walk ends silently before an incomplete last batch, as Kafka's readers do, because a fetch may be cut
+    anywhere. Raises ``CorruptBatchError`` at a batch with an impossible magic or length.
     """
     size = len(buffer)
     while size - position >= HEADER_BYTES:
@@ -51,20 +52,20 @@ def scan_headers(buffer: ReadableBuffer, position: int = 0) -> Iterator[tuple[in
         yield position, header
         position = following
     if size - position >= LOG_OVERHEAD_BYTES:
-        # Too short for a header: incomplete, unless it says that it is complete.
+        # Too short for a header: the batch is incomplete unless its length says that it is complete.
         _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
         if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
             raise CorruptBatchError(f"batch at position {position}: length {length} is below the header's 49")
 
 
 def crc_matches(buffer: ReadableBuffer, position: int, header: BatchHeader) -> bool:
-    """Whether the batch at ``position``, wholly in ``buffer``, has the checksum that its header says."""
+    """Return whether the batch at ``position``, wholly in ``buffer``, matches the checksum in its header."""
     whole = as_arrow_buffer(buffer)
     return checksum(whole.slice(position + CHECKED_FROM, header.size_bytes - CHECKED_FROM)) == header.crc
 
 
 def verify_crc(buffer: ReadableBuffer, position: int, header: BatchHeader) -> None:
-    """Check a batch's checksum; raises ``CorruptBatchError`` when it is wrong or the batch is not wholly there."""
+    """Verify a batch's checksum; raises ``CorruptBatchError`` if it is wrong or the batch is incomplete."""
     if position + header.size_bytes > len(buffer):
         raise CorruptBatchError(
             f"batch with base offset {header.base_offset} at position {position}: "
@@ -78,15 +79,15 @@ def verify_crc(buffer: ReadableBuffer, position: int, header: BatchHeader) -> No
 
 
 def assign_offsets(buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at ``position`` its base offset and leader epoch, in place; the checksum stays right."""
+    """Write base offset and leader epoch into the batch at ``position``, in place; the checksum stays valid."""
     _I64.pack_into(buffer, position, base_offset)
     _I32.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Make the batch at ``position`` one whose records all have the broker's time, in place, with a new checksum.
+    """Set the append time of the batch at ``position``, in place, with a new checksum.
 
-    As Kafka does, only the timestamp type and the maximum timestamp change; readers ignore the records' own times.
+    As in Kafka, only the timestamp type and the maximum timestamp change; readers ignore the records' own times.
     """
     header = read_header(buffer, position)
     verify_size = len(buffer) - position - header.size_bytes
@@ -101,7 +102,7 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
 
 
 def _seal_statistics(buffer: bytearray | memoryview, position: int) -> None:
-    """Bring the checksum of a batch's statistics up to its header, which that covers."""
+    """Update the checksum of a batch's statistics, because it covers the changed header."""
     header = read_header(buffer, position)
     found = section_of(buffer, position, header) if header.is_columnar else None
     if found is not None:

@@ -1,4 +1,4 @@
-"""Statistics of a columnar batch: what its columns hold at least and at most, so that readers may pass over it.
+"""Column statistics of a columnar batch, with which readers skip batches.
 
 The section lies between the columns header and the message (big-endian)::
 
@@ -13,14 +13,14 @@ The section lies between the columns header and the message (big-endian)::
 
 Invariants:
 
-- bounds hold for every value that is not null; they need not be values of the batch, so a batch that compaction thinned
-  keeps them;
-- the section has a checksum of its own, over all that a reader relies on who passes over the batch without reading it:
-  the batch's own checksum covers its whole body, and to verify that is most of the cost of reading;
-- a reader never passes over a batch without statistics, or over one whose section is not sound.
+- bounds hold for every value that is not null; they need not be values of the batch, so a batch keeps them after
+  compaction has removed records from it;
+- the section has its own checksum over all fields that a reader needs to skip the batch unread. The batch's own
+  checksum covers the whole body, and its verification is most of the cost of reading;
+- a reader never skips a batch without statistics, or with an invalid statistics section.
 
-What is a whole number: booleans, whole numbers, dates (days), times and intervals (in their unit), decimals (unscaled).
-Texts and bytes are cut to 64 bytes. A column of floats with a NaN has no bounds: that has no place among the others.
+Whole numbers are booleans, whole numbers, dates (days), times and intervals (in their unit), decimals (unscaled).
+Strings and bytes are cut to 64 bytes. A column of floats with a NaN has no bounds, because a NaN has no order.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from millrace.records.header import (
 
 Number: TypeAlias = int | float
 Value: TypeAlias = Number | bytes
-"""A bound as it is stored: see the module's text for what it stands for."""
+"""A stored bound; the module's docstring describes its encoding."""
 
 TIMESTAMP_ENTRY: Final = 0xFFFF
 STATISTICS_ROWS_MIN: Final = 256
-"""Batches of fewer rows have no statistics: to make them costs more than they can save."""
+"""Batches of fewer rows have no statistics, because writing them costs more than they can save."""
 STATISTICS_COLUMNS_MAX: Final = 32
-"""Columns beyond these have none, as in Delta tables."""
+"""Columns beyond this number have no statistics, as in Delta tables."""
 _BYTES_MAX: Final = 64
 _MEAN_BYTES_MAX: Final = 64
-"""Longer texts and bytes are payload, which nobody compares."""
+"""Columns with longer strings or bytes on average are payload, which queries do not compare."""
 _SAMPLED: Final = 16
 _DISTINCT_MAX: Final = 4
 _ASCENTS_MIN: Final = 12
@@ -84,9 +84,9 @@ _WHOLE, _FLOAT, _BYTES = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What a column holds: ``bounds`` (None: not known), nulls at most, and whether there is nothing but nulls.
+    """Statistics of a column: ``bounds`` (None: unknown), maximum of nulls, and whether all values are null.
 
-    With ``is_prefix`` the upper bound is the beginning of the largest value: that is no larger than anything that
+    With ``is_prefix`` the upper bound is a prefix of the largest value. It is at most as large as any value that
     begins with it.
     """
 
@@ -98,7 +98,10 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """What is known of a batch: columns by their place in the schema; least and greatest timestamp if known, in ms."""
+    """Statistics of a batch.
+
+    Columns are keyed by their index in the schema. ``timestamps_ms`` is the least and greatest timestamp, if known.
+    """
 
     schema_id: int
     columns: Mapping[int, ColumnStatistics]
@@ -109,7 +112,10 @@ class BatchStatistics:
 
 
 def gather_entries(columns: Sequence[pa.Array | None], timestamps_ms: pa.Array | None) -> bytes:
-    """The entries for columns in their order (None: not in the batch) and record times; empty where they do not pay."""
+    """Encode the statistics of columns in their order (None: not in the batch) and of record times.
+
+    The result is empty for a batch with few rows.
+    """
     rows = max((len(column) for column in columns if column is not None), default=0)
     if rows < STATISTICS_ROWS_MIN:
         return b""
@@ -124,10 +130,10 @@ def gather_entries(columns: Sequence[pa.Array | None], timestamps_ms: pa.Array |
 
 
 def column_statistics(column: pa.Array) -> ColumnStatistics:
-    """Statistics of one column, exact but for long texts.
+    """Compute the statistics of one column; bounds are exact except for long strings.
 
-    Texts and bytes take longer than all else, and have bounds only where a sample shows that these would exclude
-    something: values that ascend, or few different ones.
+    Strings and bytes take longest. They have bounds only if a sample shows that bounds would exclude values, because
+    the values ascend or only few values are distinct.
     """
     nulls = column.null_count
     if nulls == len(column):
@@ -258,7 +264,7 @@ def _section_crc(header: BatchHeader, batch_length: int, columns_fields: bytes, 
 
 
 def section_of(buffer: ReadableBuffer, position: int, header: BatchHeader) -> tuple[int, bytes] | None:
-    """Where the statistics of the columnar batch at ``position`` lie in ``buffer``, and their bytes; None: none."""
+    """Return the position and bytes of the statistics of the columnar batch at ``position``; None if it has none."""
     layout = read_columns_header(buffer, position, header)
     if not layout.statistics_position:
         return None
@@ -267,22 +273,26 @@ def section_of(buffer: ReadableBuffer, position: int, header: BatchHeader) -> tu
 
 
 def sealed_section(buffer: ReadableBuffer, position: int, header: BatchHeader, section: bytes) -> bytes:
-    """The section with the checksum that it must have in the batch at ``position``, whose header is ``header``."""
+    """Return the section with the checksum that it must have in the batch at ``position`` with header ``header``."""
     fields = bytes(memoryview(buffer)[position + HEADER_BYTES : position + HEADER_BYTES + _COLUMNS_FIELDS_BYTES])
     entries = section[_CRC.size :]
     return _section_crc(header, header.batch_length, fields, entries) + entries
 
 
 def entries_of(buffer: ReadableBuffer, position: int, header: BatchHeader) -> bytes:
-    """The entries of a batch whose checksum has been verified, for one that is made of it; empty if it has none."""
+    """Return the encoded statistics of a batch, for a batch that is derived from it; empty if it has none.
+
+    The caller has verified the batch's checksum.
+    """
     found = section_of(buffer, position, header)
     return b"" if found is None else found[1][_CRC.size :]
 
 
 def read_statistics(buffer: ReadableBuffer, position: int, header: BatchHeader) -> BatchStatistics | None:
-    """The statistics of the columnar batch at ``position``, whose own checksum need not have been verified.
+    """Read the statistics of the columnar batch at ``position``; its own checksum need not be verified.
 
-    None if the batch has none, or none that are sound. Raises ``CorruptBatchError`` for an impossible columns header.
+    Returns None if the batch has no statistics, or none that are valid. Raises ``CorruptBatchError`` for an
+    impossible columns header.
     """
     found = section_of(buffer, position, header)
     if found is None or len(found[1]) < _CRC.size + _COUNT.size:
@@ -328,7 +338,7 @@ def _timestamps(header: BatchHeader, flags: int, times: ColumnStatistics | None)
 
 
 def covers(stored: ColumnStatistics, column: pa.Array) -> bool:
-    """Whether statistics hold for a column: nothing in it lies outside of them."""
+    """Return whether statistics hold for a column: all its values lie within them."""
     if column.null_count > stored.nulls_max or (stored.only_nulls and column.null_count != len(column)):
         return False
     if stored.bounds is None or column.null_count == len(column):

@@ -1,8 +1,8 @@
-"""What a broker checks of a batch's body before it stores it, so that readers may trust the checksum alone.
+"""Validation of a batch's body before the broker stores it.
 
-A reader of a mapped segment does not look at every offset within a variable-length column: one that led
-outside its buffer would kill the reading process. So nobody may store one: the broker looks at each value once, at
-append.
+Readers can then trust the checksum alone. A reader of a mapped segment does not check every offset within a
+variable-length column. An offset outside its buffer would crash the reading process. Therefore the broker checks each
+value once, at append.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def validate_batch(
     *,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> DecodedBatch:
-    """Check every value of the batch at ``position``, whose checksum has been verified, and return it decoded.
+    """Check every value of the batch at ``position`` and return it decoded; the caller has verified its checksum.
 
     Raises ``CorruptBatchError`` for a body that cannot be decoded or holds impossible values (UTF-8, list offsets),
-    ``InvalidRecordError`` when offsets or count contradict the header, ``InvalidTimestampError`` when timestamps do,
-    ``SchemaMismatchError`` for a null where the schema has none, naming column and row, and what ``decode_batch`` does.
+    ``InvalidRecordError`` if offsets or count contradict the header, ``InvalidTimestampError`` if timestamps do,
+    ``SchemaMismatchError`` with column and row for a null in a column that is not nullable, and the errors of
+    ``decode_batch``.
     """
     batch = decode_batch(as_arrow_buffer(buffer), position, header, schema_of, max_bytes=max_bytes)
     try:
@@ -89,7 +90,7 @@ def _check_nulls(batch: DecodedBatch) -> None:
         if column.nullable:
             continue
         nulls = batch.columns.column(column.name).is_null()
-        if tombstones is not None:  # a deletion has its key columns only
+        if tombstones is not None:  # a deletion has only its key columns
             nulls = pc.and_not(nulls, tombstones)
         if pc.any(nulls).as_py():
             row = nulls.to_pylist().index(True)
@@ -97,7 +98,7 @@ def _check_nulls(batch: DecodedBatch) -> None:
 
 
 def _check_statistics(batch: DecodedBatch, buffer: ReadableBuffer, position: int) -> None:
-    """Raise ``InvalidRecordError`` for statistics that are not true: readers would pass over records by them."""
+    """Raise ``InvalidRecordError`` for wrong statistics, because readers would skip records by them."""
     header = batch.header
     if section_of(buffer, position, header) is None:
         return

@@ -1,8 +1,9 @@
 """Zig-zag variable-length integers of the v2 record, read with Kafka's tolerance.
 
-Seven bits a byte, lowest first, the top bit says that another byte follows; zig-zag maps small negative numbers to
-small unsigned ones (Kafka's ``ByteUtils``, the same as protobuf's sint32 and sint64). Kafka accepts longer encodings
-than needed and drops bits beyond the type's width, but not a sixth (eleventh) byte; so does this.
+Each byte holds seven bits, lowest first; its top bit says that another byte follows. Zig-zag maps small negative
+numbers to small unsigned ones (Kafka's ``ByteUtils``, the same as protobuf's sint32 and sint64). Kafka accepts longer
+encodings than needed and drops bits beyond the type's width, but refuses a sixth (eleventh) byte. This module does
+the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _ONE_BYTE = [bytes(((value << 1) ^ (value >> 63),)) for value in range(-64, 64)]
 
 
 def _reader(bits: int) -> Callable[[bytes, int], tuple[int, int]]:
-    """Make the function that reads integers of so many bits; one or two bytes, nearly all there are, go fast."""
+    """Create a reader of integers with ``bits`` bits; it has a fast path for one and two bytes, the usual sizes."""
     mask = 2**bits - 1
     shift_max = (bits - 1) // 7 * 7
 
@@ -51,7 +52,7 @@ read_varlong = _reader(64)
 
 
 def write_varint(value: int) -> bytes:
-    """Write a signed integer of up to 64 bits in as few bytes as it takes; 32-bit values come out as varints."""
+    """Write a signed integer of up to 64 bits with the fewest bytes; 32-bit values become varints."""
     if -64 <= value <= 63:
         return _ONE_BYTE[value + 64]
     raw = (value << 1) ^ (value >> 63)
@@ -64,7 +65,7 @@ def write_varint(value: int) -> bytes:
 
 
 def varint_size(value: int) -> int:
-    """Size in bytes of what ``write_varint`` writes."""
+    """Return the number of bytes that ``write_varint`` writes."""
     if -64 <= value <= 63:
         return 1
     raw = (value << 1) ^ (value >> 63)

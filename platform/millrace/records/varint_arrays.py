@@ -1,9 +1,9 @@
-"""Variable-length integers of many records at once: what ``varint`` does, over numpy arrays.
+"""Variable-length integers of many records at once, in numpy arrays.
 
-Reading gathers the first byte of every integer, then the second of those that go on, and so on, with the same
-tolerance as ``varint``: bits beyond the type's width are dropped, a sixth (eleventh) byte is an error. It does not look
-where the data ends: a position beyond it gives some integer and a following position that is beyond it as well, so
-a caller who checks where the last field of a record ends has checked them all.
+The reader gathers the first byte of every integer, then the second byte of the longer ones, and so on. Its tolerance
+is that of ``varint``: bits beyond the type's width are dropped, and a sixth (eleventh) byte is an error. The reader
+does not check the end of the data. A position beyond the end gives some integer and a next position that is also
+beyond the end. Therefore a caller that checks the end of each record's last field has checked all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ONE_BYTE_VALUES: Final = _zigzag(np.arange(_GOES_ON, dtype=np.uint64))
 def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
     """Read an integer of ``bits`` (32 or 64) at each position; return them and the positions after them.
 
-    Raises ``CorruptBatchError`` when one is too long.
+    Raises ``CorruptBatchError`` if an integer is too long.
     """
     first = data.take(positions, mode="clip")
     following = positions + 1
@@ -55,7 +55,7 @@ def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs
 
 
 class VarintTable:
-    """The encodings of many integers, one row each: bytes from the left, and how many of them count."""
+    """Encodings of many integers, one row each: left-aligned bytes, and the number of valid bytes."""
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
         wide = values.astype(np.int64, copy=False)
@@ -76,7 +76,7 @@ class VarintTable:
 
 
 def join_tables(tables: list[VarintTable]) -> tuple[Bytes, Longs]:
-    """Write the integers of several tables one after another, row by row; return all bytes and the size of each row."""
+    """Write the integers of several tables in sequence, row by row; return all bytes and the size of each row."""
     used = [np.arange(table.bytes.shape[1]) < table.sizes[:, None] for table in tables]
     joined: Bytes = np.concatenate([table.bytes for table in tables], axis=1)
     sizes: Longs = np.sum([table.sizes for table in tables], axis=0)

@@ -1,4 +1,4 @@
-"""The checksum of lz4 frame headers: XXH32 with seed 0, for inputs of a few bytes.
+"""Checksum of lz4 frame headers: XXH32 with seed 0, for inputs of a few bytes.
 
 Source: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, "XXH32 Algorithm Description".
 """
@@ -16,7 +16,7 @@ _PRIME_5: Final = 0x1656_67B1
 
 
 def xxhash32(data: bytes) -> int:
-    """Hash fewer than 16 bytes, which is what a frame header has; longer input is a ``ValueError``."""
+    """Hash fewer than 16 bytes, the limit of a frame header; raises ``ValueError`` for longer input."""
     if len(data) >= 16:
         raise ValueError(f"{len(data)} bytes: only inputs below 16 bytes are supported")
     value = (_PRIME_5 + len(data)) & _MASK

@@ -1,10 +1,9 @@
-"""What a partition is on disk, for everybody who reads one: names, indexes, mapped extents.
+"""Readers of a partition's files: names, indexes, mapped extents.
 
-``names``     file and directory names
-``indexes``   look-up in the sparse offset and time index
-``mapping``   a run of batches as a zero-copy buffer; ``direct`` the same of a file that a broker named
+``names``     file and directory names ``indexes``   lookup in the sparse offset and time index ``mapping``   a run of
+batches as a zero-copy buffer; ``direct`` maps a file that a broker named
 
-Writing belongs to the broker alone (``millrace_broker.log``).
+Only the broker writes these files (``millrace_broker.log``).
 """
 
 from millrace.segments.indexes import (

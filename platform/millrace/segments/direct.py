@@ -1,10 +1,12 @@
-"""Reading a segment file that a broker named, if it is here and is what the broker meant.
+"""Direct read of a segment file that a broker named.
 
-A file is mapped when it exists here, its directory holds the partition of the very topic (by its id), and it is as long
-as the extent. So the choice needs no configuration: whoever has no such file reads over the network.
+A file is mapped if three conditions hold: it exists on this machine, its directory holds a partition of the same
+topic id, and it is at least as long as the extent. Therefore direct reads need no configuration: a reader without the
+file reads over the network.
 
-A topic that was deleted and created again has directories of the same names. So the id is read after each mapping and
-never remembered: an id does not come back, and what a directory of the topic holds then, it held when it was mapped.
+A topic that was deleted and created again has directories of the same names. Therefore the id is read after each
+mapping and never cached. Topic ids are never reused: if the directory has the id after the mapping, it had the id
+when the file was mapped.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from millrace.segments.mapping import map_extent
 def map_located(
     path: str, start_position: int, end_position: int, *, start_offset: int, topic_id: uuid.UUID
 ) -> pa.Buffer | str:
-    """Map an extent that begins with the batch of ``start_offset``; a text says why it cannot be."""
+    """Map an extent that begins with the batch of ``start_offset``; a returned string gives the reason for a
+    refusal.
+    """
     obstacle = _obstacle(path, end_position)
     if obstacle is not None:
         return obstacle
@@ -38,7 +42,7 @@ def map_located(
 
 
 def _obstacle(path: str, end_position: int) -> str | None:
-    """Why an extent cannot be mapped; None when it can, as far as the file's name and length tell."""
+    """Return why an extent cannot be mapped, judged by the file's name and length; None if it can."""
     if not path:
         return "the broker does not name its files"
     try:
@@ -51,19 +55,19 @@ def _obstacle(path: str, end_position: int) -> str | None:
 
 
 def _replacement(mapped: pa.Buffer, path: str, start_offset: int) -> str | None:
-    """Say that the file is not the one that was located; None when it is.
+    """Return a message if the file was replaced since it was located; None if not.
 
-    Compaction puts a file with fewer batches under the same name: what begins at the position then is a later batch.
+    Compaction puts a file with fewer batches under the same name. Then a later batch begins at the position.
     """
     try:
         is_later = mapped.size >= HEADER_BYTES and read_header(mapped).base_offset > start_offset
     except CorruptBatchError:
-        return None  # decoding says what is wrong
+        return None  # decoding reports the error
     return f"{path} has been replaced since it was located" if is_later else None
 
 
 def _topic_id_of(directory: Path) -> uuid.UUID | None:
-    """The topic whose partition a directory holds now, from ``partition.metadata``."""
+    """Return the id of the topic whose partition a directory holds now, from ``partition.metadata``."""
     try:
         text = (directory / "partition.metadata").read_text()
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

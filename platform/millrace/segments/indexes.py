@@ -1,14 +1,14 @@
-"""Look-up in a segment's two sparse indexes, by offset and by time (Kafka's ``OffsetIndex`` and ``TimeIndex``).
+"""Lookup in a segment's sparse indexes (Kafka's ``OffsetIndex`` and ``TimeIndex``).
 
 Offset index, 8 bytes an entry, big-endian: i32 offset relative to the segment's base, i32 position in the ``.log``.
-The offset is the *last* one of a batch and the position that batch's first byte. Offsets and positions both rise
-strictly, and no position is 0: the segment's first batch needs no entry.
+The offset is the *last* one of a batch and the position is that of the batch's first byte. Offsets and positions both
+strictly ascend, and no position is 0, because the segment's first batch needs no entry.
 
-Time index, 12 bytes an entry: i64 timestamp in ms, i32 relative offset. It says that no record before that offset has
-so large a timestamp, and that the batch ending at that offset has it. Both fields rise strictly.
+Time index, 12 bytes an entry: i64 timestamp in ms, i32 relative offset. Records before that offset have smaller
+timestamps, and the batch that ends at that offset has the timestamp. Both fields strictly ascend.
 
-An index is a hint. It may be preallocated (zeros behind the last entry), and whoever follows an entry compares it with
-the batch that it names, so that a damaged index costs a rebuild and never a wrong answer.
+An index is a hint. It may be preallocated (zeros behind the last entry). A reader compares each entry that it uses
+with the batch at that position. Therefore a damaged index causes a rebuild and never a wrong result.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ Bytes = bytes | bytearray | memoryview
 
 
 class OffsetEntry(NamedTuple):
-    """``offset`` (absolute) is the last of the batch that begins at ``position``."""
+    """Entry whose ``offset`` (absolute) is the last of the batch at ``position``."""
 
     offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """``timestamp_ms`` is the largest up to ``offset`` (absolute), and first reached in the batch that ends there."""
+    """Entry whose ``timestamp_ms`` is the largest up to ``offset`` (absolute), first reached in the batch that ends
+    there.
+    """
 
     timestamp_ms: int
     offset: int
@@ -47,14 +49,14 @@ class TimeEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """The entries of an offset index over the bytes of its file, which may grow at the end."""
+    """Entries of an offset index over the bytes of its file, which may grow at the end."""
 
     buffer: Bytes
     base_offset: int
 
     @classmethod
     def of_file(cls, buffer: Bytes, base_offset: int) -> OffsetIndex:
-        """Over a file's content, without the zeros of preallocation and without an incomplete last entry."""
+        """Create the index from a file's content, without preallocated zeros and an incomplete last entry."""
         count = _count_before_zeros(buffer, OFFSET_ENTRY_BYTES, _POSITION)
         return cls(memoryview(buffer)[: count * OFFSET_ENTRY_BYTES], base_offset)
 
@@ -79,7 +81,7 @@ class OffsetIndex:
         return self[count - 1] if count else None
 
     def problem(self) -> str | None:
-        """Say what is wrong with the entries by themselves; None when nothing is."""
+        """Return a description of the first inconsistent entry; None if the entries are consistent."""
         previous = OffsetEntry(self.base_offset - 1, 0)
         for number, entry in enumerate(self):
             if entry.offset <= previous.offset or entry.position <= previous.position:
@@ -90,16 +92,16 @@ class OffsetIndex:
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """The entries of a time index over the bytes of its file, which may grow at the end."""
+    """Entries of a time index over the bytes of its file, which may grow at the end."""
 
     buffer: Bytes
     base_offset: int
 
     @classmethod
     def of_file(cls, buffer: Bytes, base_offset: int) -> TimeIndex:
-        """Over a file's content, without the zeros of preallocation and without an incomplete last entry.
+        """Create the index from a file's content, without preallocated zeros and an incomplete last entry.
 
-        An only entry of zeros is one: a batch of one record, of 1970.
+        A single entry of zeros is valid: it stands for a batch of one record with timestamp 0.
         """
         is_one = len(buffer) // TIME_ENTRY_BYTES == 1
         count = 1 if is_one else _count_before_zeros(buffer, TIME_ENTRY_BYTES, _TIME_ENTRY)
@@ -121,11 +123,11 @@ class TimeIndex:
         return self[count - 1] if count else TimeEntry(-1, self.base_offset)
 
     def last(self) -> TimeEntry:
-        """Return the last entry, which holds the segment's largest timestamp once it is sealed."""
+        """Return the last entry, which holds the largest timestamp of a sealed segment."""
         return self[len(self) - 1] if len(self) else TimeEntry(-1, self.base_offset)
 
     def problem(self) -> str | None:
-        """Say what is wrong with the entries by themselves; None when nothing is."""
+        """Return a description of the first inconsistent entry; None if the entries are consistent."""
         previous = TimeEntry(-1, self.base_offset - 1)
         for number, entry in enumerate(self):
             if entry.timestamp_ms <= previous.timestamp_ms or entry.offset <= previous.offset:
@@ -135,13 +137,13 @@ class TimeIndex:
 
 
 def pack_offset_entry(relative_offset: int, position: int) -> bytes:
-    """Write an entry of an offset index. Raises ``CorruptBatchError`` for an offset that no segment reaches."""
+    """Write an entry of an offset index. Raises ``CorruptBatchError`` for an offset outside the range of a segment."""
     _check_relative(relative_offset)
     return _OFFSET_ENTRY.pack(relative_offset, position)
 
 
 def pack_time_entry(timestamp_ms: int, relative_offset: int) -> bytes:
-    """Write an entry of a time index. Raises ``CorruptBatchError`` for an offset that no segment reaches."""
+    """Write an entry of a time index. Raises ``CorruptBatchError`` for an offset outside the range of a segment."""
     _check_relative(relative_offset)
     return _TIME_ENTRY.pack(timestamp_ms, relative_offset)
 
@@ -152,7 +154,7 @@ def _check_relative(offset: int) -> None:
 
 
 def _count_up_to(buffer: Bytes, count: int, entry: struct.Struct, field: int, target: int) -> int:
-    """Count the entries whose ``field``, which rises, is at most ``target``."""
+    """Count the entries whose ``field``, which ascends, is at most ``target``."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -164,7 +166,7 @@ def _count_up_to(buffer: Bytes, count: int, entry: struct.Struct, field: int, ta
 
 
 def _count_before_zeros(buffer: Bytes, entry_bytes: int, first_field: struct.Struct) -> int:
-    """Count the entries before the zeros of preallocation: none of a true entry's checked fields are all 0."""
+    """Count the entries before the preallocated zeros; the checked fields of a valid entry are never all 0."""
     low, high = 0, len(buffer) // entry_bytes
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Map a run of batches from a segment file, so that plain columnar batches are decoded where they lie."""
+"""Memory mapping of a run of batches for zero-copy decoding."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ def map_extent(path: Path | str, start_position: int, end_position: int) -> pa.B
     """Map bytes ``start_position`` to ``end_position`` (exclusive) of a segment file, read only.
 
     The buffer begins exactly at ``start_position``; underneath, the mapping begins at the page before it. The file is
-    closed at once, and the mapping lives as long as the buffer or anything sliced or decoded from it: there is
-    nothing to close. On local file systems that keeps the bytes readable after the broker has deleted the file.
+    closed at once. The mapping lives as long as the buffer or anything sliced or decoded from it, so the caller
+    closes nothing. On local file systems the bytes stay readable after the broker has deleted the file.
 
-    Never maps beyond the file's present size. Callers ask only for positions that the broker has published: those are
-    never cut off again (see ``millrace_broker.log.segment``), so that a mapping cannot lose pages under its reader.
+    The mapping never extends beyond the file's current size. Callers request only positions that the broker has
+    published. The broker never truncates before those (see ``millrace_broker.log.segment``), so a mapping cannot lose
+    pages in use.
 
-    Raises ``OffsetsLostError`` when the file is gone, ``StorageError`` when it cannot be read or ends too early.
+    Raises ``OffsetsLostError`` if the file is gone, ``StorageError`` if it cannot be read or ends too early.
     """
     if not 0 <= start_position <= end_position:
         raise StorageError(f"{path}: no extent reaches from {start_position} to {end_position}")

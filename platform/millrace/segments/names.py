@@ -1,4 +1,4 @@
-"""How partition directories and the files in them are named: Kafka's names, read and written in one place."""
+"""Kafka's names of partition directories and of the files in them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ TIME_INDEX: Final = ".timeindex"
 TRANSACTION_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
-"""What belongs to one segment and goes when it goes. Snapshots belong to the partition's producers."""
+"""Suffixes of the files of one segment, deleted with it. Snapshots belong to the partition's producer state."""
 
 DELETED: Final = ".deleted"
-"""Added to files that are no longer part of the log and wait to be removed."""
+"""Suffix of files that are no longer part of the log and wait for removal."""
 CLEANED: Final = ".cleaned"
-"""Added to a file that is being written to replace others; worthless unless it was finished and renamed."""
+"""Suffix of an incomplete replacement file; discarded unless it was finished and renamed."""
 SWAP: Final = ".swap"
-"""Added to a finished replacement whose predecessors may still be there."""
+"""Suffix of a finished replacement whose predecessors may still exist."""
 
 DELETED_DIRECTORY: Final = "-delete"
-"""Ends the name of a partition directory that waits to be removed, or was never finished."""
+"""Suffix of a partition directory that waits for removal, or whose creation was never finished."""
 
 _OFFSET_DIGITS: Final = 20
 _NAME_BYTES_MAX: Final = 255
@@ -37,7 +37,7 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
 
 
 def parse_segment_file_name(name: str) -> tuple[int, str] | None:
-    """Take a segment file's name apart: (base offset, suffix); None for any other name."""
+    """Parse a segment file's name into (base offset, suffix); returns None for any other name."""
     match = _SEGMENT_FILE.match(name)
     return (int(match[1]), match[2]) if match else None
 
@@ -48,7 +48,7 @@ def partition_directory_name(topic: str, partition: int) -> str:
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int]:
-    """Take a partition directory's name apart: (topic, partition).
+    """Parse a partition directory's name into (topic, partition).
 
     Raises ``InvalidTopicError`` for a name that is not ``<topic>-<partition>``.
     """
@@ -59,9 +59,9 @@ def parse_partition_directory_name(name: str) -> tuple[str, int]:
 
 
 def deleted_directory_name(topic: str, partition: int, unique: str) -> str:
-    """Name the directory of a partition that goes (or is not yet there): ``orders-3.<unique>-delete``.
+    """Name the directory of a deleted or not yet created partition: ``orders-3.<unique>-delete``.
 
-    The topic is cut where the whole would be longer than a file name may be.
+    The topic is cut if the name would otherwise be longer than a file name may be.
     """
     tail = f"-{partition}.{unique}{DELETED_DIRECTORY}"
     return topic[: _NAME_BYTES_MAX - len(tail)] + tail

@@ -1,10 +1,11 @@
-"""Segment files in a remote store: any file system that Arrow opens by a URI (local, S3, GCS, HDFS).
+"""Segment files in a remote store that Arrow opens by URI (local, S3, GCS, HDFS).
 
-A URI names the store and the path in it, ``s3://bucket/logs?region=eu-central-1``; the part behind the question mark
-belongs to the store and stays when a path is put together. Credentials do not stand in it: they are found as usual
-for the store (environment, profile, instance role), by the broker and by those who read directly alike.
+A URI names the store and the path in it, ``s3://bucket/logs?region=eu-central-1``. The query part belongs to the
+store and is kept when a path is composed. A URI holds no credentials. The broker and direct readers find them as
+usual for the store (environment, profile, instance role).
 
-A file that is read here is complete and never changes: the broker names it only once it is (``docs/formats.md``).
+A file that is read here is complete and immutable, because the broker names a file only after it is complete
+(``docs/formats.md``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 CHUNK_BYTES: Final = 16 * 2**20
-"""Read at once: large enough that a round trip to the store does not count, small enough for a task's memory."""
+"""Size of one read: large enough to hide a round trip to the store, small enough for a task's memory."""
 
 _BUCKETS: Final = ("s3", "gs", "gcs")
 """Schemes whose host is the first part of a path."""
@@ -41,15 +42,15 @@ def check_uri(uri: str) -> None:
 
 
 def child_uri(uri: str, name: str) -> str:
-    """Name what is called ``name`` under ``uri``."""
+    """Return the URI of ``name`` under ``uri``."""
     parts = urlsplit(uri)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
 
 def open_file_system(uri: str) -> tuple[FileSystem, str]:
-    """Return the store of a URI and the path in it. Stores are shared by all who name the same one.
+    """Return the store of a URI and the path in it. URIs of the same store share one instance.
 
-    Raises ``RemoteStorageError`` when there is no such store or it cannot be connected to.
+    Raises ``RemoteStorageError`` if the store does not exist or cannot be connected to.
     """
     parts = urlsplit(uri)
     if not parts.scheme:
@@ -82,10 +83,10 @@ def read_remote_extent(
 ) -> Iterator[pa.Buffer]:
     """Read the batches at ``start_position`` to ``end_position`` (exclusive) of a remote segment, a chunk at a time.
 
-    Both positions are boundaries of batches, and so are those of the chunks. A batch that is larger than a chunk is
-    read whole. Checksums are the caller's to verify.
+    Both positions are batch boundaries, and each chunk ends at a batch boundary. A batch larger than a chunk is read
+    whole. The caller verifies checksums.
 
-    Raises ``OffsetsLostError`` when the file is gone, ``RemoteStorageError`` when the store fails.
+    Raises ``OffsetsLostError`` if the file is gone, ``RemoteStorageError`` if the store fails.
     """
     from pyarrow import ArrowException
 
@@ -125,7 +126,7 @@ def _whole_bytes(chunk: pa.Buffer) -> int:
 
 
 def _first_bytes(chunk: pa.Buffer) -> int:
-    """The size of a first batch that is larger than the chunk."""
+    """Return the size of a first batch that is larger than the chunk."""
     if chunk.size < HEADER_BYTES:
         raise RemoteStorageError(f"an extent ends after {chunk.size} bytes of a batch's header: locate the range again")
     return read_header(chunk).size_bytes

@@ -1,8 +1,9 @@
-"""The transaction index of a segment: which transactions that ended in it were aborted (Kafka's ``TransactionIndex``).
+"""Index of a segment's aborted transactions (Kafka's ``TransactionIndex``).
 
-A ``.txnindex`` file holds entries of 34 bytes, big-endian: i16 version (0), i64 producer id, i64 first offset, i64 last
-offset (that of the abort marker), i64 last stable offset (when the marker was written). They ascend by last offset. A
-segment in which no transaction was aborted has no such file.
+A ``.txnindex`` file holds entries of 34 bytes, big-endian: i16 version (0), i64 producer id, i64 first offset, i64
+last offset (that of the abort marker), i64 last stable offset (when the marker was written). Entries ascend by last
+offset. An entry is in the segment that holds its abort marker. A segment without aborted transactions has no such
+file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """A transaction whose records, from its first offset up to the marker at its last, count as never written."""
+    """Aborted transaction: records from the first offset up to the marker at the last offset are not committed."""
 
     producer_id: int
     first_offset: int
@@ -34,7 +35,7 @@ class AbortedTransaction:
 def read_aborted(buffer: Bytes) -> Iterator[AbortedTransaction]:
     """Read the entries of an index file.
 
-    Raises ``CorruptBatchError`` for an unknown version, an entry cut short, or offsets that cannot be.
+    Raises ``CorruptBatchError`` for an unknown version, an incomplete entry, or impossible offsets.
     """
     if len(buffer) % ABORTED_ENTRY_BYTES:
         raise CorruptBatchError(f"a transaction index of {len(buffer)} bytes: its entries have {ABORTED_ENTRY_BYTES}")
@@ -67,8 +68,9 @@ def collect_aborted(
 ) -> list[AbortedTransaction]:
     """Collect the aborted transactions that have records or their marker in ``start_offset..end_offset`` (exclusive).
 
-    ``indexes`` are those of the segment with ``start_offset`` and of all after it; no more of them are looked at than
-    is necessary: where the last stable offset had reached the end, no later entry can be of a transaction within it.
+    ``indexes`` are those of the segment with ``start_offset`` and of all later segments. The function reads only as
+    many as necessary. After the last stable offset has reached the end, no later entry can belong to a transaction
+    within the range.
     """
     found = []
     for index in indexes:
