@@ -67,19 +67,13 @@ def produce(
     ] = None,
     timestamp: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN", help="Column with the timestamps of the records. The default is the present time."
-        ),
+        typer.Option(metavar="COLUMN", help="Column with the timestamps. The default is the present time."),
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="Send all records to this partition.")
-    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Partition of all records.")] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header for all; repeatable.")
     ] = None,
-    transactional_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Send all records in one transaction with this id.")
-    ] = None,
+    transactional_id: Annotated[str | None, typer.Option(metavar="ID", help="Send in one transaction.")] = None,
     compression: Annotated[str | None, typer.Option(help="none, lz4 or zstd.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when done.")] = False,
     option: ClientOptions = None,

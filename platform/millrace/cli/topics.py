@@ -101,13 +101,9 @@ def create(
     replication_factor: Annotated[int, typer.Option(help="Replicas of each partition; -1: the broker's default.")] = -1,
     replica_assignment: Annotated[
         str | None,
-        typer.Option(
-            metavar="1:2,2:3", help="Brokers of each partition, the preferred leader first. It replaces the numbers."
-        ),
+        typer.Option(metavar="1:2,2:3", help="Brokers of each partition, preferred leader first, in place of numbers."),
     ] = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
-    ] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
@@ -167,9 +163,7 @@ def describe(
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated-partitions", help="Partitions with a replica out of sync.")
     ] = False,
-    unavailable: Annotated[
-        bool, typer.Option("--unavailable-partitions", help="Partitions without a live leader.")
-    ] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable-partitions", help="Those without a live leader.")] = False,
     under_min_isr: Annotated[
         bool,
         typer.Option(

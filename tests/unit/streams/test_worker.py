@@ -1,7 +1,4 @@
-"""What runs in Spark's workers, run here: packed rows in, packed outputs out, state in lists of chunks as Spark has.
-
-The stream's processor and the bounded run must come to what the test driver gives, whatever the micro-batches are.
-"""
+"""The code of Spark's workers in this process: packed rows in and out, and the test driver's results at any batches."""
 
 from __future__ import annotations
 
