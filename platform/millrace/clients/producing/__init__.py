@@ -1,12 +1,12 @@
-"""What a producer is made of.
+"""Internals of the producer.
 
-* ``record_buffer``, ``chunk``  single records gathered to columns, and the fate of each; ``accumulator`` when and how
-                                they become batches; ``batch_sending`` does it for lists, ``table_sending`` for tables
-* ``batching``                  tables to batches: fitted to the topic, divided, cut, built; ``batch_making`` by options
-* ``partitioner``               Kafka's murmur2; ``partitioning`` the sticky partition, and partitioners of one's own
-* ``sender``, ``outgoing``      batches in order; ``identity`` numbers them, so that repetitions are noticed; ``wire``
+* ``record_buffer``, ``chunk``  single records gathered into columns, and the outcome of each; ``accumulator`` forms
+                                batches of them; ``batch_sending`` sends lists, ``table_sending`` sends tables
+* ``batching``                  tables to batches: fit to the topic, divide, cut, build; ``batch_making`` by options
+* ``partitioner``               Kafka's murmur2; ``partitioning`` the sticky partition, and custom partitioners
+* ``sender``, ``outgoing``      batches in order; ``identity`` assigns sequence numbers for deduplication; ``wire``
                                 writes requests without copying
-* ``transaction_state``         a transactional producer as a pure machine; ``transactions`` the machine in motion;
-                                ``transaction_calls`` what an application calls
+* ``transaction_state``         a transactional producer as a pure state machine; ``transactions`` drives it;
+                                ``transaction_calls`` the calls of an application
 * ``memory``, ``futures``, ``interceptors``, ``record_checks``
 """

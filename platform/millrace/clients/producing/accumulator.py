@@ -1,8 +1,8 @@
-"""Single records on their way to the sender: gathered by topic, made into batches when it is time.
+"""Accumulator of single records by topic (Kafka's ``RecordAccumulator``).
 
-Invariants: every record that was accepted meets its fate, also when making a batch of it fails; a topic's records
-become batches in the order in which they were appended; a record's bytes are counted in ``buffer.memory`` from before
-it is appended until its batch is acknowledged.
+Invariants: every accepted record gets an outcome, also if its batch cannot be built. A topic's records become batches
+in the order in which they were appended. A record's bytes count in ``buffer.memory`` from before its append until its
+batch is acknowledged.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchErro
 
 logger = logging.getLogger(__name__)
 _CHUNK_BATCHES_MAX: Final = 4
-"""Single records are gathered to at most so many batches' worth."""
+"""Maximum number of batches' worth of single records in a chunk."""
 _BLOCK_BYTES_MAX: Final = 64 * 2**10
-"""What an open chunk asks of the memory at a time."""
+"""Bytes that an open chunk reserves at a time."""
 
 
 class Accumulator:
-    """The open chunks of all topics, and how they become batches. Thread safe.
+    """Open chunks of all topics, and their conversion to batches. Thread safe.
 
-    ``check_can_send`` raises what every record that becomes a batch now must fail with, if anything. With ``may_block``
-    the thread that sends waits for room, and makes batches of what is full; without, it is told that there is no room
-    (``NoRoomError``), and the sender's thread makes the batches.
+    ``check_can_send`` raises the error, if any, that every record must fail with that becomes a batch now. With
+    ``may_block`` the sending thread waits for memory, and turns full chunks into batches. Otherwise the sending
+    thread gets ``NoRoomError`` if there is no memory, and the sender's thread builds the batches.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Accumulator:
         self._is_closed = False
 
     def buffer(self, topic: TopicDescription) -> RecordBuffer:
-        """Where a topic's records are appended."""
+        """Return the buffer to which a topic's records are appended."""
         buffer = self._buffers.get(topic.name)
         if buffer is not None:
             return buffer
@@ -95,12 +95,12 @@ class Accumulator:
             raise NoRoomError(size_bytes, buffer.add_reserved, self._memory.exhausted_message(max_block_s))
 
     def limit_bytes(self, topic: TopicDescription) -> int:
-        """Size from which gathered records become batches whatever ``linger.ms`` says."""
+        """Return the size from which gathered records become batches regardless of ``linger.ms``."""
         batches = min(topic.num_partitions, _CHUNK_BATCHES_MAX)
         return min(self._config.batch_size * batches, self._config.buffer_memory // 2)
 
     def _on_first(self, buffer: RecordBuffer) -> None:
-        """A record begins a chunk: send it in this very thread if nothing keeps it, else have the sender's look."""
+        """Send the first record of a chunk in this thread if nothing delays it, else wake the sender."""
         is_due = self._may_block and not self._config.linger_ms
         if not (is_due and self._sender.send_at_once(buffer.name, lambda: self._drain(buffer, wait=False))):
             self._sender.wake()
@@ -114,9 +114,10 @@ class Accumulator:
     # --- when ----------------------------------------------------------------------------------------------------
 
     def drain_due(self) -> float | None:
-        """Drain what has waited for ``linger.ms``, is full or keeps others waiting; the seconds until the next is due.
+        """Drain chunks that have waited for ``linger.ms``, are full, or block other records.
 
-        For the sender's thread, which never waits: neither for memory nor for another drain.
+        Returns the seconds until the next chunk is due. The sender's thread calls this. It never waits for memory or
+        for another drain.
         """
         linger_s = self._config.linger_ms / 1000
         waits = []
@@ -128,25 +129,25 @@ class Accumulator:
             elif age_s is not None and age_s < linger_s:
                 waits.append(linger_s - age_s)
             elif age_s is not None and not self._sender.is_busy(buffer.name):
-                self._drain(buffer, wait=False)  # else the answer under way wakes the sender again
+                self._drain(buffer, wait=False)  # else the response in flight wakes the sender again
         return min(waits) if waits else None
 
     def has_records(self) -> bool:
-        """Whether any record waits to become part of a batch."""
+        """Return whether any record waits to become part of a batch."""
         return any(not buffer.is_empty for buffer in list(self._buffers.values()))
 
     def drain(self, topic: str) -> None:
-        """Make batches of all that a topic's records wait for."""
+        """Build batches of all waiting records of a topic."""
         if (buffer := self._buffers.get(topic)) is not None:
             self._drain(buffer, wait=True)
 
     def drain_all(self) -> None:
-        """The same for all topics."""
+        """Build batches of all waiting records of all topics."""
         for buffer in list(self._buffers.values()):
             self._drain(buffer, wait=True)
 
     def close(self, error: MillraceError) -> None:
-        """Take no more records, and fail those that are not in batches yet."""
+        """Refuse further records, and fail those that are not in batches yet."""
         with self._opening:
             self._is_closed = True
         self.abandon(error)
@@ -161,7 +162,7 @@ class Accumulator:
                 chunk.drop_records()
 
     def send_chunk(self, buffer: RecordBuffer, chunk: Chunk) -> None:
-        """Send records that were gathered elsewhere, after those that wait; they are counted in the memory."""
+        """Send a chunk that was gathered elsewhere after the waiting records; its memory is already reserved."""
         with buffer.drain_lock:
             self._encode(buffer, buffer.take())
             self._encode(buffer, chunk)
@@ -177,7 +178,9 @@ class Accumulator:
     # --- how -----------------------------------------------------------------------------------------------------
 
     def _encode(self, buffer: RecordBuffer, chunk: Chunk) -> None:
-        """Make batches of a chunk's records; what it had reserved is given back, for batches are counted themselves."""
+        """Build batches of a chunk's records and release its reservation, because each batch reserves its own
+        memory.
+        """
         try:
             if chunk.num_rows:
                 self._check_can_send()
@@ -192,7 +195,7 @@ class Accumulator:
         except MillraceError as error:
             chunk.refuse_rest(error)
         except Exception as error:
-            # A defect of ours: these records have an outcome all the same.
+            # A bug in the producer: these records must get an outcome all the same.
             logger.exception("records for %s could not be made into batches", buffer.name)
             chunk.refuse_rest(UnknownServerError(f"the producer failed: {error!r}"))
         except BaseException:
@@ -203,7 +206,7 @@ class Accumulator:
             chunk.drop_records()
 
     def _refuse_misfits(self, topic: TopicDescription, chunk: Chunk, error: SchemaMismatchError) -> Rows:
-        """Something in a chunk does not fit: find out which records, and return the others."""
+        """Refuse the records of a chunk that do not fit the schema, and return the others."""
         fitting = []
         for row in range(chunk.num_rows):
             only = np.array([row])
@@ -213,12 +216,12 @@ class Accumulator:
                 chunk.refuse(only, misfit)
             else:
                 fitting.append(row)
-        if len(fitting) == chunk.num_rows:  # each fits alone: then it is not the records
+        if len(fitting) == chunk.num_rows:  # each record fits alone: the error is not in the records
             raise error
         return np.array(fitting, np.int64)
 
     def _send_rows(self, fitted: Fitted, chunk: Chunk, rows: Rows | None) -> None:
-        """Send the batches of fitted records; ``rows`` are their numbers in the chunk, unless they are all of it."""
+        """Send the batches of fitted records; ``rows`` are their numbers in the chunk, or None for the whole chunk."""
         for batch in self._maker.batches(fitted, number_rows=True):
             assert batch.rows is not None
             numbers = batch.rows if rows is None else np.asarray(rows)[np.asarray(batch.rows)]

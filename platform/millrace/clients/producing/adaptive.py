@@ -1,9 +1,8 @@
-"""Which partition records without a key go to next: rather one that has little to send (KIP-794).
+"""Adaptive partitioning of records without a key by queue size (KIP-794).
 
-A slow broker's partitions have long queues. Each partition is drawn with a weight of how much shorter its queue is than
-the longest one, so that it gets what it can send. While all queues are as long there is nothing to adapt to.
-
-Source: Kafka's ``BuiltInPartitioner`` and ``RecordAccumulator.partitionReady``.
+The partitions of a slow broker have long queues. Each partition is drawn with a weight: the difference between the
+longest queue and its own. Therefore a partition gets as much as it can send. If all queues are equally long, nothing
+is adapted. Source: Kafka's ``BuiltInPartitioner`` and ``RecordAccumulator.partitionReady``.
 """
 
 from __future__ import annotations
@@ -20,20 +19,21 @@ from millrace.config.client import ProducerConfig
 
 @dataclass(frozen=True, slots=True)
 class LoadTable:
-    """Partitions, and up to which number each is drawn: with sizes 0, 3, 1 these are 4, 5, 8."""
+    """Partitions with their cumulative weights; queue sizes 0, 3, 1 give 4, 5, 8."""
 
     partitions: Sequence[int]
     cumulative: Sequence[int]
 
     def draw(self, number: int) -> int:
-        """The partition that a number stands for, which may be any from 0 on."""
+        """Return the partition for a number from 0 on."""
         return self.partitions[bisect_right(self.cumulative, number % self.cumulative[-1])]
 
 
 def load_table(queue_sizes: Mapping[int, int], num_partitions: int) -> LoadTable | None:
-    """Weigh partitions by their queues; ``queue_sizes`` leaves out those that nothing is to be sent to now.
+    """Weigh partitions by their queues; ``queue_sizes`` omits the partitions that are unavailable.
 
-    None where there is nothing to choose by: one partition only, none available, or all available and as long.
+    Returns None if there is no basis for a choice: a single partition, none available, or all available and equally
+    long.
     """
     if not queue_sizes or num_partitions < 2:
         return None
@@ -46,14 +46,14 @@ def load_table(queue_sizes: Mapping[int, int], num_partitions: int) -> LoadTable
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A partition's queue: batches that wait, and for how long its leader has answered nothing that it was asked."""
+    """Queue of a partition: the number of waiting batches, and the time since its leader last answered."""
 
     batches: int
     silent_s: float
 
 
 class AdaptiveChoice:
-    """Draws partitions by the sender's queues. Thread safe, as far as ``queues`` is."""
+    """Choice of partitions by the sender's queues. Thread safe if ``queues`` is."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class AdaptiveChoice:
         self._draw = draw
 
     def __call__(self, topic: TopicDescription) -> int | None:
-        """The next partition of a topic; None: any will do.
+        """Return the next partition of a topic; None means any partition.
 
-        Nothing is adapted before every partition has had a batch, for a queue that is not there has no size.
+        Nothing is adapted before every partition has had a batch, because a missing queue has no size.
         """
         if not self._enabled or topic.num_partitions < 2:
             return None

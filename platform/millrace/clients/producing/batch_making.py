@@ -1,6 +1,7 @@
-"""What the ways of sending have in common: fitted rows to finished batches, by the producer's options.
+"""Builder of batches from fitted rows by the producer's options.
 
-Everything that decides where rows go is here: what they name, a partitioner of one's own, keys, the sticky partition.
+All sending paths use it. This module makes all partition decisions: explicit partitions, custom partitioners, keys
+and the sticky partition.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millrace.records import Compression
 
 
 class BatchMaker:
-    """Makes batches of rows that fit their topic. Thread safe, but one topic's order is the caller's concern."""
+    """Builder of batches from rows that fit their topic. Thread safe, but the caller keeps the order of a topic."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class BatchMaker:
         self._lock = threading.Lock()
 
     def batches(self, fitted: Fitted, *, number_rows: bool) -> Iterator[BuiltBatch | RefusedRow]:
-        """Batches of the rows, each partition's in their order; with the rows' numbers where they are asked for."""
+        """Yield the batches of the rows, in order per partition, with row numbers if ``number_rows``."""
         parts = divide(
             fitted,
             self._sticky_of(fitted.topic),
@@ -50,14 +51,14 @@ class BatchMaker:
             yield from build_batches(partition, part, numbers, compression=self._compression, max_bytes=self._max_bytes)
 
     def is_divided(self, fitted: Fitted) -> bool:
-        """Whether neighbouring rows may go to different partitions."""
+        """Return whether adjacent rows may go to different partitions."""
         if fitted.partition is not None:
             return False
         has_keys = bool(fitted.topic.key_columns) or "key" in fitted.columns.column_names
         return PARTITION in fitted.beside or (has_keys and not self._ignore_keys)
 
     def choose(self, fitted: Fitted) -> Fitted:
-        """Let the partitioner of one's own decide about the rows of a table that name no partition."""
+        """Let the custom partitioner choose for the rows of a table that name no partition."""
         if self._partitioner is None or fitted.partition is not None or not fitted.num_rows:
             return fitted
         chosen = np.asarray(self._partitioner.partition_table(fitted.columns, fitted.topic), np.int32)

@@ -1,4 +1,4 @@
-"""Sending many records at once: given as values, pairs or dicts, gathered to chunks without a call for each."""
+"""Sending of many records in one call, given as values, pairs or dicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIELDS: Final = frozenset({"value", "key", "headers", "timestamp_ms", "partitio
 
 
 class ManyFuture(SendFuture[list[RecordMetadata]]):
-    """The outcome of many records that were sent at once: where each landed, in their order, or the first error."""
+    """Outcome of a ``send_batch`` call: the metadata of the records in their order, or the first error."""
 
     __slots__ = ("_callbacks", "_chunks", "_condition", "_left")
 
@@ -40,7 +40,7 @@ class ManyFuture(SendFuture[list[RecordMetadata]]):
             call_safely(callback, self)
 
     def done(self) -> bool:
-        """Whether the fates of all records are known."""
+        """Return whether the outcomes of all records are known."""
         return not self._left
 
     def add_done_callback(self, callback: Callable[[Self], Any]) -> None:
@@ -75,10 +75,10 @@ def gather(
     place: Callable[[ProducerRecord], int],
     chunk_bytes: int,
 ) -> list[Chunk]:
-    """Chunks of about ``chunk_bytes`` of records as ``send_batch`` takes them, all of them checked.
+    """Gather records, as ``send_batch`` takes them, into checked chunks of about ``chunk_bytes``.
 
-    ``place`` says the partition of each, -1 where its key or the producer decides. Raises ``SchemaMismatchError``
-    naming the record's number.
+    ``place`` returns the partition of a record, or -1 if its key or the producer decides. Raises
+    ``SchemaMismatchError`` with the record's number.
     """
     checker = RecordChecker(topic.schema) if topic.schema is not None else None
     chunks: list[Chunk] = []

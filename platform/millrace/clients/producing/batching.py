@@ -1,8 +1,8 @@
-"""Tables to record batches: fitted to the topic, divided among its partitions, cut to size, built.
+"""Conversion of tables to record batches: fit to the topic, divide among partitions, cut, build.
 
-Everything here is a function of its arguments; who sends the batches is not known. Rows keep their order within a
-partition. An opaque topic takes the columns ``key``, ``value``, ``headers``, ``timestamp`` and ``partition``; a typed
-one its schema's, and beside them ``__timestamp``, ``__headers``, ``__partition`` and ``__tombstone``.
+All functions are pure and independent of the sender. Rows keep their order within a partition. An opaque topic takes
+the columns ``key``, ``value``, ``headers``, ``timestamp`` and ``partition``. A typed topic takes the columns of its
+schema and ``__timestamp``, ``__headers``, ``__partition`` and ``__tombstone``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PARTITION: Final = "__partition"
 TOMBSTONE: Final = "__tombstone"
 
 Rows = range | npt.NDArray[np.int64]
-"""Numbers of rows, ascending; a range where they follow each other, which costs nothing."""
+"""Row numbers, ascending; a range for consecutive rows, which costs no memory."""
 _FILTERED_PARTITIONS_MAX: Final = 16
-"""Up to so many partitions one filter each is faster than sorting rows."""
+"""Up to this number of partitions, one filter per partition is faster than sorting rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A table that fits its topic: the schema's columns, and what stands beside them (a column each, or one value)."""
+    """A table that fits its topic: the schema's columns, and the other fields (a column each, or one value)."""
 
     topic: TopicDescription
     columns: pa.Table | pa.RecordBatch
@@ -48,22 +48,22 @@ class Fitted:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return int(self.columns.num_rows)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the rows take in memory."""
+        """Bytes of the rows in memory."""
         return int(self.columns.nbytes + sum(column.nbytes for column in self.beside.values()))
 
     def slice(self, offset: int, length: int) -> Fitted:
-        """Some rows, without copying."""
+        """Return a slice of the rows, without copying."""
         beside = {name: column.slice(offset, length) for name, column in self.beside.items()}
         return replace(self, columns=self.columns.slice(offset, length), beside=beside)
 
 
 class BuiltBatch(NamedTuple):
-    """A batch ready to be sent. ``rows`` are the numbers of its rows in the table, where they were asked for."""
+    """A batch ready to be sent. ``rows`` are the numbers of its rows in the table, if requested."""
 
     partition: int
     records: bytes
@@ -73,7 +73,7 @@ class BuiltBatch(NamedTuple):
 
 
 class RefusedRow(NamedTuple):
-    """A row that cannot be sent; ``rows`` holds its number, where numbers were asked for."""
+    """A row that cannot be sent; ``rows`` holds its number, if requested."""
 
     error: MillraceError
     rows: Rows | None = None
@@ -90,9 +90,9 @@ def fit_table(
     timestamps: int | str | Any = None,
     partition: int | str | Any = None,
 ) -> Fitted:
-    """Fit a table to a topic; ``timestamps`` and ``partition`` are one for all, a column's name, or one per row.
+    """Fit a table to a topic; ``timestamps`` and ``partition`` are one for all rows, a column's name, or one per row.
 
-    Raises ``SchemaMismatchError`` naming column and row, ``UnknownTopicOrPartitionError``.
+    Raises ``SchemaMismatchError`` with column and row, ``UnknownTopicOrPartitionError``.
     """
     beside: dict[str, pa.ChunkedArray] = {}
     timestamp_ms = now_ms
@@ -111,7 +111,7 @@ def fit_table(
     if isinstance(timestamps, str) and (topic.schema is None or topic.schema.get_field_index(timestamps) < 0):
         table = table.drop_columns([timestamps])
     columns, found = _separate(topic, table)
-    # What is given as an argument counts more than the column of the same meaning.
+    # An argument takes precedence over the column of the same meaning.
     beside = _normalized({**found, **beside}, now_ms)
     if PARTITION in beside:
         _check_partitions(topic, beside[PARTITION])
@@ -136,7 +136,7 @@ def _given(table: pa.Table, source: Any, what: str) -> pa.ChunkedArray:
 
 
 def _separate(topic: TopicDescription, table: pa.Table) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
-    """Part the schema's columns from those beside them, and fit the former."""
+    """Separate the schema's columns from the other fields, and fit the former."""
     if topic.schema is not None:
         names = {name: name for name in (TIMESTAMP, HEADERS, PARTITION, TOMBSTONE)}
         schema = topic.schema
@@ -171,7 +171,9 @@ def _normalized(beside: dict[str, pa.ChunkedArray], now_ms: int) -> dict[str, pa
 
 
 def _milliseconds(column: pa.ChunkedArray, now_ms: int) -> pa.ChunkedArray:
-    """Whole numbers are milliseconds already; instants of any unit are cut down to them; null is now."""
+    """Convert timestamps to milliseconds: integers are milliseconds already, other units are truncated, null means
+    now.
+    """
     if pat.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     elif pat.is_date(column.type):
@@ -209,10 +211,10 @@ def _check_partitions(topic: TopicDescription, partitions: pa.ChunkedArray) -> N
 def divide(
     fitted: Fitted, sticky: StickyPartition, batch_bytes: int, *, number_rows: bool, ignore_keys: bool = False
 ) -> Iterator[tuple[int, Fitted, Rows | None]]:
-    """Divide rows among partitions and cut them to about ``batch_bytes``: partition, rows, and their numbers.
+    """Divide rows among partitions and cut them to about ``batch_bytes``; yields partition, rows and row numbers.
 
-    Rows that name a partition go there, rows with a key where its hash says (not with ``ignore_keys``), the others
-    where ``sticky`` puts them, about a batch to each partition in turn.
+    Rows that name a partition go there. Rows with a key go to the partition of its hash, unless ``ignore_keys``. The
+    other rows go to partitions that ``sticky`` chooses, about one batch to each in turn.
     """
     partitions = _partitions(fitted, ignore_keys=ignore_keys)
     if isinstance(partitions, int):
@@ -233,7 +235,7 @@ def divide(
 
 
 def _partitions(fitted: Fitted, *, ignore_keys: bool) -> npt.NDArray[np.int32] | int:
-    """Each row's partition; one number where it is the same for all; -1 for any."""
+    """Return each row's partition, or one number if all are equal; -1 means any partition."""
     topic = fitted.topic
     if fitted.partition is not None:
         return fitted.partition
@@ -285,7 +287,7 @@ def _parts(
 
 
 def _cuts(fitted: Fitted, batch_bytes: int) -> Iterator[tuple[int, int]]:
-    """Start and length of slices of about ``batch_bytes``, all of the same length."""
+    """Yield start and length of equally long slices of about ``batch_bytes``."""
     if fitted.num_rows <= 1:
         if fitted.num_rows:
             yield 0, 1
@@ -302,7 +304,10 @@ def _cuts(fitted: Fitted, batch_bytes: int) -> Iterator[tuple[int, int]]:
 def build_batches(
     partition: int, part: Fitted, numbers: Rows | None, *, compression: Compression, max_bytes: int
 ) -> Iterator[BuiltBatch | RefusedRow]:
-    """Build the batch of a part, or several where one would be above ``max_bytes``; a row that is alone is refused."""
+    """Build the batch of a part, or several batches if one would exceed ``max_bytes``.
+
+    A single row above ``max_bytes`` is refused.
+    """
     records = _build(part, compression)
     if len(records) <= max_bytes:
         timestamp_ms = -1 if TIMESTAMP in part.beside else part.timestamp_ms

@@ -1,10 +1,9 @@
-"""Records gathered one by one into the columns of a table, and then what became of each of them.
+"""Chunk of records gathered into columns, with the outcome of each record.
 
-A chunk lives twice: while it is open, records are appended (by ``RecordBuffer``, under its lock); once it is taken, it
-is cut into batches, and each batch's fate is that of its rows. Invariants: a row belongs to at most one batch; a fate,
-once set, stays; callbacks of a row are called once, after its fate is set, in the order of the rows of a batch.
-
-Of a chunk that is one batch, as most small ones are, nothing is kept row by row.
+A chunk has two phases. While it is open, ``RecordBuffer`` appends records under its lock. After it is taken, it is
+cut into batches, and each batch's outcome applies to its rows. Invariants: a row belongs to at most one batch. An
+outcome never changes after it is set. The callbacks of a row are called once, after its outcome is set, in the order
+of the rows of a batch. If a chunk becomes a single batch, as most small chunks do, it keeps no state per row.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from millrace.schemas import conform
 
 Headers = Sequence[tuple[str, bytes | None]]
 OnDelivery = Callable[[RecordMetadata | None, MillraceError | None], Any]
-"""Told where a record landed, or why it did not."""
+"""Callback with the metadata of an acknowledged record, or the error of a failed one."""
 
 _NO_BATCH: Final = -1
 _VALUES_SCHEMA: Final = pa.schema([OPAQUE_SCHEMA.field("value")])
@@ -40,10 +39,10 @@ class _Fate(NamedTuple):
 
 
 class Chunk:
-    """Records of one topic in the order in which they were sent, a list for each column.
+    """Records of one topic in the order in which they were sent, with a list for each column.
 
-    Columns that hardly any record has are there only from the first record on that has one (``keys``, ``headers``,
-    ``partitions``). Timestamps are runs: records ``stamp_rows[n]`` up to the next run's have ``stamps_ms[n]``.
+    Rare columns (``keys``, ``headers``, ``partitions``) exist only from the first record that needs them. Timestamps
+    are runs: records from ``stamp_rows[n]`` up to the next run have timestamp ``stamps_ms[n]``.
     """
 
     __slots__ = (
@@ -94,7 +93,7 @@ class Chunk:
     # --- while it is open ----------------------------------------------------------------------------------------
 
     def stamp_now(self, row: int, now_s: float) -> None:
-        """Records from ``row`` on have the present time, until the next millisecond."""
+        """Set the current time for the records from ``row`` on, until the next millisecond."""
         if not row:
             self.created = time.monotonic()
         now_ms = int(now_s * 1000)
@@ -103,7 +102,7 @@ class Chunk:
         self.stamps_ms.append(now_ms)
 
     def stamp(self, row: int, timestamp_ms: int) -> None:
-        """The record ``row`` has a timestamp of its own."""
+        """Set the timestamp of the record ``row``."""
         if not row:
             self.created = time.monotonic()
         self.stamp_until = 0.0
@@ -111,9 +110,9 @@ class Chunk:
         self.stamps_ms.append(timestamp_ms)
 
     def set_beside(self, row: int, key: Any, headers: Headers, partition: int) -> None:
-        """What stands beside the value of the record ``row``, which is appended next.
+        """Set key, headers and partition of the record ``row``, which is appended next.
 
-        Columns are cut at ``row`` first: an interrupt may have left one longer than the values.
+        Columns are cut at ``row`` first, because an interrupt may have left one longer than the values.
         """
         if key is not None or self.keys is not None:
             self.keys = self._column(self.keys, row, None)
@@ -133,12 +132,12 @@ class Chunk:
         return column
 
     def tell(self, row: int, callback: OnDelivery) -> None:
-        """Have ``callback`` called when the fate of a record is known that is about to be appended."""
+        """Register ``callback`` for the outcome of a record that is about to be appended."""
         self._condition.will_call()
         self._callbacks[row] = [callback]
 
     def add_callback(self, row: int, callback: OnDelivery) -> bool:
-        """Have ``callback`` called when the fate of a record is known; false when it is known already."""
+        """Register ``callback`` for the outcome of a record; returns false if the outcome is known already."""
         with self._condition:
             if self.is_done(row):
                 return False
@@ -147,25 +146,27 @@ class Chunk:
             return True
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when the fates of all records are known; before it is sent."""
+        """Register ``callback`` for the time when the outcomes of all records are known; call this before sending."""
         self._when_settled = callback
 
     # --- becoming batches ----------------------------------------------------------------------------------------
 
     @property
     def num_rows(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.values) if self._num_rows is None else self._num_rows
 
     def close(self) -> None:
-        """No more records come."""
+        """Close the chunk for further records."""
         count = self._num_rows = self._unsettled_rows = len(self.values)
         if len(self.stamps_ms) > 1:
             runs = np.array([*self.stamp_rows, count], np.int64)
             self._timestamps_ms = np.repeat(np.array(self.stamps_ms, np.int64), np.diff(runs))
 
     def fit(self, topic: TopicDescription, rows: Rows | None = None) -> Fitted:
-        """The records, or some of them, as what batches are made of; raises ``SchemaMismatchError``."""
+        """Return the records, or some of them, in the form from which batches are built; raises
+        ``SchemaMismatchError``.
+        """
         beside: dict[str, pa.ChunkedArray] = {}
         if self._timestamps_ms is not None:
             stamps = self._timestamps_ms if rows is None else self._timestamps_ms[rows]
@@ -193,11 +194,11 @@ class Chunk:
         return conform(columns, topic.schema)
 
     def drop_records(self) -> None:
-        """The records have become batches, and are held no longer."""
+        """Drop the records after they have become batches."""
         self.values, self.keys, self.headers, self.partitions = [], None, None, None
 
     def assign(self, rows: Rows) -> int:
-        """Some rows have become a batch; returns its number, for ``settle``."""
+        """Register that some rows have become a batch; returns its number for ``settle``."""
         number = len(self._fates)
         self._fates.append(None)
         if self._batch_of is None and len(rows) < self.num_rows:
@@ -209,7 +210,7 @@ class Chunk:
         return number
 
     def _place(self, row: int) -> tuple[int, int]:
-        """The number of a record's batch, ``_NO_BATCH`` for none, and its position there."""
+        """Return the number of a record's batch (``_NO_BATCH`` for none) and its position there."""
         if self._batch_of is None or self._position_of is None:
             return (0 if self._fates else _NO_BATCH), row
         return int(self._batch_of[row]), int(self._position_of[row])
@@ -227,7 +228,7 @@ class Chunk:
         append_time_ms: int = -1,
         error: MillraceError | None = None,
     ) -> None:
-        """A batch is acknowledged or has failed: wake who waits, and call the callbacks of its rows."""
+        """Set the outcome of a batch: wake the waiting threads, and call the callbacks of its rows."""
         with self._condition:
             self._fates[number] = _Fate(metadata, append_time_ms, error)
             self._unsettled_rows -= len(rows)
@@ -264,11 +265,11 @@ class Chunk:
                 call_safely(callback, metadata, None)
 
     def refuse(self, rows: Rows, error: MillraceError) -> None:
-        """Rows that fail before they are in any batch."""
+        """Fail rows that are not in a batch."""
         self.settle(self.assign(rows), rows, error=error)
 
     def refuse_rest(self, error: MillraceError) -> None:
-        """All rows fail that are in no batch yet."""
+        """Fail all rows that are not in a batch yet."""
         rows: Rows = range(0 if self._fates else self.num_rows)
         if self._batch_of is not None:
             rows = np.flatnonzero(self._batch_of == _NO_BATCH)
@@ -276,12 +277,12 @@ class Chunk:
             self.refuse(rows, error)
 
     def is_done(self, row: int) -> bool:
-        """Whether the fate of a record is known."""
+        """Return whether the outcome of a record is known."""
         number, _ = self._place(row)
         return number != _NO_BATCH and self._fates[number] is not None
 
     def fate(self, row: int) -> tuple[RecordMetadata | None, MillraceError | None]:
-        """Where a record landed, or why it did not, once that is known."""
+        """Return the metadata of a record or its error, after its outcome is known."""
         number, position = self._place(row)
         fate = self._fates[number]
         assert fate is not None
@@ -294,12 +295,12 @@ class Chunk:
 
     @property
     def condition(self) -> Outcomes:
-        """What is notified when fates become known."""
+        """Condition that is notified when outcomes become known."""
         return self._condition
 
 
 class RecordFuture(SendFuture[RecordMetadata]):
-    """The outcome of one record's send: its place in its chunk, and nothing else."""
+    """Outcome of one record's send; the object holds only the record's place in its chunk."""
 
     __slots__ = ("_chunk", "_row")
 
@@ -308,7 +309,7 @@ class RecordFuture(SendFuture[RecordMetadata]):
         self._row = row
 
     def done(self) -> bool:
-        """Whether there is a result or an error."""
+        """Return whether there is a result or an error."""
         return self._chunk.is_done(self._row)
 
     def add_done_callback(self, callback: Callable[[Self], Any]) -> None:

@@ -1,7 +1,7 @@
-"""What sending gives back: results that arrive when the broker has answered.
+"""Futures of sends, which complete when the broker has answered.
 
-Lighter than ``concurrent.futures.Future``, of which each has a lock of its own: all futures of a producer share one
-condition, and that of a record is no more than its place in the chunk of records that it was gathered in.
+They are lighter than ``concurrent.futures.Future``, where each future has its own lock. All futures of a producer
+share one condition, and a record's future is only its place in its chunk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONG_S = float("inf")
 
 
 def call_safely(callback: Callable[..., Any], *arguments: Any) -> None:
-    """Call what belongs to the caller: its failure is logged, for it must not stop the sender."""
+    """Call a callback of the caller; its exception is logged because it must not stop the sender."""
     try:
         callback(*arguments)
     except Exception:
@@ -31,34 +31,35 @@ def call_safely(callback: Callable[..., Any], *arguments: Any) -> None:
 
 
 class Outcomes(threading.Condition):
-    """What all futures of a producer share: notified when some are done.
+    """Condition of all futures of a producer, notified when some are done.
 
-    Who waits receives the answers itself (``helper``) as long as nothing of the caller's is to be called then: that
-    belongs into a thread of the producer's, for the one that waits may hold what it needs.
+    A waiting thread receives the responses itself (``helper``) as long as no callback of the caller is registered.
+    With callbacks, a thread of the producer receives them, because the waiting thread may hold a lock that a callback
+    needs.
     """
 
     def __init__(self, helper: Helper | None = None) -> None:
         self.lock = threading.RLock()
-        """The condition's own, for those who do not wait: to enter the condition takes several times as long."""
+        """The condition's own lock, for code that does not wait; entering the condition takes several times as long."""
         super().__init__(self.lock)
         self._helper = helper
         self._calls = False
 
     def will_call(self) -> None:
-        """From now on there are callbacks of the caller's."""
+        """Note that callbacks of the caller exist from now on."""
         if not self._calls:
             self._calls = True
             if self._helper is not None:
                 self._helper.wake()
 
     def notify_all(self) -> None:
-        """Wake all who wait, those who help as well."""
+        """Wake all waiting threads, also those that receive responses."""
         super().notify_all()
         if self._helper is not None:
             self._helper.wake()
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until something is done that is followed by ``notify_all``; false after ``timeout_s``."""
+        """Wait for a change that ``notify_all`` follows; returns false after ``timeout_s``."""
         deadline = _LONG_S if timeout_s is None else time.monotonic() + timeout_s
         while self._helper is not None and not self._calls and not is_done():
             if not self._helper.help(lambda: self._calls or is_done(), deadline - time.monotonic()):
@@ -70,34 +71,34 @@ class Outcomes(threading.Condition):
 
 
 class SendFuture(Generic[Result]):
-    """The outcome of a send. Thread safe."""
+    """Outcome of a send (Kafka's ``Future<RecordMetadata>``). Thread safe."""
 
     __slots__ = ()
 
     @abstractmethod
     def done(self) -> bool:
-        """Whether there is a result or an error."""
+        """Return whether there is a result or an error."""
 
     @abstractmethod
     def add_done_callback(self, callback: Callable[[Self], Any]) -> None:
         """Call ``callback`` with this future once it is done, in the producer's own thread, or now if it is done.
 
-        Callbacks of records of one partition come in the order of the records. They must not block: nothing more is
-        sent to the partition until they return. What they raise is logged.
+        Callbacks of records of one partition are called in the order of the records. They must not block, because the
+        producer sends nothing to the partition until they return. Their exceptions are logged.
         """
 
     @abstractmethod
     def _get_condition(self) -> Outcomes:
-        """What is notified when futures are done."""
+        """Return the condition that is notified when futures are done."""
 
     @abstractmethod
     def _outcome(self) -> tuple[Any, Exception | None]:
-        """Result and error of a future that is done."""
+        """Return result and error of a future that is done."""
 
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the result and return it; raises the error of the send.
 
-        Raises ``RequestTimedOutError`` when nothing is known after ``timeout`` seconds; the send goes on.
+        Raises ``RequestTimedOutError`` if the outcome is unknown after ``timeout`` seconds; the send continues.
         """
         self._wait(timeout)
         result, error = self._outcome()
@@ -120,7 +121,7 @@ class SendFuture(Generic[Result]):
 
 
 class ValueFuture(SendFuture[Result]):
-    """A future whose outcome is set: that of a table, or of many records. The first outcome counts."""
+    """Future whose outcome is set, for a table. The first outcome counts."""
 
     __slots__ = ("_callbacks", "_condition", "_error", "_result")
 
@@ -131,7 +132,7 @@ class ValueFuture(SendFuture[Result]):
         self._callbacks: list[Callable[[Any], Any]] = []
 
     def done(self) -> bool:
-        """Whether there is a result or an error."""
+        """Return whether there is a result or an error."""
         return self._result is not _UNSET or self._error is not None
 
     def add_done_callback(self, callback: Callable[[Self], Any]) -> None:
@@ -144,7 +145,7 @@ class ValueFuture(SendFuture[Result]):
         call_safely(callback, self)
 
     def complete(self, result: Result | None = None, error: Exception | None = None) -> None:
-        """Set the outcome, wake who waits for it and call the callbacks."""
+        """Set the outcome, wake the waiting threads and call the callbacks."""
         with self._condition:
             if self.done():
                 return

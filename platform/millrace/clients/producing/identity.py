@@ -1,9 +1,9 @@
-"""Who a producer is to the brokers: its id and epoch, and the sequence number of each partition's next record.
+"""Producer id, epoch and sequence numbers of an idempotent producer.
 
-Invariants: a batch gets its sequence number when it is first sent, and keeps it through all repetitions. A sequence
-number is used again only when the broker has refused the batch that had it. When that is not known, the producer takes
-a new id: the old one's numbers are of no further use. A transactional producer keeps its id, and its transaction can
-only be aborted then: the next one has another epoch. With each id or epoch the numbers begin anew.
+Invariants: a batch gets its sequence number when it is first sent, and keeps it for all retries. A sequence number is
+reused only after the broker has refused its batch. If the outcome is unknown, the producer takes a new id and
+discards the old one's sequence numbers. A transactional producer keeps its id; its transaction can then only be
+aborted, and the next transaction has another epoch. Sequence numbers start at 0 with each id or epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEQUENCE_MAX: Final = 2**31 - 1
 
 
 class Identity:
-    """Id, epoch and numbers of one producer. ``ensure`` and ``stamp`` are for the thread that sends."""
+    """Id, epoch and sequence numbers of one producer. Only the sending thread calls ``ensure`` and ``stamp``."""
 
     def __init__(self, config: ProducerConfig, connections: Connections, transactions: Transactions | None) -> None:
         self._config = config
@@ -35,11 +35,11 @@ class Identity:
 
     @property
     def is_known(self) -> bool:
-        """Whether ``ensure`` has nothing to ask."""
+        """Whether ``ensure`` needs no request."""
         return self._producer is not None or not self._config.enable_idempotence
 
     def ensure(self, timeout_ms: Callable[[], int]) -> None:
-        """See to it that there is an id, if there is to be one; ``timeout_ms`` says how long asking for it may take."""
+        """Get a producer id if the configuration needs one; ``timeout_ms`` returns the timeout of the request."""
         if self._transactions is not None:
             producer = self._transactions.identity
         elif self._config.enable_idempotence:
@@ -56,7 +56,7 @@ class Identity:
         return response.producer_id, response.producer_epoch
 
     def stamp(self, outgoing: Outgoing) -> ProducerStamp | None:
-        """What a batch is sent with: the same each time."""
+        """Return the stamp of a batch, the same for each attempt."""
         if outgoing.stamp is None and self._producer is not None:
             sequence = self._sequences.get(outgoing.partition, 0)
             outgoing.stamp = ProducerStamp(*self._producer, sequence, self._transactions is not None)
@@ -64,7 +64,7 @@ class Identity:
         return outgoing.stamp
 
     def forget(self, outgoing: Outgoing, *, was_refused: bool) -> None:
-        """A batch is given up: its sequence numbers are free again, or the producer id is of no more use."""
+        """Release the sequence numbers of a failed batch, or discard the producer id if the outcome is unknown."""
         stamp = outgoing.stamp
         if self._transactions is not None:
             return  # the transaction is aborted, and the next one has another epoch

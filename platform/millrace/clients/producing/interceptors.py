@@ -1,6 +1,6 @@
-"""What sees every record on its way: ``interceptor.classes`` (KIP-42).
+"""Interceptors of a producer: ``interceptor.classes`` (KIP-42).
 
-A failing interceptor is logged and otherwise as if it were not there: it never keeps a record from being sent.
+A failure of an interceptor is logged and otherwise ignored; it never prevents a send.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ class ProducerInterceptor:
     """Base of a producer's interceptors; each method does nothing unless overridden."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Told the producer's options before it is first called."""
+        """Receive the producer's options before the first call."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """A record is about to be sent, in the thread that sends it: return it, or the one to send instead."""
+        """Intercept a record in the thread that sends it: return it, or the one to send instead."""
         return record
 
     def on_send_table(self, topic: str, rows: Any) -> Any:
-        """A table, or the list given to ``send_batch``, is about to be sent: return it, or another one."""
+        """Intercept a table, or the list given to ``send_batch``: return it, or another one."""
         return rows
 
     def on_acknowledgement(self, metadata: RecordMetadata | BatchMetadata | None, error: MillraceError | None) -> None:
-        """A record is acknowledged or has failed, in the producer's thread; of tables and lists, a batch."""
+        """Handle the acknowledgement or failure of a record, or of a batch of a table or list, in the producer's
+        thread.
+        """
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Release resources when the producer is closed."""
 
 
 class Interceptors:
-    """The interceptors of a producer, called one after another."""
+    """Interceptors of a producer, called one after another."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
         self._interceptors = interceptors
@@ -46,24 +48,24 @@ class Interceptors:
         return bool(self._interceptors)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """What is to be sent instead of a record."""
+        """Return the record to send instead of ``record``."""
         for interceptor in self._interceptors:
             record = _call(interceptor.on_send, record, otherwise=record)
         return record
 
     def on_send_table(self, topic: str, rows: Any) -> Any:
-        """What is to be sent instead of a table."""
+        """Return the table to send instead of ``rows``."""
         for interceptor in self._interceptors:
             rows = _call(interceptor.on_send_table, topic, rows, otherwise=rows)
         return rows
 
     def on_acknowledgement(self, metadata: RecordMetadata | BatchMetadata | None, error: MillraceError | None) -> None:
-        """Tell all of them."""
+        """Call ``on_acknowledgement`` of all interceptors."""
         for interceptor in self._interceptors:
             _call(interceptor.on_acknowledgement, metadata, error)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all interceptors."""
         for interceptor in self._interceptors:
             _call(interceptor.close)
 

@@ -1,8 +1,8 @@
-"""The bound on what a producer holds that the broker has not acknowledged yet.
+"""Limit of unacknowledged bytes in a producer (``buffer.memory``; Kafka's ``BufferPool``).
 
-Invariants: what is held never exceeds the limit, but for one that alone is larger than all of it, and for what only
-changes its form (``take``). Those who wait are served in the order in which they came (Kafka's ``BufferPool``): a large
-one is not passed by small ones for ever.
+Invariants: reserved bytes never exceed the limit, with two exceptions. One request larger than the whole limit is
+granted alone, and ``take`` counts bytes that only change their form. Waiters are served in their order, so that small
+requests never starve a large one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millrace.errors import BufferExhaustedError
 
 
 class NoRoomError(BufferExhaustedError):
-    """There is no room now, and the caller must not wait: ``reserved`` is to be told once there is some."""
+    """Refusal of a reservation to a caller that must not wait; call ``reserved`` when memory was reserved later."""
 
     def __init__(self, size_bytes: int, reserved: Callable[[int], None], message: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class NoRoomError(BufferExhaustedError):
 
 
 class Waiter:
-    """One that waits for room; ``granted`` says whether it has got it."""
+    """Waiter for memory; ``granted`` says whether it has the memory."""
 
     __slots__ = ("granted", "size_bytes", "wake")
 
@@ -35,9 +35,9 @@ class Waiter:
 
 
 class BufferMemory:
-    """Counts bytes up to a limit. Thread safe. One that asks while nothing is held gets what it asks for.
+    """Byte counter with a limit. Thread safe. If nothing is reserved, any request is granted.
 
-    ``on_wait`` is called when somebody begins to wait: what can be sent should be sent now.
+    ``on_wait`` is called when a caller begins to wait, so that the sender sends what is ready.
     """
 
     def __init__(self, limit_bytes: int, on_wait: Callable[[], None] = lambda: None) -> None:
@@ -49,16 +49,16 @@ class BufferMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes held now."""
+        """Reserved bytes."""
         return self._used_bytes
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether somebody waits for room."""
+        """Whether a caller waits for memory."""
         return bool(self._waiters)
 
     def try_acquire(self, size_bytes: int) -> bool:
-        """Take room if there is any now, and nobody has waited for longer."""
+        """Reserve memory if it is available and no other caller waits."""
         with self._lock:
             if self._waiters or not self._has_room(size_bytes):
                 return False
@@ -66,9 +66,9 @@ class BufferMemory:
             return True
 
     def acquire(self, size_bytes: int, timeout_s: float) -> None:
-        """Wait until there is room and take it.
+        """Wait until memory is available and reserve it.
 
-        Raises ``BufferExhaustedError`` when there is none within ``timeout_s`` (``max.block.ms``); 0 does not wait.
+        Raises ``BufferExhaustedError`` if none is available within ``timeout_s`` (``max.block.ms``); 0 does not wait.
         """
         if self.try_acquire(size_bytes):
             return
@@ -77,7 +77,7 @@ class BufferMemory:
             waiter = self.acquire_later(size_bytes, served.set)
             try:
                 served.wait(timeout_s)
-            except BaseException:  # Ctrl-C: what was granted meanwhile is not wanted any more
+            except BaseException:  # Ctrl-C: release memory that was granted meanwhile
                 if self.withdraw(waiter):
                     self.release(size_bytes)
                 raise
@@ -86,14 +86,14 @@ class BufferMemory:
         raise BufferExhaustedError(self.exhausted_message(timeout_s))
 
     def exhausted_message(self, timeout_s: float) -> str:
-        """What somebody is told who has waited for so long in vain."""
+        """Return the error message after a vain wait of ``timeout_s``."""
         return (
             f"{self._used_bytes} bytes still wait to be acknowledged (buffer.memory={self._limit_bytes}) after "
             f"max.block.ms={timeout_s * 1000:.0f}: the broker is slow or away: raise one of the two, or send less"
         )
 
     def acquire_later(self, size_bytes: int, wake: Callable[[], None]) -> Waiter:
-        """Queue for room; ``wake`` is called, from any thread, once it is granted. Give it up with ``withdraw``."""
+        """Queue for memory; ``wake`` is called, from any thread, once it is granted. Cancel with ``withdraw``."""
         waiter = Waiter(size_bytes, wake)
         with self._lock:
             self._waiters.append(waiter)
@@ -104,7 +104,7 @@ class BufferMemory:
         return waiter
 
     def withdraw(self, waiter: Waiter) -> bool:
-        """Wait no longer; true when the room had been granted, and is now the caller's."""
+        """Stop waiting; returns true if the memory was granted, and then belongs to the caller."""
         granted: list[Waiter] = []
         with self._lock:
             if not waiter.granted:
@@ -114,12 +114,12 @@ class BufferMemory:
         return waiter.granted
 
     def take(self, size_bytes: int) -> None:
-        """Take without waiting: what is held already and only changes its form."""
+        """Count bytes without waiting, for data that already counts and only changes its form."""
         with self._lock:
             self._used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Give back."""
+        """Release memory."""
         with self._lock:
             self._used_bytes -= size_bytes
             granted = self._grant()

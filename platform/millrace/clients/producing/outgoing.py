@@ -1,4 +1,4 @@
-"""Batches on their way: what the sender keeps of each, of each partition, and of all."""
+"""State of the sender: batches, partition queues and counters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from millrace.clients.producing.wire import ProducerStamp
 from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
 
 Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
-"""Called once with where the batch lies, the broker's timestamp (-1: the producer's own stand), or an error."""
+"""Callback, called once with the metadata, the broker's timestamp (-1: the producer's are kept), or an error."""
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A batch that is queued or under way, until it is completed."""
+    """A batch that is queued or in flight, until it is completed."""
 
     batch: BuiltBatch
     partition: TopicPartition
@@ -29,7 +29,7 @@ class Outgoing:
     last_error: MillraceError | None = None
 
     def overdue(self, delivery_timeout_ms: int) -> MillraceError:
-        """What to tell of the batch when its time is over, with the reason why it could not be delivered."""
+        """Return the error of a batch after ``delivery.timeout.ms``, with the reason for the failed delivery."""
         text = (
             f"{self.batch.num_rows} records for {self.partition} were not acknowledged within "
             f"delivery.timeout.ms={delivery_timeout_ms}"
@@ -43,7 +43,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Queue:
-    """A partition's batches; the one that is under way is in none of the places here."""
+    """Waiting batches of a partition; the batch in flight is not in ``waiting``."""
 
     waiting: deque[Outgoing] = field(default_factory=deque)
     in_flight: bool = False
@@ -53,7 +53,7 @@ class Queue:
 
 @dataclass(slots=True)
 class Counts:
-    """What the sender has done so far."""
+    """Counters of the sender."""
 
     records_sent: int = 0
     records_failed: int = 0
@@ -63,7 +63,7 @@ class Counts:
     requests: int = 0
 
     def completed(self, outgoing: Outgoing, error: MillraceError | None) -> None:
-        """A batch is acknowledged or has failed."""
+        """Count a batch that is acknowledged or has failed."""
         if error is not None:
             self.records_failed += outgoing.batch.num_rows
             return
@@ -72,7 +72,7 @@ class Counts:
         self.bytes_sent += len(outgoing.batch.records)
 
     def statistics(self, batches_waiting: int, buffer_bytes: int) -> ProducerStatistics:
-        """The same for users."""
+        """Return the counters as ``ProducerStatistics``."""
         return ProducerStatistics(
             records_sent=self.records_sent,
             records_failed=self.records_failed,

@@ -1,6 +1,6 @@
-"""Which partition a key belongs to: Kafka's murmur2, for one key and for whole columns of them.
+"""Partition of a key by Kafka's murmur2, for single keys and for columns.
 
-Same keys lie in the same partitions as Kafka's default partitioner puts them
+Equal keys go to the same partitions as with Kafka's default partitioner
 (``org.apache.kafka.clients.producer.internals.BuiltInPartitioner``, ``Utils.murmur2``).
 """
 
@@ -23,7 +23,7 @@ Words = npt.NDArray[np.uint32]
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of one key, as Kafka's signed 32-bit integer."""
+    """Return the hash of one key, as Kafka's signed 32-bit integer."""
     h = (_SEED ^ len(key)) & _MASK
     full = len(key) & ~3
     for at in range(0, full, 4):
@@ -38,18 +38,18 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for_key(key: bytes, num_partitions: int) -> int:
-    """The partition of one key."""
+    """Return the partition of one key."""
     return (murmur2(key) & 0x7FFFFFFF) % num_partitions
 
 
 def murmur2_array(keys: pa.LargeBinaryArray) -> npt.NDArray[np.int32]:
-    """The hash of every key of a column; a null counts as an empty key."""
+    """Return the hash of every key of a column; a null counts as an empty key."""
     offsets = np.frombuffer(keys.buffers()[1], np.int64)[keys.offset : keys.offset + len(keys) + 1]
     if not len(keys):
         return np.empty(0, np.int32)
     starts, lengths = offsets[:-1], np.diff(offsets)
     data = keys.buffers()[2]
-    # Three bytes more, so that a word may be read at the last byte of the last key.
+    # Pad with three bytes, so that a word can be read at the last byte of the last key.
     padded = np.zeros((data.size if data is not None else 0) + 3, np.uint8)
     if data is not None:
         padded[: data.size] = np.frombuffer(data, np.uint8)
@@ -63,7 +63,7 @@ def murmur2_array(keys: pa.LargeBinaryArray) -> npt.NDArray[np.int32]:
 
 
 def _hash_sorted(words: Words, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Words:
-    """Hash keys that are sorted by length, longest first: those that have an n-th word are then the first ones."""
+    """Hash keys that are sorted by length, longest first, so that the keys with an n-th word are a prefix."""
     m = np.uint32(_M)
     h: Words = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     word_counts = lengths // 4
@@ -86,7 +86,7 @@ def _hash_sorted(words: Words, starts: npt.NDArray[np.int64], lengths: npt.NDArr
 
 
 def partitions_for_keys(keys: pa.LargeBinaryArray, num_partitions: int) -> npt.NDArray[np.int32]:
-    """The partition of every key, -1 for null keys."""
+    """Return the partition of every key, -1 for null keys."""
     hashes = murmur2_array(keys)
     partitions: npt.NDArray[np.int32] = (hashes & np.int32(0x7FFFFFFF)) % np.int32(num_partitions)
     if keys.null_count:
@@ -96,5 +96,5 @@ def partitions_for_keys(keys: pa.LargeBinaryArray, num_partitions: int) -> npt.N
 
 
 def partitions_of(keys: pa.Table, num_partitions: int) -> npt.NDArray[np.int32]:
-    """Where rows of a typed topic go, from a table of just its key columns in the topic's order; -1 without a key."""
+    """Return the partitions of a typed topic's rows from a table of its key columns in order; -1 without a key."""
     return partitions_for_keys(encode_keys(keys, keys.column_names), num_partitions)

@@ -1,7 +1,7 @@
-"""Who decides on the partition of a record that names none: its key, the producer in turn, or a class of one's own.
+"""Partitioners for records that name no partition.
 
-Without ``partitioner.class`` Kafka's default holds: keys decide by murmur2 (``partitioner``), and records without a key
-stick to a partition until about ``batch.size`` bytes have gone there (KIP-480, KIP-794).
+Without ``partitioner.class`` Kafka's default applies. Keys decide by murmur2 (``partitioner``). Records without a key
+stick to a partition until it has received about ``batch.size`` bytes (KIP-480, KIP-794).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
 
 
 class StickyPartition:
-    """Where records of one topic go that have neither partition nor key. Thread safe.
+    """Sticky partition of a topic for records that have neither partition nor key. Thread safe.
 
-    One partition gets about ``batch_bytes``, then the one that ``choose`` says (``adaptive``). Where it says None, it
-    is the next one that has a leader, so that all get the same: Kafka draws by lot. The first is drawn, so that
-    producers differ.
+    A partition gets about ``batch_bytes``, then ``choose`` (``adaptive``) selects the next one. If it returns None,
+    the next partition with a leader follows, so that all get equal shares; Kafka selects at random. The first
+    partition is random, so that producers differ.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class StickyPartition:
         self._lock = threading.Lock()
 
     def place(self, size_bytes: int, topic: TopicDescription) -> int:
-        """The partition for so many bytes of records."""
+        """Return the partition for ``size_bytes`` of records."""
         with self._lock:
             partition = self._available(topic)
             self._placed_bytes += size_bytes
-            # Half a batch too early or too late is the nearest to a whole one that there is.
+            # Switch at the nearest point to a whole batch, at most half a record group early or late.
             if self._placed_bytes + size_bytes // 2 >= self._batch_bytes:
                 chosen = self._choose(topic)
                 self._partition = partition + 1 if chosen is None else chosen
@@ -65,22 +65,23 @@ class StickyPartition:
 
 
 class Partitioner:
-    """Base of what ``partitioner.class`` may name: an object, a class without arguments, or ``module:Class``.
+    """Base of custom partitioners (``partitioner.class``): an object, a class without arguments, or ``module:Class``.
 
-    It is asked for records that name no partition, possibly by several threads at once.
+    The producer calls it for records that name no partition, possibly from several threads at once.
     """
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Told the producer's options before it is first asked."""
+        """Receive the producer's options before the first call."""
 
     def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
-        """The partition of a record; -1 leaves it to the producer, as if the record had no key."""
+        """Return the partition of a record; -1 leaves the choice to the producer, as for a record without a key."""
         raise NotImplementedError(f"{type(self).__name__} has no partition()")
 
     def partition_table(self, rows: pa.Table, topic: TopicDescription) -> npt.NDArray[np.int32]:
-        """The partition of each row of a table, -1 where the producer may choose; override it to be fast.
+        """Return the partition of each row of a table, -1 to leave it to the producer; override this for speed.
 
-        This one makes a record of each row: of an opaque topic from its columns key and value, of a typed one a dict.
+        The default builds a record of each row: from columns key and value in an opaque topic, as a dict in a typed
+        one.
         """
         columns = rows.to_pylist()
         if topic.schema is None:
@@ -90,22 +91,22 @@ class Partitioner:
         return np.array([self.partition(record, topic) for record in records], np.int32)
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Release resources when the producer is closed."""
 
 
 class RoundRobinPartitioner(Partitioner):
-    """Each record to the next partition, whatever its key (Kafka's class of this name)."""
+    """Round-robin partitioner that ignores keys (Kafka's class of this name)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next: dict[str, int] = {}
 
     def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
-        """The next partition."""
+        """Return the next partition."""
         return self._take(topic, 1) % topic.num_partitions
 
     def partition_table(self, rows: pa.Table, topic: TopicDescription) -> npt.NDArray[np.int32]:
-        """The next partitions."""
+        """Return the next partitions."""
         first = self._take(topic, rows.num_rows)
         return ((first + np.arange(rows.num_rows)) % topic.num_partitions).astype(np.int32)
 
@@ -117,7 +118,9 @@ class RoundRobinPartitioner(Partitioner):
 
 
 def check_choice(partitioner: Partitioner, topic: TopicDescription, partition: int) -> int:
-    """What a partitioner chose, -1 or a partition of the topic; raises ``UnknownTopicOrPartitionError``."""
+    """Return a partitioner's choice if it is -1 or a partition of the topic; raises
+    ``UnknownTopicOrPartitionError``.
+    """
     if not -1 <= partition < topic.num_partitions:
         raise UnknownTopicOrPartitionError(
             f"{type(partitioner).__name__} chose partition {partition} of {topic.name}: its partitions are 0 to "
@@ -127,9 +130,9 @@ def check_choice(partitioner: Partitioner, topic: TopicDescription, partition: i
 
 
 def instances(option: str, given: Any, base: type[Any], configs: Mapping[str, Any]) -> list[Any]:
-    """Objects of what an option lists: objects, classes, or ``module:Class``; they are configured.
+    """Create and configure the instances that an option lists as objects, classes, or ``module:Class``.
 
-    Raises ``InvalidConfigError`` naming what cannot be found or is none.
+    Raises ``InvalidConfigError`` with the name that cannot be found or has the wrong type.
     """
     made = []
     for item in given:

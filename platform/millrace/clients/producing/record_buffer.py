@@ -1,7 +1,7 @@
-"""Where single records wait to become batches: the open chunk of one topic.
+"""Open chunk of a topic, in which single records wait to become batches.
 
-Invariants: a record is in exactly one chunk, and a chunk is taken exactly once; the open chunk never holds more bytes
-than have been reserved for it.
+Invariants: a record is in exactly one chunk, and a chunk is taken exactly once. The open chunk never holds more bytes
+than are reserved for it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from millrace.clients.producing.record_checks import RecordChecker, as_bytes
 from millrace.errors import ClientClosedError
 
 _RECORD_BYTES: Final = 24
-"""What a record takes beside its key and value, about."""
+"""Estimated bytes of a record beside its key and value."""
 
 
 class RecordBuffer:
-    """The open chunk of one topic. Thread safe.
+    """Open chunk of one topic. Thread safe.
 
-    ``limit_bytes`` is the size from which ``on_full`` is called, in the thread that sends. ``reserve`` waits for so
-    many bytes or raises; it is asked for ``block_bytes`` at a time. ``on_first`` is called for a chunk's first record.
-    ``drain_lock`` is held while a taken chunk becomes batches, to keep their order.
+    ``limit_bytes`` is the size from which ``on_full`` is called, in the thread that sends. ``reserve`` reserves
+    ``block_bytes`` at a time; it waits or raises. ``on_first`` is called for a chunk's first record. ``drain_lock``
+    is held while a taken chunk becomes batches, to keep their order.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RecordBuffer:
         self.use(topic)
 
     def use(self, topic: TopicDescription) -> None:
-        """Check the records that follow against the topic as it is now."""
+        """Check later records against the current topic description."""
         if topic.schema_id != self._checked_id:
             self._checker = RecordChecker(topic.schema) if topic.schema is not None else None
             self._checked_id = topic.schema_id
@@ -67,7 +67,7 @@ class RecordBuffer:
         return self._checker is None
 
     def has_columns(self, value: Mapping[str, Any]) -> bool:
-        """Whether the topic's schema, as far as it is known, has all columns of a record."""
+        """Return whether the known schema of the topic has all columns of a record."""
         return self._checker is None or self._checker.names >= value.keys()
 
     @property
@@ -77,17 +77,17 @@ class RecordBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is as much as makes batches whatever ``linger.ms`` says."""
+        """Whether the chunk has the size at which it becomes batches regardless of ``linger.ms``."""
         return self._chunk.size_bytes >= self._limit_bytes
 
     @property
     def age_s(self) -> float | None:
-        """How long the oldest record has waited; ``None`` when there is none."""
+        """Waiting time of the oldest record; ``None`` without records."""
         chunk = self._chunk
         return time.monotonic() - chunk.created if chunk.values else None
 
     def append_value(self, value: bytes, now: Callable[[], float] = time.time) -> RecordFuture:
-        """Add a record that is a value and nothing else, of an opaque topic: ``append``, but faster."""
+        """Add a record of an opaque topic that has only a value; faster than ``append``."""
         with self._lock:
             chunk = self._chunk
             size_bytes = chunk.size_bytes + len(value) + _RECORD_BYTES
@@ -116,7 +116,7 @@ class RecordBuffer:
         partition: int,
         on_delivery: OnDelivery | None = None,
     ) -> RecordFuture:
-        """Add a record; ``partition`` -1 leaves it to the key, or to the producer.
+        """Add a record; ``partition`` -1 leaves the choice to the key, or to the producer.
 
         Raises ``SchemaMismatchError`` naming the column, ``BufferExhaustedError``.
         """
@@ -156,12 +156,12 @@ class RecordBuffer:
         self.add_reserved(wanted_bytes)
 
     def add_reserved(self, size_bytes: int) -> None:
-        """So much memory is now held for records that are appended next."""
+        """Add reserved memory for the records that are appended next."""
         with self._lock:
             self._chunk.reserved_bytes += size_bytes
 
     def take(self, *, for_good: bool = False) -> Chunk:
-        """Take the open chunk, leaving an empty one, or with ``for_good`` one that takes nothing any more."""
+        """Take the open chunk and leave an empty one, which refuses records if ``for_good``."""
         with self._lock:
             chunk, self._chunk = self._chunk, Chunk(self._condition)
             if for_good:

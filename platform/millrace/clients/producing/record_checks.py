@@ -1,4 +1,4 @@
-"""Checking single records when they are sent, as far as that is quick."""
+"""Fast checks of single records when they are sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millrace.schemas import spark_name
 
 
 def as_bytes(what: str, value: Any) -> bytes | None:
-    """A key or value of an opaque topic as it is stored; raises ``SchemaMismatchError``."""
+    """Return a key or value of an opaque topic as stored; raises ``SchemaMismatchError``."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -30,7 +30,7 @@ def as_bytes(what: str, value: Any) -> bytes | None:
 
 
 def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers, a mapping or pairs of name and value, as they are stored; raises ``SchemaMismatchError``."""
+    """Return headers, a mapping or pairs of name and value, as stored; raises ``SchemaMismatchError``."""
     if not headers:
         return ()
     try:
@@ -44,7 +44,7 @@ def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def check_timestamp(timestamp_ms: Any) -> None:
-    """Raise ``SchemaMismatchError`` unless it is a time that a record can have."""
+    """Raise ``SchemaMismatchError`` unless the timestamp is valid for a record."""
     if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, (int, np.integer)):
         raise SchemaMismatchError(f"timestamp_ms is milliseconds since 1970, a whole number, not {timestamp_ms!r}")
     if not 0 <= timestamp_ms < 2**63:
@@ -52,10 +52,10 @@ def check_timestamp(timestamp_ms: Any) -> None:
 
 
 class RecordChecker:
-    """Checks dicts against a typed topic's schema when they are sent, as far as that is quick.
+    """Checker of dicts against a typed topic's schema when they are sent.
 
-    Names, nulls, kinds of values and ranges of whole numbers are checked; what only the cast finds (digits of a
-    decimal, elements of an array) fails the record's future instead.
+    It checks names, nulls, kinds of values and ranges of integers. Errors that only the cast detects (digits of a
+    decimal, elements of an array) fail the record's future instead.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -65,7 +65,7 @@ class RecordChecker:
         self._ranges = {field.name: 2 ** (field.type.bit_width - 1) for field in schema if pat.is_integer(field.type)}
 
     def check(self, value: Any, key: Any) -> int:
-        """Raise ``SchemaMismatchError`` naming the column, or return about how many bytes the record takes."""
+        """Return the estimated size of a record in bytes; raises ``SchemaMismatchError`` naming the column."""
         if key is not None:
             raise SchemaMismatchError("a typed topic's key is in its key columns: leave key out")
         if not isinstance(value, Mapping):
@@ -103,7 +103,7 @@ class RecordChecker:
 
 
 def _accepted(data_type: pa.DataType) -> tuple[type, ...]:
-    """Python types that may become this Arrow type; none where that is left to Arrow."""
+    """Return the Python types that convert to this Arrow type; empty if Arrow decides."""
     for matches, kinds in _PYTHON_TYPES:
         if matches(data_type):
             return kinds

@@ -1,13 +1,13 @@
-"""Sending batches: in the order of each partition, repeated when that is safe, given up in time.
+"""Sender of batches in partition order, with safe retries and ``delivery.timeout.ms`` (Kafka's ``Sender``).
 
 Invariants:
 
-- Of each partition at most one batch is under way, the head of its queue. So the order in the log is the order of
-  the queue whatever is repeated, with or without idempotence.
-- A batch keeps the sequence number that it was first sent with, through all repetitions (``identity``).
-- Of a transaction nothing is sent to a partition before the coordinator knows that it belongs to it.
-- Every batch that was queued is completed exactly once, with its place in the log or with an error; those of a
-  partition in the order of the queue, each before the next is sent.
+- At most one batch of each partition is in flight, the head of its queue. Therefore retries keep the order of the
+  queue in the log, with or without idempotence.
+- A batch keeps its first sequence number for all retries (``identity``).
+- A transaction's batches are sent to a partition only after the coordinator has added the partition.
+- Every queued batch is completed exactly once, with its metadata or with an error. Batches of a partition complete in
+  the order of the queue, each before the next is sent.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ from millrace.protocol import millrace_pb2 as pb
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 _REQUEST_BYTES: Final = 2**20
-"""Size up to which batches of several partitions share a request. With larger ones all partitions' batches would be
-answered at once, and the producer and the broker would wait for each other."""
+"""Maximum size of a request with batches of several partitions. With larger requests, all partitions would be
+answered at once, and the producer and the broker would wait for each other.
+"""
 _CONCURRENT_WAIT_S: Final = 0.02
-"""The transaction before is ended within milliseconds."""
+"""Retry interval while the previous transaction ends, which takes milliseconds."""
 
 
 class Sender:
-    """Queues of batches and the thread that empties them."""
+    """Queues of batches and the thread that sends them."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Sender:
         self._condition = condition
         self._lock = condition.lock
         self._transactions = transactions
-        # Apart from the condition of those who wait for outcomes, which would wake the thread with each of them.
+        # Separate from the condition of threads that wait for outcomes, which would wake this thread at each outcome.
         self._bell = threading.Condition(threading.Lock())
         self._work: Callable[[], float | None] = lambda: None
         self._has_records: Callable[[], bool] = lambda: False
@@ -79,7 +80,7 @@ class Sender:
         self._counts = Counts()
         self._requests_in_flight: dict[str, int] = {}
         self._silent_since: dict[str, float] = {}
-        """When addresses were asked what they have not answered, nor anything since."""
+        """Time of the first unanswered request to an address since its last response."""
         self._identity = Identity(config, connections, transactions)
         self._wanted_topics: set[str] = set()
         self._calling: set[int] = set()
@@ -92,8 +93,8 @@ class Sender:
     def start(self, work: Callable[[], float | None], has_records: Callable[[], bool]) -> None:
         """Start the thread, which calls ``work`` before each look at the queues.
 
-        ``work`` returns the seconds after which it wants to be called again, ``None`` if it does not; ``has_records``
-        says whether it may have something to do once a batch is answered.
+        ``work`` returns the seconds until its next call, or ``None`` if it needs none. ``has_records`` returns
+        whether ``work`` may have something to do after a response.
         """
         self._work, self._has_records = work, has_records
         self._thread.start()
@@ -109,13 +110,13 @@ class Sender:
                 raise ClientClosedError("the producer is closed: make a new one")
             self._queues[partition].waiting.append(Outgoing(batch, partition, completion, deadline))
             self._outstanding += 1
-        if threading.get_ident() != self._passing_thread:  # which looks at the queues next
+        if threading.get_ident() != self._passing_thread:  # that thread looks at the queues next
             self.wake()
 
     def send_at_once(self, topic: str, work: Callable[[], None]) -> bool:
-        """Do ``work``, which queues batches of a topic, and send them in the present thread: then no other is woken.
+        """Run ``work``, which queues batches of a topic, and send them in this thread, without waking another.
 
-        False, and perhaps not all was done, where something is under way, or would have to be waited for.
+        Returns False, possibly after a part of the work, if a batch is in flight or the send would have to wait.
         """
         if self._transactions is not None or self._outstanding or not self._passing.acquire(blocking=False):
             return False
@@ -131,13 +132,13 @@ class Sender:
             return not any(queue.waiting for queue in self._queues.values())
 
     def wake(self) -> None:
-        """Have ``work`` called soon."""
+        """Wake the thread so that it calls ``work`` soon."""
         with self._bell:
             self._woken = True
             self._bell.notify()
 
     def is_busy(self, topic: str) -> bool:
-        """Whether batches of a topic wait for one that is under way, so that gathering more costs no time."""
+        """Return whether batches of a topic wait for one in flight, so that further gathering costs no time."""
         with self._lock:
             return any(
                 queue.in_flight and queue.waiting
@@ -146,7 +147,7 @@ class Sender:
             )
 
     def queues(self, topic: TopicDescription) -> dict[int, QueueState]:
-        """The queues of those partitions of a topic that have had batches."""
+        """Return the queues of the topic's partitions that have had batches."""
         now = time.monotonic()
         found = {}
         with self._lock:
@@ -159,23 +160,23 @@ class Sender:
         return found
 
     def look_up(self, topic: str) -> None:
-        """Have the thread ask what a topic is, so that somebody who must not wait finds it known later."""
+        """Let the thread look up a topic, so that a caller that must not wait finds it later."""
         with self._lock:
             self._wanted_topics.add(topic)
         self.wake()
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether the caller is called by this sender."""
+        """Whether the current thread runs a callback of this sender."""
         return threading.get_ident() in self._calling
 
     def statistics(self, buffer_bytes: int) -> ProducerStatistics:
-        """The counts, beside what the producer holds."""
+        """Return the counters, with the bytes that the producer holds."""
         with self._lock:
             return self._counts.statistics(self._outstanding, buffer_bytes)
 
     def wait_until_sent(self, timeout_s: float | None) -> bool:
-        """Wait until every batch queued so far is completed; false when that takes longer than ``timeout_s``.
+        """Wait until every batch queued so far is completed; returns false after ``timeout_s``.
 
         Raises ``UsageError`` in a callback, which would wait for itself.
         """
@@ -185,7 +186,7 @@ class Sender:
             return self._condition.wait_for(lambda: not self._outstanding, timeout_s)
 
     def stop(self) -> None:
-        """End the thread; batches that are left fail with ``ClientClosedError``."""
+        """End the thread; remaining batches fail with ``ClientClosedError``."""
         with self._lock:
             self._stopping = True
         self.wake()
@@ -217,7 +218,7 @@ class Sender:
         return next_work_s
 
     def _pass(self, work: Callable[[], Result]) -> Result | None:
-        """Do ``work`` and send what can be sent; one thread at a time."""
+        """Run ``work`` and send all batches that are ready; one thread at a time."""
         self._passing_thread = threading.get_ident()
         result = None
         try:
@@ -225,7 +226,7 @@ class Sender:
             for address, batches in self._take_ready().items():
                 self._send(address, batches)
         except Exception as error:
-            # A defect of ours: nothing is lost silently, what is queued fails with it.
+            # A bug in the sender: fail all queued batches with it, so that none is lost silently.
             logger.exception("the producer's sender failed")
             self._fail_all(UnknownServerError(f"the producer failed: {error!r}"))
         return result
@@ -258,18 +259,18 @@ class Sender:
             self._give_up(outgoing)
 
     def _drop_lost(self) -> None:
-        """Fail what waits for a transaction that is being aborted, or can only be."""
+        """Fail the batches of a transaction that is being aborted, or can only be aborted."""
         error = self._transactions.sending_error() if self._transactions is not None else None
         if error is not None:
             self._fail_all(error, spare_in_flight=True)
 
     def _give_up(self, outgoing: Outgoing) -> None:
-        """Fail a batch whose time is over, with the reason why it could not be delivered."""
+        """Fail a batch after ``delivery.timeout.ms``, with the reason for the failed delivery."""
         self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
         self._complete(outgoing, error=outgoing.overdue(self._config.delivery_timeout_ms))
 
     def _take_ready(self) -> dict[str, list[Outgoing]]:
-        """The heads of queues that may be sent now, by the leaders' addresses, as many as a request takes."""
+        """Take the queue heads that can be sent now, by leader address, as many as fit into a request."""
         now = time.monotonic()
         with self._lock:
             ready = [
@@ -288,17 +289,17 @@ class Sender:
                     continue
                 size_bytes = len(queue.waiting[0].batch.records)
                 if taken.get(address) and sizes[address] + size_bytes > _REQUEST_BYTES:
-                    self._woken = True  # what is left goes into the next request
+                    self._woken = True  # the rest goes into the next request
                     continue
                 queue.in_flight = True
                 taken.setdefault(address, []).append(queue.waiting.popleft())
                 sizes[address] = sizes.get(address, 0) + size_bytes
-                # The next look begins with those that were not taken.
+                # The next pass begins with the partitions that were not taken.
                 self._queues[partition] = self._queues.pop(partition)
         return taken
 
     def _sendable(self, ready: list[TopicPartition]) -> list[tuple[TopicPartition, str]]:
-        """Those partitions whose leader and whose producer id are known, and which are in the transaction."""
+        """Return the partitions with a known leader and producer id that are in the transaction."""
         self._doubt_leaders(ready)
         found = []
         for partition in ready:
@@ -320,7 +321,7 @@ class Sender:
         return found
 
     def _doubt_leaders(self, ready: list[TopicPartition]) -> None:
-        """Have leaders looked up when a batch is sent again: whoever asked at its refusal was told of the old one."""
+        """Refresh metadata before a retry, because an earlier lookup may have returned the old leader."""
         with self._lock:
             queues = {partition: self._queues[partition] for partition in ready}
             doubted = {partition.topic for partition, queue in queues.items() if queue.is_leader_in_doubt}
@@ -329,7 +330,7 @@ class Sender:
         self._metadata.forget(doubted)
 
     def _postpone(self, partition: TopicPartition, error: MillraceError) -> None:
-        """No leader or no producer id: try again later, or fail all when that is of no use."""
+        """Delay a partition without leader or producer id, or fail its batches if a retry is useless."""
         with self._lock:
             queue = self._queues[partition]
             if not queue.waiting:
@@ -348,7 +349,7 @@ class Sender:
             self._complete(outgoing, error=error)
 
     def _lookup_timeout_ms(self) -> int:
-        """How long the thread may ask for leaders and ids: not beyond the time at which a batch must be given up."""
+        """Return the timeout for lookups of leaders and ids, which ends before the first batch expires."""
         with self._lock:
             deadlines = [queue.waiting[0].deadline for queue in self._queues.values() if queue.waiting]
         left_ms = (min(deadlines, default=0.0) - time.monotonic()) * 1000
@@ -363,7 +364,7 @@ class Sender:
         try:
             self._call(address, batches)
         except Exception as error:
-            # The channel was closed under us, or a defect of ours: either way these batches have an outcome.
+            # The channel was closed, or a bug in the sender: these batches must get an outcome.
             logger.debug("a produce request could not be made", exc_info=True)
             closed = ClientClosedError("the producer was closed before these records were acknowledged")
             failure = closed if self._connections.is_closed else UnknownServerError(f"the producer failed: {error!r}")
@@ -391,7 +392,7 @@ class Sender:
             on_done=lambda response, error: self._answered(address, batches, response, error),
         )
 
-    # --- answers, in a thread of the connections' ------------------------------------------------------------
+    # --- responses, in a thread of the connections -------------------------------------------------------------
 
     def _answered(
         self,
@@ -416,7 +417,7 @@ class Sender:
             if error is not None:
                 self._failed(outgoing, error)
             elif self._config.acks is Acks.NONE:
-                self._succeeded(outgoing, -1, -1)  # the broker answers at once, and says nothing
+                self._succeeded(outgoing, -1, -1)  # acks=0: the broker answers at once, without a result
             elif result is None:
                 self._failed(outgoing, UnknownServerError(f"the broker at {address} left out {outgoing.partition}"))
             elif result.error.code:
@@ -439,7 +440,7 @@ class Sender:
 
     def _failed(self, outgoing: Outgoing, error: MillraceError) -> None:
         if isinstance(error, DuplicateSequenceError):
-            # It is in the log, from an earlier attempt; only its offset is not known any more.
+            # An earlier attempt wrote the batch to the log; only its offset is unknown.
             self._succeeded(outgoing, -1, -1)
             return
         outgoing.last_error = error
@@ -482,7 +483,9 @@ class Sender:
                 self._condition.notify_all()
 
     def _fail_all(self, error: MillraceError, *, spare_in_flight: bool = False) -> None:
-        """Fail what waits, but for partitions of which something is under way, whose callbacks come first."""
+        """Fail waiting batches, except in partitions with a batch in flight, because that batch's callbacks come
+        first.
+        """
         left: list[Outgoing] = []
         with self._lock:
             for queue in self._queues.values():
@@ -494,6 +497,6 @@ class Sender:
 
 
 def _refusal(partition: TopicPartition, error: pb.Error) -> MillraceError:
-    """A partition's error, naming the partition."""
+    """Return a partition's error with the partition's name."""
     name = str(partition)
     return error_of(error.code, error.message if name in error.message else f"{name}: {error.message}")

@@ -1,4 +1,4 @@
-"""Sending tables: cut to batches piece by piece, each piece when there is room for it."""
+"""Sending of tables, cut into batches piece by piece as memory becomes available."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from millrace.config.client import ProducerConfig
 from millrace.errors import BufferExhaustedError, MillraceError
 
 _DIVIDED_BYTES_MAX: Final = 32 * 2**20
-"""Most bytes that are divided among partitions at once."""
+"""Maximum bytes that are divided among partitions at once."""
 
 
 class TableSender:
-    """Sends fitted tables. Thread safe."""
+    """Sender of fitted tables. Thread safe."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TableSender:
         self._interceptors = interceptors
 
     def send(self, fitted: Fitted) -> ValueFuture[list[BatchMetadata]]:
-        """Make batches and queue them, waiting for room; raises what stops that, and then so does the future."""
+        """Build batches and queue them, waiting for memory; an error is raised and also set on the future."""
         sending = _TableSend(self._condition, self._memory, self._interceptors)
         try:
             for chunk in self._chunks(self._maker.choose(fitted)):
@@ -56,7 +56,7 @@ class TableSender:
         return sending.future
 
     def _chunks(self, fitted: Fitted) -> Iterator[Fitted]:
-        """Slices that give every partition about a batch, where rows are divided by key; else of one batch."""
+        """Yield slices of one batch per partition if rows are divided by key, else slices of one batch."""
         if not fitted.num_rows:
             return
         chunk_bytes = self._config.batch_size
@@ -87,7 +87,7 @@ class TableSender:
 
 
 class _TableSend:
-    """Gathers what becomes of a table's batches into one future."""
+    """Collector of the outcomes of a table's batches into one future."""
 
     def __init__(self, condition: Outcomes, memory: BufferMemory, interceptors: Interceptors) -> None:
         self.future: ValueFuture[list[BatchMetadata]] = ValueFuture(condition)
@@ -99,7 +99,7 @@ class _TableSend:
         self._left = 1  # the table itself, until sealed
 
     def completion(self, batch: BuiltBatch) -> Completion:
-        """What the sender calls for a batch, whose place among the results is taken now."""
+        """Return the completion callback of a batch, whose place among the results is taken now."""
         with self._condition:
             position = len(self._results)
             self._results.append(None)
@@ -116,7 +116,7 @@ class _TableSend:
         return complete
 
     def seal(self, error: MillraceError | None = None) -> None:
-        """No more batches come."""
+        """Mark that no more batches follow."""
         self._finish_one(error)
 
     def _finish_one(self, error: MillraceError | None) -> None:

@@ -1,4 +1,4 @@
-"""The part of ``Producer`` that is about transactions (KIP-98, KIP-890): what an application calls."""
+"""Transaction methods of ``Producer`` (KIP-98, KIP-890)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class TransactionCalls:
-    """Transactions, for a producer with a ``transactional.id``. One call at a time, from any thread."""
+    """Transaction calls of a producer with a ``transactional.id``. One call at a time, from any thread."""
 
     _config: ProducerConfig
     _connections: Connections
@@ -36,11 +36,11 @@ class TransactionCalls:
     _transactions: Transactions | None
 
     def init_transactions(self) -> None:
-        """Get ready for transactions; an earlier producer of the same ``transactional.id`` is fenced off.
+        """Initialize transactions; an earlier producer with the same ``transactional.id`` is fenced.
 
-        What it left open is aborted. Call it once, before all else; after an error that may pass, again. Raises
-        ``InvalidTxnStateError`` without a ``transactional.id``, ``InvalidTransactionTimeoutError``,
-        ``RequestTimedOutError`` after ``max.block.ms``.
+        The coordinator aborts the earlier producer's open transaction. Call this once, before all other calls, and
+        again after a retriable error. Raises ``InvalidTxnStateError`` without a ``transactional.id``,
+        ``InvalidTransactionTimeoutError``, ``RequestTimedOutError`` after ``max.block.ms``.
         """
         transactions = self._needed_transactions()
         with transactions.operation:
@@ -49,14 +49,14 @@ class TransactionCalls:
     def join_commit(
         self, external_epoch: int, *, attempt: str, owner: str = "", retention_ms: int = 0
     ) -> CommitOutcome:
-        """Get ready for a transaction that ``Admin.commit_transactions`` will commit with others of the same attempt.
+        """Prepare a transaction that ``Admin.commit_transactions`` will commit with others of the same attempt.
 
-        Called instead of ``init_transactions`` and before each transaction; ``coordinator.key`` is the external id, and
-        ``transactional.id`` becomes a place under it that the coordinator gives. ``attempt`` names this execution of
-        the external epoch. One that is new aborts what others have open, and fences them. ``owner`` is who alone may
-        use the external id, ``retention_ms`` how long it is remembered when it is not used (0: for ever).
+        Call it instead of ``init_transactions`` and before each transaction. ``coordinator.key`` is the external id;
+        the coordinator assigns a ``transactional.id`` under it. ``attempt`` names this execution of the external
+        epoch. A new attempt aborts the open transactions of other attempts, and fences them. ``owner`` alone may use
+        the external id. ``retention_ms`` is how long an unused external id is kept (0: for ever).
 
-        Where ``was_committed_before`` is true there is nothing to write, and no transaction can begin. Raises
+        If ``was_committed_before`` is true, there is nothing to write, and no transaction can begin. Raises
         ``CommitOwnerError``, ``ProducerFencedError``, ``InvalidTxnStateError`` while a transaction is open.
         """
         transactions = self._needed_transactions()
@@ -66,9 +66,9 @@ class TransactionCalls:
             return transactions.join(external_epoch, attempt, owner, retention_ms)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: what is sent from now on is committed or aborted together.
+        """Begin a transaction: all later sends are committed or aborted together.
 
-        Raises ``InvalidTxnStateError`` when one is open, ``ProducerFencedError``.
+        Raises ``InvalidTxnStateError`` if one is open, ``ProducerFencedError``.
         """
         transactions = self._needed_transactions()
         with transactions.operation:
@@ -79,11 +79,11 @@ class TransactionCalls:
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
-        """Commit a consumer group's offsets with the transaction: those of the next records to read.
+        """Commit a consumer group's offsets, those of the next records to read, with the transaction.
 
-        ``group_metadata`` is ``Consumer.group_metadata()``, by which members that are none any more are fenced, or just
-        the group's id. After an error the transaction can only be aborted. Raises ``CommitFailedError`` when the group
-        has rebalanced, ``InvalidTxnStateError`` outside a transaction.
+        ``group_metadata`` is ``Consumer.group_metadata()``, which fences former members, or just the group's id.
+        After an error the transaction can only be aborted. Raises ``CommitFailedError`` if the group has rebalanced,
+        ``InvalidTxnStateError`` outside a transaction.
         """
         transactions = self._needed_transactions()
         group = ConsumerGroupMetadata(group_id=group_metadata) if isinstance(group_metadata, str) else group_metadata
@@ -91,10 +91,12 @@ class TransactionCalls:
             transactions.send_offsets(offsets_of(offsets), group)
 
     def commit_transaction(self) -> None:
-        """Send what is left and commit; when this returns, readers of committed records will see all of it.
+        """Send the remaining records and commit; after the return, readers of committed records will see the
+        transaction.
 
-        Raises ``AbortableTransactionError`` naming what failed: abort, and begin anew; ``ProducerFencedError``: close;
-        ``RequestTimedOutError`` after ``max.block.ms``: call it again, for it is not known whether it happened.
+        Raises ``AbortableTransactionError`` with the failure: abort, and begin a new transaction. Raises
+        ``ProducerFencedError``: close the producer. Raises ``RequestTimedOutError`` after ``max.block.ms``: the
+        outcome is unknown, so call it again.
         """
         transactions = self._needed_transactions()
         with transactions.operation:
@@ -104,10 +106,10 @@ class TransactionCalls:
             transactions.end(committed=True, timeout_s=deadline - time.monotonic())
 
     def abort_transaction(self) -> None:
-        """Drop what was not sent, and abort: readers of committed records will see none of it.
+        """Drop unsent records, and abort: readers of committed records will see none of the transaction.
 
-        The futures of records that were not sent fail with ``TransactionAbortedError``. Raises
-        ``InvalidTxnStateError`` when none is open, ``ProducerFencedError``, ``RequestTimedOutError``.
+        The futures of unsent records fail with ``TransactionAbortedError``. Raises ``InvalidTxnStateError`` if no
+        transaction is open, ``ProducerFencedError``, ``RequestTimedOutError``.
         """
         transactions = self._needed_transactions()
         with transactions.operation:
@@ -124,7 +126,7 @@ class TransactionCalls:
         transactions.end(committed=False, timeout_s=deadline - time.monotonic())
 
     def _flush_transaction(self, transactions: Transactions, deadline: float) -> None:
-        """Wait for all records of a transaction; raises when it can only be aborted."""
+        """Wait for all records of a transaction; raises if it can only be aborted."""
         self._records.drain_all()
         if not self._sender.wait_until_sent(max(deadline - time.monotonic(), 0)):
             raise RequestTimedOutError(
@@ -136,9 +138,9 @@ class TransactionCalls:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Begin a transaction and commit it, or abort it when the block (or the commit) fails.
+        """Begin a transaction and commit it, or abort it if the block (or the commit) fails.
 
-        Raises what the block, ``begin_transaction`` and ``commit_transaction`` raise.
+        Raises the errors of the block, ``begin_transaction`` and ``commit_transaction``.
         """
         transactions = self._needed_transactions()
         self.begin_transaction()
@@ -154,7 +156,7 @@ class TransactionCalls:
             raise
 
     def _abort_after_failure(self, transactions: Transactions) -> None:
-        """Abort without hiding the error that led here; what cannot be aborted now times out at the broker."""
+        """Abort without hiding the original error; a transaction that cannot be aborted now times out at the broker."""
         if not transactions.state.is_open:
             return
         try:
@@ -163,11 +165,11 @@ class TransactionCalls:
             logger.warning("the transaction of %s could not be aborted: %s", self._config.transactional_id, error)
 
     def prepared_transaction(self) -> PreparedTransaction | None:
-        """Send all of the open transaction and return what ``Admin.commit_transactions`` needs to commit it.
+        """Send all of the open transaction and return the data with which ``Admin.commit_transactions`` commits it.
 
-        ``None`` when nothing was sent: then there is nothing to commit. After that nothing more can be sent, and
-        closing the producer does not abort it; ``transaction.timeout.ms`` still does. Raises
-        ``AbortableTransactionError`` when a part has failed.
+        Returns ``None`` if nothing was sent, because there is nothing to commit. Afterwards no more records can be
+        sent. Closing the producer does not abort the transaction; ``transaction.timeout.ms`` still does. Raises
+        ``AbortableTransactionError`` if a part has failed.
         """
         transactions = self._needed_transactions()
         with transactions.operation:

@@ -1,9 +1,10 @@
-"""The states of a transactional producer, as a pure machine: Kafka's ``TransactionManager`` without its queues.
+"""State machine of a transactional producer (Kafka's ``TransactionManager`` without its queues).
 
-Nothing here calls a broker or knows a clock: each event gives the next value, or raises ``InvalidTxnStateError`` when
-it cannot happen in this state. Invariants: in ``FATAL_ERROR`` nothing is possible any more; a transaction ends only by
-``ended``, and then the epoch is the coordinator's newest (KIP-890: raised at every end, so that no late batch of a
-former transaction is taken for one of the next); a partition's records are sent only after the coordinator knows of it.
+The machine is pure: it calls no broker and has no clock. Each event returns the next state, or raises
+``InvalidTxnStateError`` if it is not allowed in this state. Invariants: ``FATAL_ERROR`` is final. A transaction ends
+only by ``ended``, and the epoch is then the coordinator's newest. The coordinator raises the epoch at every end
+(KIP-890), so that a late batch of a former transaction is never taken for one of the next. A partition's records are
+sent only after the coordinator has added the partition.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from millrace.errors import (
 
 
 class TransactionPhase(StrEnum):
-    """Where a transactional producer stands (Kafka's ``TransactionManager.State``)."""
+    """Phase of a transactional producer (Kafka's ``TransactionManager.State``)."""
 
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
@@ -36,11 +37,11 @@ class TransactionPhase(StrEnum):
 
 
 class CoordinatorView(StrEnum):
-    """Whether the coordinator has anything of the present transaction that must be ended."""
+    """Whether the coordinator holds any part of the current transaction that must be ended."""
 
     NOTHING = "nothing"
     PERHAPS = "perhaps"
-    """A call that adds to the transaction was made, and its answer is not known."""
+    """A call that adds to the transaction was made, and its outcome is unknown."""
     OPEN = "open"
 
 
@@ -56,7 +57,7 @@ _SOURCES: Final[dict[TransactionPhase, frozenset[TransactionPhase]]] = {
         {_Phase.IN_TRANSACTION, _Phase.PREPARED, _Phase.COMMITTING, _Phase.ABORTABLE_ERROR}
     ),
 }
-"""From which phases each one can be reached; ``FATAL_ERROR`` from all."""
+"""Source phases of each phase; ``FATAL_ERROR`` is reachable from all."""
 
 _REMEDIES: Final = {
     _Phase.UNINITIALIZED: "call init_transactions() first",
@@ -71,7 +72,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """A transactional producer at one moment. ``epoch`` -1 is none yet."""
+    """State of a transactional producer. ``epoch`` -1 means none yet."""
 
     transactional_id: str
     phase: TransactionPhase = TransactionPhase.UNINITIALIZED
@@ -84,40 +85,44 @@ class TransactionState:
     # --- the application's events --------------------------------------------------------------------------------
 
     def initializing(self) -> TransactionState:
-        """``init_transactions`` was called."""
+        """Return the state after a call of ``init_transactions``."""
         return self._to(_Phase.INITIALIZING)
 
     def initialized(self, producer_id: int, epoch: int) -> TransactionState:
-        """The coordinator has given an id and an epoch; what was open under the former epoch is aborted."""
+        """Return the state with the coordinator's id and epoch; it has aborted the former epoch's transaction."""
         if self.phase is not _Phase.INITIALIZING:
             raise self._refusal("be initialized")
         return replace(self._to(_Phase.READY), producer_id=producer_id, epoch=epoch)
 
     def joined(self, transactional_id: str, producer_id: int, epoch: int) -> TransactionState:
-        """The coordinator has given a place in what is committed together; what was prepared before is not ours."""
+        """Return the state after ``join_commit`` with the assigned transactional id; an earlier prepared one is
+        dropped.
+        """
         self.check_can_join()
         return TransactionState(
             transactional_id=transactional_id, phase=_Phase.READY, producer_id=producer_id, epoch=epoch
         )
 
     def begun(self) -> TransactionState:
-        """``begin_transaction`` was called."""
+        """Return the state after a call of ``begin_transaction``."""
         return self._to(_Phase.IN_TRANSACTION)
 
     def prepared(self) -> TransactionState:
-        """Everything is sent, and who commits is somebody else."""
+        """Return the state after everything is sent and another process commits."""
         return self._to(_Phase.PREPARED)
 
     def committing(self) -> TransactionState:
-        """``commit_transaction`` was called; raises ``AbortableTransactionError`` when it can only be aborted."""
+        """Return the state after ``commit_transaction``; raises ``AbortableTransactionError`` if only an abort is
+        possible.
+        """
         return self._to(_Phase.COMMITTING)
 
     def aborting(self) -> TransactionState:
-        """``abort_transaction`` was called."""
+        """Return the state after a call of ``abort_transaction``."""
         return self._to(_Phase.ABORTING)
 
     def ended(self, producer_id: int, epoch: int) -> TransactionState:
-        """The coordinator has committed or aborted the transaction; the next one has this id and epoch."""
+        """Return the state after the end of the transaction, with id and epoch of the next one."""
         if self.phase not in (_Phase.COMMITTING, _Phase.ABORTING):
             raise self._refusal("end")
         return replace(
@@ -132,26 +137,27 @@ class TransactionState:
     # --- what happens to the transaction ---------------------------------------------------------------------------
 
     def adding(self) -> TransactionState:
-        """A call that adds partitions or offsets to the transaction is about to be made."""
+        """Return the state before a call that adds partitions or offsets to the transaction."""
         if self.coordinator is CoordinatorView.OPEN:
             return self
         return replace(self, coordinator=CoordinatorView.PERHAPS)
 
     def added_to(self, partitions: frozenset[TopicPartition]) -> TransactionState:
-        """The coordinator knows of partitions, or of a group's offsets (then of no partition of ours)."""
+        """Return the state after the coordinator added partitions, or a group's offsets (then without partitions)."""
         return replace(self, added=self.added | partitions, coordinator=CoordinatorView.OPEN)
 
     def failed(self, error: MillraceError) -> TransactionState:
-        """Something of the transaction is lost: it can only be aborted. The first error stays.
+        """Return the state after a failure in the transaction, which can then only be aborted. The first error is
+        kept.
 
-        Where no transaction can be spoiled (it is being aborted already, or none is open) nothing changes.
+        The state does not change if no transaction is open, or if it is already being aborted.
         """
         if self.phase not in _SOURCES[_Phase.ABORTABLE_ERROR] or self.phase is _Phase.ABORTABLE_ERROR:
             return self
         return replace(self, phase=_Phase.ABORTABLE_ERROR, error=error)
 
     def broken(self, error: MillraceError) -> TransactionState:
-        """The producer can do nothing any more: it is fenced, say. The first fatal error stays."""
+        """Return the state after a fatal error, such as fencing. The first fatal error is kept."""
         if self.phase is _Phase.FATAL_ERROR:
             return self
         return replace(self, phase=_Phase.FATAL_ERROR, error=error)
@@ -159,7 +165,7 @@ class TransactionState:
     # --- questions -------------------------------------------------------------------------------------------------
 
     def check_can_send(self) -> None:
-        """Raise what sending a record must fail with now, if anything."""
+        """Raise the error, if any, with which a send must fail now."""
         if self.phase is not _Phase.IN_TRANSACTION:
             raise self._refusal("send")
 

@@ -1,7 +1,7 @@
-"""The state of a transactional producer in motion: calls to the coordinator, repeated while that may help.
+"""Driver of the transaction state machine, with retried coordinator calls.
 
-The application's calls (init, begin, commit, abort, offsets) come one at a time, whatever threads they come from; the
-sender asks in between whether it may send, and reports what failed. No lock is held while a call is under way.
+The application's calls (init, begin, commit, abort, offsets) are serialized, whatever threads they come from. Between
+them the sender asks whether it may send, and reports failures. No lock is held during a call to the broker.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 _CONCURRENT_WAIT_S: Final = 0.02
-"""The transaction before is ended within milliseconds: Kafka, too, waits less for that than ``retry.backoff.ms``."""
+"""Retry interval while the previous transaction ends; like Kafka's, it is shorter than ``retry.backoff.ms``."""
 _FATAL: Final = (
     AuthorizationError,
     InvalidProducerIdMappingError,
@@ -62,14 +62,14 @@ _FATAL: Final = (
     UnsupportedVersionError,
     UsageError,
 )
-"""What a coordinator says after which a producer is of no more use."""
+"""Errors of a coordinator after which a producer is unusable."""
 _LEFT_GROUP: Final = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberError)
 
 
 class Transactions:
-    """The transactions of one producer. Thread safe.
+    """Transactions of one producer. Thread safe.
 
-    ``on_leaving`` is called when records can no longer be sent: a transaction is being ended, or has failed.
+    ``on_leaving`` is called when records can no longer be sent, because a transaction is being ended or has failed.
     """
 
     def __init__(self, config: ProducerConfig, connections: Connections, on_leaving: Callable[[], None]) -> None:
@@ -80,16 +80,16 @@ class Transactions:
         self._state = TransactionState(transactional_id=config.transactional_id)
         self._on_leaving = on_leaving
         self.operation: Final = threading.RLock()
-        """Held for as long as one of the application's calls lasts."""
+        """Lock held during each of the application's calls."""
 
     @property
     def state(self) -> TransactionState:
-        """Where the producer stands now."""
+        """Current state of the producer."""
         return self._state
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Producer id and epoch that batches are stamped with now."""
+        """Producer id and epoch of new batches."""
         state = self._state
         return state.producer_id, state.epoch
 
@@ -99,17 +99,17 @@ class Transactions:
 
     @property
     def max_block_s(self) -> float:
-        """How long the application's calls may take."""
+        """Time limit of the application's calls."""
         return self._config.max_block_ms / 1000
 
     def check_can_send(self) -> None:
-        """Raise what a record that is sent now must fail with, if anything."""
+        """Raise the error, if any, with which a send must fail now."""
         self._state.check_can_send()
 
     # --- the application's calls -----------------------------------------------------------------------------------
 
     def initialize(self) -> None:
-        """Get id and epoch; whoever had the same transactional id is fenced, and what it left open is aborted."""
+        """Get id and epoch; an earlier producer of the transactional id is fenced and its open transaction aborted."""
         self._change(TransactionState.initializing)
         request = pb.InitProducerIdRequest(
             transactional_id=self._id,
@@ -122,7 +122,7 @@ class Transactions:
         self._change(lambda state: state.initialized(answer.producer_id, answer.producer_epoch))
 
     def join(self, external_epoch: int, attempt: str, owner: str, retention_ms: int) -> CommitOutcome:
-        """Get a place, with id and epoch, in what is committed together; whatever was before is over."""
+        """Get a transactional id, producer id and epoch for a joint commit; the former state is discarded."""
         self._state.check_can_join()
         request = pb.JoinCommitRequest(
             external_id=self._config.coordinator_key,
@@ -141,21 +141,21 @@ class Transactions:
         )
 
     def begin(self) -> None:
-        """Records that are sent from now on belong to a new transaction."""
+        """Begin a transaction for the records that are sent from now on."""
         self._change(TransactionState.begun)
 
     def begin_commit(self) -> None:
-        """Take no more records; raises ``AbortableTransactionError``."""
+        """Refuse further records; raises ``AbortableTransactionError``."""
         self._change(TransactionState.committing)
 
     def begin_abort(self) -> None:
-        """Take no more records, and have those that wait dropped."""
+        """Refuse further records, and drop the waiting ones."""
         self._change(TransactionState.aborting)
 
     def end(self, *, committed: bool, timeout_s: float) -> None:
-        """Tell the coordinator the end, once nothing is under way any more, and take the next epoch from it.
+        """End the transaction at the coordinator, after all sends are complete, and take the next epoch from it.
 
-        Raises ``AbortableTransactionError`` when a part of a transaction that was to be committed has failed.
+        Raises ``AbortableTransactionError`` if a part of a transaction that was to be committed has failed.
         """
         state = self._state
         if committed and state.coordinator is CoordinatorView.PERHAPS:
@@ -182,22 +182,22 @@ class Transactions:
             except InvalidTxnStateError:
                 if not is_unsure:
                     raise
-                # The call that may have opened the transaction did not: there is nothing to abort.
+                # The call that might have opened the transaction failed, so there is nothing to abort.
         self._change(lambda state: state.ended(producer_id, epoch))
 
     def begin_prepare(self) -> None:
-        """Take no more records, for the end is left to ``Admin.commit_transactions``."""
+        """Refuse further records, because ``Admin.commit_transactions`` ends the transaction."""
         self._change(TransactionState.prepared)
 
     def prepared(self) -> PreparedTransaction | None:
-        """What there is to be committed, once everything is sent; ``None`` when that is nothing."""
+        """Return the transaction to commit, after everything is sent; ``None`` if it is empty."""
         state = self._state
         if not state.must_be_ended:
             return None
         return PreparedTransaction(transactional_id=self._id, producer_id=state.producer_id, producer_epoch=state.epoch)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
-        """Have the offsets of a group committed with the transaction; a failure makes the transaction abortable."""
+        """Commit a group's offsets with the transaction; a failure makes the transaction abortable."""
         if not group.group_id:
             raise InvalidGroupIdError("the offsets belong to a group: give its id")
         self.check_can_send()
@@ -252,11 +252,11 @@ class Transactions:
     # --- the sender's questions and reports ------------------------------------------------------------------------
 
     def sending_error(self) -> MillraceError | None:
-        """What batches that wait to be sent must fail with, if anything."""
+        """Return the error, if any, with which waiting batches must fail."""
         return self._state.sending_error()
 
     def check_can_drain(self) -> None:
-        """Raise what records that become a batch now must fail with: those that missed their transaction's end, say."""
+        """Raise the error with which new batches must fail, for example after the end of their transaction."""
         state = self._state
         if (error := state.sending_error()) is not None:
             raise error
@@ -264,10 +264,10 @@ class Transactions:
             state.check_can_send()
 
     def add_partitions(self, partitions: Iterable[TopicPartition], timeout_ms: int) -> None:
-        """See to it that the coordinator knows of partitions before anything is sent to them.
+        """Add partitions to the transaction at the coordinator before anything is sent to them.
 
-        Makes one call, or none; a retriable error is raised like any other. One that no repetition cures makes the
-        transaction abortable, or breaks the producer.
+        Makes one call, or none; a retriable error is raised like any other. A permanent error makes the transaction
+        abortable, or the producer unusable.
         """
         missing = self._state.missing(frozenset(partitions))
         if not missing:
@@ -296,14 +296,14 @@ class Transactions:
         self._change(lambda state: state.added_to(missing))
 
     def batch_failed(self, error: MillraceError) -> None:
-        """A batch of the transaction is lost."""
+        """Record that a batch of the transaction is lost."""
         if isinstance(error, (ProducerFencedError, InvalidProducerIdMappingError, AuthorizationError)):
             self._break(error)
         elif not isinstance(error, ClientClosedError):
             self.part_failed(error)
 
     def part_failed(self, error: MillraceError) -> None:
-        """The transaction can only be aborted."""
+        """Record that the transaction can only be aborted."""
         self._change(lambda state: state.failed(error))
 
     # --- calls -------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Transactions:
         self._change(lambda state: state.broken(error))
 
     def _note(self, error: MillraceError) -> MillraceError:
-        """Take in an error that no repetition cures, and return it as the application shall see it."""
+        """Apply a permanent error to the state, and return the error for the application."""
         if isinstance(error, InvalidProducerEpochError):
             error = ProducerFencedError(error.message)
         if isinstance(error, _FATAL):
@@ -340,9 +340,9 @@ class Transactions:
         check: Callable[[Answer], None] = lambda answer: None,
         spared: type[MillraceError] | tuple[()] = (),
     ) -> Answer:
-        """Call the coordinator until it answers; errors that time cures are waited for.
+        """Call the coordinator until it answers, with retries of retriable errors.
 
-        An error that it does not cure is taken in, but for those that are ``spared``.
+        A permanent error is applied to the state, unless it is one of ``spared``.
         """
         asked = coordinator or self._coordinator
         deadline = time.monotonic() + timeout_s
@@ -374,7 +374,7 @@ class Transactions:
 def offsets_of(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets to commit, as a caller may give them; raises ``UsageError`` for negative ones."""
+    """Return offsets to commit from a caller's arguments; raises ``UsageError`` for negative ones."""
     found = {}
     for partition, given in offsets.items():
         committed = OffsetAndMetadata(offset=given) if isinstance(given, int) else given

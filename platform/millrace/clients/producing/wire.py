@@ -1,7 +1,7 @@
-"""Produce requests as bytes on the wire, put together with one copy of the records.
+"""Encoder of produce requests that copies the records once.
 
 protobuf would copy each batch twice, into the message and out of it. The fields are those of ``millrace.proto``'s
-``ProduceRequest``; a test holds this writer against the generated class.
+``ProduceRequest``; a test compares this writer with the generated class.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _RECORDS: Final = 2 << 3 | 2
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_POSITION: Final = 43
 _ATTRIBUTES_POSITION: Final = 22
-"""Of the lower byte, whose bit 4 marks a batch of a transaction."""
+"""Position of the lower attribute byte, whose bit 4 marks a batch of a transaction."""
 _TRANSACTIONAL_BIT: Final = 0x10
 _CRC_POSITION: Final = 17
 _CHECKED_FROM: Final = 21
 
 
 class ProducerStamp(NamedTuple):
-    """Which producer a batch is from, and which of its records to the partition is the batch's first."""
+    """Producer id, epoch and base sequence of a batch."""
 
     producer_id: int
     producer_epoch: int
@@ -43,7 +43,7 @@ class ProducerStamp(NamedTuple):
 
 
 def stamped_parts(batch: bytes, stamp: ProducerStamp | None) -> list[Any]:
-    """A batch in pieces that, joined, carry the stamp and a right checksum; its body is not copied."""
+    """Return a batch as pieces that, joined, carry the stamp and a valid checksum; its body is not copied."""
     if stamp is None:
         return [batch]
     header = bytearray(batch[:HEADER_BYTES])
@@ -63,7 +63,7 @@ def encode_produce_request(
     transactional_id: str = "",
     coordinator_key: str = "",
 ) -> bytes:
-    """Write a request from topics with partitions, each with the pieces of its records."""
+    """Encode a request from topics with partitions, each with the pieces of its records."""
     parts: list[Any] = [
         _text_field(_TRANSACTIONAL_ID, transactional_id),
         _varint_field(_ACKS, acks << 1 ^ acks >> 31),
@@ -87,13 +87,13 @@ def encode_produce_request(
 
 
 def _text_field(tag: int, text: str) -> bytes:
-    """A text; an empty one is left out."""
+    """Encode a string field; an empty string is omitted."""
     encoded = text.encode()
     return _varint_field(tag, len(encoded)) + encoded if encoded else b""
 
 
 def _varint_field(tag: int, value: int) -> bytes:
-    """A tag (below 128) and an unsigned varint: a number, or the length of what follows."""
+    """Encode a tag (below 128) and an unsigned varint: a number, or the length of the following bytes."""
     if 0 <= value <= 0x7F:
         return bytes((tag, value))
     encoded = bytearray((tag,))
