@@ -1,22 +1,24 @@
-"""The controller: one broker that decides who has and who leads which partition (docs/design/0032).
+"""The controller, Kafka's ``KafkaController`` (docs/design/0032).
+
+One broker of a cluster is the controller. It assigns partitions to brokers and elects their leaders.
 
 Pure:
 
-* ``controller``                 events to handlers; failover
-* ``effects``                    what handlers want of ZooKeeper and of brokers, as data
+* ``controller``                 events and their handlers; failover
+* ``effects``                    ZooKeeper operations and broker requests of the handlers, as data
 * ``requests``                   LeaderAndIsr, UpdateMetadata, StopReplica, merged per broker
-* ``context``, ``model``         what the controller believes
+* ``context``, ``model``         the controller's state of the cluster
 * ``partition_states``, ``replica_states``, ``elections``
 * ``deletion``, ``reassignment``, ``isr_changes``, ``balancing``
-* ``statistics``                 the numbers
+* ``statistics``                 metrics of the cluster
 
-At the edge:
+With input and output:
 
-* ``event_loop``      runs the controller of a broker: events one after the other, their effects carried out
+* ``event_loop``      runs the controller of a broker: one event after the other, and the effects of each
 * ``store``           the controller's nodes in ZooKeeper
-* ``request_queues``  requests to brokers, each told in order
-* ``tool_requests``   what tools ask for, by nodes
-* ``event_times``     how long events take
+* ``request_queues``  queues of requests to brokers, each in order
+* ``tool_requests``   requests that tools write into ZooKeeper nodes
+* ``event_times``     durations of events
 """
 
 from millrace_broker.controller.controller import Controller

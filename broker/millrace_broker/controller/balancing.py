@@ -1,4 +1,4 @@
-"""Which partitions are to be given back to their preferred leaders. Pure.
+"""The automatic rebalance of leaders to their preferred replicas. Pure.
 
 Source: Kafka's ``KafkaController.checkAndTriggerAutoLeaderRebalance``.
 """
@@ -13,10 +13,10 @@ from millrace_broker.decisions import TopicPartition
 
 
 def to_be_balanced(context: ControllerContext, imbalance_percentage: int) -> list[TopicPartition]:
-    """Partitions of brokers that do not lead more than this share of those that prefer them, and may lead them now.
+    """Return the partitions whose preferred leaders should and may lead them now.
 
-    None while partitions are being reassigned, and none of topics to be deleted
-    (``leader.imbalance.per.broker.percentage``).
+    A broker's partitions count only if other brokers lead more than ``leader.imbalance.per.broker.percentage`` of the
+    partitions that prefer it. Returns no partitions during reassignments, and none of topics to be deleted.
     """
     if context.reassigning:
         return []

@@ -1,7 +1,9 @@
-"""What the controller believes of the cluster. It is made from ZooKeeper alone, and changed after what it follows from.
+"""The controller's state of the cluster, Kafka's ``ControllerContext``.
 
-Invariants: every replica of an assignment has a state, every partition too; a topic that is ineligible for deletion or
-whose deletion has begun is one that is to be deleted.
+It is loaded only from ZooKeeper, and updated after the write that it reflects succeeds.
+
+Invariants: every replica of an assignment has a state, and every partition too. A topic whose deletion is ineligible or
+has begun is marked for deletion.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from millrace_broker.decisions import Leadership, ReplicaAssignment, TopicPartit
 
 @dataclass(slots=True)
 class ElectionCounts:
-    """How many leaders a broker has elected as the controller; of these, those that were not in sync."""
+    """The number of leader elections by this broker as the controller, and of unclean ones among them."""
 
     held: int = 0
     unclean: int = 0
 
 
 class ControllerContext:
-    """The cluster as one controller knows it, in its controller epoch. ``elections`` are counted beyond that."""
+    """The cluster as one controller knows it, in its controller epoch.
+
+    ``elections`` count across controller epochs.
+    """
 
     def __init__(self, broker_id: int, elections: ElectionCounts | None = None) -> None:
         self.broker_id = broker_id
@@ -44,34 +49,35 @@ class ControllerContext:
 
     @property
     def live(self) -> set[int]:
-        """Brokers that may be given something: alive, and not about to go."""
+        """Brokers that may get partitions: alive, and not shutting down."""
         return set(self.brokers) - self.shutting_down
 
     @property
     def topics(self) -> set[str]:
-        """All topics, those to be deleted too."""
+        """All topics, including those marked for deletion."""
         return {each.topic for each in self.assignments}
 
     def is_to_be_deleted(self, topic: str) -> bool:
-        """Whether the topic is to be deleted."""
+        """Return whether the topic is marked for deletion."""
         return topic in self.to_be_deleted
 
     def is_to_be_led(self, partition: TopicPartition) -> bool:
-        """Whether a partition needs a leader. Of a topic to be deleted it does while it is being reassigned.
+        """Return whether a partition needs a leader.
 
-        For the deletion waits for that, and without a leader it would wait for ever (in Kafka with ZooKeeper it may).
+        A partition of a topic marked for deletion needs one while it is being reassigned. The deletion waits for the
+        reassignment, which would never end without a leader (in Kafka with ZooKeeper that may happen).
         """
         return partition in self.assignments and (
             not self.is_to_be_deleted(partition.topic) or partition in self.reassigning
         )
 
     def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """All partitions of topics, in order."""
+        """Return all partitions of topics, in order."""
         wanted = set(topics)
         return sorted(each for each in self.assignments if each.topic in wanted)
 
     def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionReplica]:
-        """All replicas of partitions."""
+        """Return all replicas of partitions."""
         return [
             PartitionReplica(each, broker)
             for each in partitions
@@ -80,42 +86,42 @@ class ControllerContext:
         ]
 
     def replicas_on(self, brokers: Iterable[int]) -> list[PartitionReplica]:
-        """All replicas that brokers have."""
+        """Return all replicas on brokers."""
         wanted = set(brokers)
         return [each for each in self.replicas_of(sorted(self.assignments)) if each.broker_id in wanted]
 
     def online(self, partition: TopicPartition, *, with_shutting_down: bool = False) -> set[int]:
-        """Brokers that are alive and whose disk has not failed under this partition."""
+        """Return the live brokers whose disk has not failed for this partition."""
         there = set(self.brokers) if with_shutting_down else self.live
         return {each for each in there if PartitionReplica(partition, each) not in self.failed}
 
     def online_replicas(
         self, partition: TopicPartition, replicas: Iterable[int], *, with_shutting_down: bool = False
     ) -> tuple[int, ...]:
-        """Those of ``replicas`` that are online, in their order."""
+        """Return those of ``replicas`` that are online, in their order."""
         there = self.online(partition, with_shutting_down=with_shutting_down)
         return tuple(each for each in replicas if each in there)
 
     def partition_state(self, partition: TopicPartition) -> PartitionState:
-        """Where a partition stands."""
+        """Return the state of a partition."""
         return self.partition_states.get(partition, PartitionState.NON_EXISTENT)
 
     def replica_state(self, replica: PartitionReplica) -> ReplicaState:
-        """Where a replica stands."""
+        """Return the state of a replica."""
         return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
 
     def replicas_in(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
-        """The replicas of a topic that are in a state."""
+        """Return the replicas of a topic that are in a state."""
         return [each for each in self.replicas_of(self.partitions_of([topic])) if self.replica_state(each) is state]
 
     def without_online_leader(self) -> Iterator[TopicPartition]:
-        """Partitions that have been led and are to be, and whose leader is not there."""
+        """Return the partitions that need a leader and whose last leader is not online."""
         for partition in sorted(self.leadership):
             if self.leadership[partition].leader not in self.online(partition) and self.is_to_be_led(partition):
                 yield partition
 
     def forget_topic(self, topic: str) -> None:
-        """Drop all that is known of a topic."""
+        """Remove a topic from the context."""
         for partition in self.partitions_of([topic]):
             for replica in self.replicas_of([partition]):
                 self.replica_states.pop(replica, None)

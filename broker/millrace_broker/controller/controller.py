@@ -1,6 +1,7 @@
-"""The controller: events come in one at a time, and each is handled to its end by the steps that it yields.
+"""The controller's events and their handlers, Kafka's ``KafkaController``.
 
-``ControllerMovedError`` thrown into a handler ends it; the controller is then none until ``elected`` says so again.
+Events arrive one at a time. Each handler runs to its end by the steps that it yields. ``ControllerMovedError`` thrown
+into a handler ends it. The broker then is not the controller until it wins an election again.
 
 Source: Kafka's ``KafkaController`` (3.9, with ZooKeeper).
 """
@@ -48,7 +49,7 @@ from millrace_broker.decisions import NO_LEADER, IsrChange, StopReplicaRequest, 
 
 
 class Controller:
-    """What a broker does as the controller, and that it is one. Each method is an event; run its steps to the end."""
+    """The controller of one broker. Each method is an event; run its steps to the end."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -57,17 +58,17 @@ class Controller:
         self.is_active = False
 
     def resign(self) -> None:
-        """Another one is the controller, or the session with ZooKeeper is over: forget everything."""
+        """Forget everything, because another broker is the controller or the session with ZooKeeper is over."""
         self.context = ControllerContext(self.broker_id, self._elections)
         self.is_active = False
 
     def check_active(self) -> None:
-        """Raise ``NotControllerError`` unless this is the controller."""
+        """Raise ``NotControllerError`` unless this broker is the controller."""
         if not self.is_active:
             raise NotControllerError(f"broker {self.broker_id} is not the controller: ask the one that metadata names")
 
     def elect(self) -> Steps[bool]:
-        """There is no controller: try to be it. Returns whether this broker is; then it knows all there is to know."""
+        """Try to become the controller. Returns whether this broker is; it has then loaded the whole cluster state."""
         self.resign()
         epoch = yield BecomeController()
         if epoch is None:
@@ -82,7 +83,7 @@ class Controller:
         return True
 
     def brokers_changed(self) -> Steps[None]:
-        """Brokers have come, gone, or come back so fast that it shows only in their epochs."""
+        """Handle brokers that came or went, or came back so fast that only their epochs show it."""
         if not self.is_active:
             return
         context = self.context
@@ -99,7 +100,7 @@ class Controller:
             for broker_id in gone:
                 del context.brokers[broker_id]
                 context.shutting_down.discard(broker_id)
-            context.failed -= set(replicas)  # a broker that comes back tells of its disks anew
+            context.failed -= set(replicas)  # a broker that comes back reports its failed disks again
             yield from self._replicas_gone(replicas)
         if come:
             context.brokers.update({each: registered[each] for each in come})
@@ -107,7 +108,7 @@ class Controller:
         context.brokers.update(registered)
 
     def topics_changed(self) -> Steps[None]:
-        """Topics or partitions have been created, or topics removed by hand."""
+        """Handle created topics and partitions, and topics that were removed by hand."""
         if not self.is_active:
             return
         context = self.context
@@ -123,7 +124,7 @@ class Controller:
             yield from self._create(allowed)
 
     def deletions_changed(self) -> Steps[None]:
-        """Topics have been marked to be deleted."""
+        """Handle topics that were marked for deletion."""
         if not self.is_active:
             return
         context = self.context
@@ -139,10 +140,11 @@ class Controller:
     def replicas_deleted(
         self, broker_id: int, request: StopReplicaRequest, refused: Collection[TopicPartition] = ()
     ) -> Steps[None]:
-        """A broker has answered ``request``: what it was to delete it has deleted, but for those it ``refused``.
+        """Handle a broker's answer to ``request``: it deleted all marked replicas except the ``refused`` ones.
 
-        An answer to an older controller's request, or of an earlier life of the broker, counts for nothing: what was
-        sent since may have given it the replica back.
+        Ignore an answer to the request of an older controller, or from an earlier broker epoch. A later request may
+        have
+        assigned the replica to the broker again.
         """
         broker = self.context.brokers.get(broker_id)
         is_current = broker is not None and request.broker_epoch == broker.epoch
@@ -157,21 +159,21 @@ class Controller:
         yield from replicas_deleted(self.context, [each for each in deleted if each.partition not in refused])
 
     def unclean_allowed(self) -> Steps[None]:
-        """A topic may be led by replicas that are not in sync from now on: some of its partitions may wait for that."""
+        """Elect unclean leaders for waiting partitions, because a topic now allows replicas that are not in sync."""
         if self.is_active:
             yield from bring_online(self.context)
 
     def disks_failed(self, brokers: Iterable[int]) -> Steps[None]:
-        """Disks of brokers have failed: tell them anew what they have, and they answer of which they cannot.
+        """Send brokers with failed disks their replicas again; their answers name the replicas that have failed.
 
-        As in Kafka, a broker only says that a disk has failed, by a node in ZooKeeper.
+        As in Kafka, a broker reports only that a disk has failed, by a node in ZooKeeper.
         """
         if self.is_active:
             there = set(brokers) & set(self.context.brokers)
             yield from change_replicas(self.context, self.context.replicas_on(there), ReplicaState.ONLINE)
 
     def replicas_failed(self, broker_id: int, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """A disk of a broker has failed: it cannot take over what a LeaderAndIsr says of these partitions."""
+        """Handle a failed disk: a broker could not apply a LeaderAndIsr for these partitions."""
         if not self.is_active:
             return
         replicas = {PartitionReplica(each, broker_id) for each in partitions if each in self.context.assignments}
@@ -183,23 +185,25 @@ class Controller:
     def alter_isrs(
         self, broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
     ) -> Steps[IsrAnswers]:
-        """A leader asks for other replicas to be in sync. Raises ``StaleBrokerEpochError``, ``NotControllerError``."""
+        """Handle an AlterPartition of a leader. Raises ``StaleBrokerEpochError``, ``NotControllerError``."""
         self.check_active()
         return (yield from alter_isrs(self.context, broker_id, broker_epoch, changes))
 
     def reassign(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> Steps[dict[TopicPartition, MillraceError | None]]:
-        """Move partitions to other brokers; None cancels. Returns why not, of each. Raises ``NotControllerError``."""
+        """Reassign partitions to other brokers; None cancels. Returns an error or None for each.
+
+        Raises ``NotControllerError``.
+        """
         self.check_active()
         return (yield from reassign(self.context, dict(targets)))
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition], occasion: Occasion
     ) -> Steps[dict[TopicPartition, MillraceError | None]]:
-        """Elect preferred leaders, or unclean ones where there is none. Returns why not, of each.
-
-        Raises ``NotControllerError``.
+        """Elect preferred leaders, or unclean ones where there is no leader. Returns an error or None for each
+        partition.
         """
         self.check_active()
         answers: dict[TopicPartition, MillraceError | None] = {}
@@ -212,15 +216,14 @@ class Controller:
         return answers | failures
 
     def balance_leaders(self, imbalance_percentage: int) -> Steps[None]:
-        """It is time to look whether brokers lead too few of the partitions that prefer them."""
+        """Elect preferred leaders for brokers that lead too few of the partitions that prefer them."""
         partitions = to_be_balanced(self.context, imbalance_percentage)
         if partitions:
             yield from change_partitions(self.context, partitions, PartitionState.ONLINE, Occasion.PREFERRED)
 
     def shut_down(self, broker_id: int, broker_epoch: int) -> Steps[list[TopicPartition]]:
-        """A broker is about to stop: others lead what it led. Returns the partitions for which none could be found.
-
-        Raises ``StaleBrokerEpochError``, ``NotControllerError``.
+        """Move the leaders from a broker that is about to stop. Returns the partitions without another possible
+        leader.
         """
         self.check_active()
         context = self.context
@@ -257,7 +260,8 @@ class Controller:
         online = [each for each in self._all_replicas() if each.broker_id in context.live]
         offline = [each for each in self._all_replicas() if each.broker_id not in context.live]
         context.replica_states = dict.fromkeys(online, ReplicaState.ONLINE)
-        # Of a topic to be deleted it may be that such a replica was deleted, or not: ask again when its broker is back.
+        # A deleted topic's replica on a dead broker may or may not be deleted. The controller asks again when the
+        # broker is back.
         context.replica_states.update(dict.fromkeys(offline, ReplicaState.DELETION_INELIGIBLE))
         context.partition_states = {each: self._state_found(each) for each in context.assignments}
         yield from change_replicas(context, online, ReplicaState.ONLINE)

@@ -1,8 +1,9 @@
-"""Topics are deleted: all replicas stopped, then their files deleted, then the topic forgotten.
+"""The deletion of topics, Kafka's ``TopicDeletionManager``.
 
-A topic is *ineligible* while a broker with one of its replicas is away or has refused, or while it is being reassigned.
-Deletion can be taken up anywhere: what a failover forgets is done once more, and a broker that has no such replica any
-more says that it is deleted.
+The controller stops all replicas, then deletes their files, then removes the topic's nodes. A topic is *ineligible*
+while a broker with one of its replicas is away or has refused, or while it is being reassigned. Deletion can resume at
+any step. A new controller repeats the steps that it does not know of. A broker without the replica answers that it is
+deleted.
 
 Source: Kafka's ``TopicDeletionManager``.
 """
@@ -26,12 +27,12 @@ def delete_topics(context: ControllerContext, topics: Iterable[str]) -> Steps[No
 
 
 def make_ineligible(context: ControllerContext, topics: Iterable[str]) -> None:
-    """Keep topics from being deleted for now, where they are to be."""
+    """Suspend the deletion of those topics that are marked for deletion."""
     context.ineligible_for_deletion |= set(topics) & context.to_be_deleted
 
 
 def make_eligible(context: ControllerContext, topics: Iterable[str]) -> Steps[None]:
-    """What kept topics from being deleted may be over."""
+    """Resume the deletion of topics, because the reason for its suspension may be over."""
     again = set(topics) & context.to_be_deleted
     if again:
         context.ineligible_for_deletion -= again
@@ -39,14 +40,14 @@ def make_eligible(context: ControllerContext, topics: Iterable[str]) -> Steps[No
 
 
 def replicas_deleted(context: ControllerContext, replicas: Iterable[PartitionReplica]) -> Steps[None]:
-    """A broker has deleted replicas."""
+    """Handle replicas that a broker has deleted."""
     ours = [each for each in replicas if context.is_to_be_deleted(each.partition.topic)]
     yield from change_replicas(context, ours, ReplicaState.DELETION_SUCCESSFUL)
     yield from resume_deletions(context)
 
 
 def replicas_not_deleted(context: ControllerContext, replicas: Iterable[PartitionReplica]) -> Steps[None]:
-    """A broker has refused to delete replicas, or is away."""
+    """Handle replicas that a broker has refused to delete, or whose broker is away."""
     ours = [each for each in replicas if context.is_to_be_deleted(each.partition.topic)]
     if ours:
         yield from change_replicas(context, ours, ReplicaState.DELETION_INELIGIBLE)
@@ -55,7 +56,7 @@ def replicas_not_deleted(context: ControllerContext, replicas: Iterable[Partitio
 
 
 def resume_deletions(context: ControllerContext) -> Steps[None]:
-    """Go on with every topic that is to be deleted, as far as can be."""
+    """Continue the deletion of every topic marked for deletion, as far as possible."""
     eligible = []
     for topic in sorted(context.to_be_deleted):
         replicas = context.replicas_of(context.partitions_of([topic]))

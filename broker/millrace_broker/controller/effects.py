@@ -1,22 +1,23 @@
-"""What the controller wants of ZooKeeper and of brokers, as data: a handler yields these and is sent the results.
+"""The controller's effects on ZooKeeper and brokers, as data.
 
-Every write is one multi with a check of ``/controller_epoch``'s version: when another controller has been elected, the
-one who carries effects out throws ``ControllerMovedError`` into the handler, which ends there.
+A handler yields effects and is sent their results. Every write is one multi with a check of ``/controller_epoch``'s
+version. If another controller has been elected, the runner throws ``ControllerMovedError`` into the handler, which
+ends.
 
 | effect | nodes | result |
 |---|---|---|
-| ``BecomeController`` | ``/controller``, ``/controller_epoch`` | the controller epoch, or None: another one is |
+| ``BecomeController`` | ``/controller``, ``/controller_epoch`` | the controller epoch; None if another broker won |
 | ``ReadBrokers`` | ``/brokers/ids/*`` | id to ``LiveBroker`` |
 | ``ReadTopics`` | ``/brokers/topics/*`` | ``TopicsFound`` |
 | ``ReadLeadership`` | ``/brokers/topics/T/partitions/P/state`` | partition to ``Leadership``, of those that have one |
-| ``CreateLeadership`` | the same | partition to its version; those that exist already are missing |
-| ``WriteLeadership`` | the same, at version ``partition_epoch`` | partition to its new version; conflicts are missing |
+| ``CreateLeadership`` | the same | partition to its version, without those that existed already |
+| ``WriteLeadership`` | the same, at version ``partition_epoch`` | partition to its new version, without conflicts |
 | ``WriteAssignment`` | ``/brokers/topics/T`` | None |
 | ``ReadDeletions`` | ``/admin/delete_topics/*`` | set of topics |
 | ``DropDeletions`` | the same | None |
 | ``ForgetTopic`` | ``/brokers/topics/T``, ``/config/topics/T``, ``/admin/delete_topics/T`` | None |
 | ``ReadUncleanTopics`` | ``/config/topics/T``, ``/config/brokers`` | those with ``unclean.leader.election.enable`` |
-| ``SendRequests`` | | None; what brokers answer comes as an event |
+| ``SendRequests`` | | None; the brokers' answers come as events |
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from millrace_broker.decisions import BrokerRequest, Leadership, ReplicaAssignme
 
 
 class ControllerMovedError(NotControllerError):
-    """Another controller has been elected: nothing was written."""
+    """A refused write: another controller has been elected, and nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class BecomeController:
-    """Register as the controller and raise the controller epoch, in one."""
+    """The atomic registration as the controller, with a raised controller epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBrokers:
-    """Read who is alive, and go on watching."""
+    """A read of the live brokers, with a watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +55,33 @@ class TopicsFound:
 
 @dataclass(frozen=True, slots=True)
 class ReadTopics:
-    """Read the assignments of all topics, and go on watching them."""
+    """A read of the assignments of all topics, with watches."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLeadership:
-    """Read who leads these partitions."""
+    """A read of the leadership of partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CreateLeadership:
-    """Write who leads partitions for the first time."""
+    """The first write of the leadership of partitions."""
 
     leadership: Mapping[TopicPartition, Leadership]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLeadership:
-    """Write who leads partitions, of each if its version is still the ``partition_epoch``."""
+    """A write of the leadership of partitions, each only if its version still is the ``partition_epoch``."""
 
     leadership: Mapping[TopicPartition, Leadership]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteAssignment:
-    """Write the assignment of all partitions of a topic."""
+    """A write of the assignment of all partitions of a topic."""
 
     topic: str
     topic_id: uuid.UUID
@@ -89,33 +90,33 @@ class WriteAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ReadDeletions:
-    """Read which topics are to be deleted, and go on watching."""
+    """A read of the topics marked for deletion, with a watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropDeletions:
-    """Forget that topics are to be deleted."""
+    """The removal of the deletion marks of topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopic:
-    """Remove all nodes of a topic; its mark of deletion last."""
+    """The removal of all nodes of a topic; its deletion mark goes last."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUncleanTopics:
-    """Ask which of these topics may be led by a replica that was not in sync, if no other is left."""
+    """A read of the topics that allow unclean leader election."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequests:
-    """Put requests into the queues of brokers, in this order for each."""
+    """Requests for the queues of brokers, in this order for each broker."""
 
     requests: Mapping[int, Collection[BrokerRequest]]
 
@@ -137,4 +138,4 @@ Effect = (
 
 ResultT = TypeVar("ResultT")
 Steps = Generator[Effect, Any, ResultT]
-"""A handler under way: yields effects, is sent their results, and returns what it was called for."""
+"""A handler in progress: it yields effects, is sent their results, and returns the handler's result."""

@@ -1,4 +1,4 @@
-"""Who is to lead a partition: the rules of the elections. Pure.
+"""The rules of leader elections. Pure.
 
 Source: Kafka's ``PartitionLeaderElectionAlgorithms`` and ``Election``.
 """
@@ -14,12 +14,12 @@ from millrace_broker.decisions import Leadership, TopicPartition
 
 
 class Occasion(enum.Enum):
-    """Why a leader is elected, which says by what rule."""
+    """The reason of a leader election, which selects its rule."""
 
     OFFLINE = "offline"
-    """There is none: the first assigned replica that is alive and in sync."""
+    """There is no leader: elect the first assigned replica that is alive and in sync."""
     UNCLEAN = "unclean"
-    """As offline, and one that is not in sync if it must be: records may be lost."""
+    """Like offline, but a replica that is not in sync if there is no other. Records may be lost."""
     REASSIGNMENT = "reassignment"
     PREFERRED = "preferred"
     CONTROLLED_SHUTDOWN = "controlled shutdown"
@@ -27,7 +27,7 @@ class Occasion(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The result of an election, and who must be told."""
+    """The result of an election; ``receivers`` are the brokers to notify."""
 
     leader: int
     isr: tuple[int, ...]
@@ -35,14 +35,14 @@ class Elected:
 
 
 def first_in_sync(replicas: Collection[int], isr: Collection[int], live: Collection[int]) -> int | None:
-    """The first of ``replicas`` that is in sync and alive."""
+    """Return the first of ``replicas`` that is in sync and alive."""
     return next((each for each in replicas if each in isr and each in live), None)
 
 
 def elect(
     context: ControllerContext, partition: TopicPartition, current: Leadership, occasion: Occasion
 ) -> Elected | None:
-    """Elect a leader by the rule of the occasion; None when no replica may lead."""
+    """Elect a leader by the rule of the occasion; returns None when no replica may lead."""
     assignment = context.assignments[partition]
     match occasion:
         case Occasion.OFFLINE | Occasion.UNCLEAN:

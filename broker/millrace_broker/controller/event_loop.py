@@ -1,11 +1,10 @@
-"""This broker's controller, run: events come in one after the other, each is carried out to its end.
+"""The controller's event loop, Kafka's ``ControllerEventManager``.
 
-Handlers of ``Controller`` run on the event loop; what they want of ZooKeeper is done in the administration thread.
+The handlers of ``Controller`` run on the event loop. Their ZooKeeper operations run in the administration thread.
 
 Invariants
-* One event is handled at a time, and its session is the one that is open when it begins: events of an earlier session
-  are dropped.
-* Whatever cuts a handler short (another controller, the end of the session, ZooKeeper out of reach, a fault) ends the
+* One event is handled at a time, completely. An event of an earlier session than the open one is dropped.
+* Whatever interrupts a handler (another controller, the end of the session, ZooKeeper out of reach, a fault) ends the
   controller: it resigns and knows nothing. If ``/controller`` is still this broker's, the event loop deletes it, so
   that a new election runs; this broker may win it again.
 """
@@ -44,22 +43,22 @@ from millrace_broker.decisions import Answers, BrokerRequest, LeaderAndIsrReques
 _logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.5
-"""How long a controller that was cut short waits before it tries again."""
+"""The pause after an interrupted handler before the controller is elected again."""
 _FIRST_BALANCE_S: Final = 5.0
 
 IsRefused = Callable[[int], Awaitable[bool]]
-"""Whether connections to a broker are refused, now and after a pause."""
+"""Tests whether connections to a broker are refused, now and after a pause."""
 
 T = TypeVar("T")
 _Steps = Generator[Any, Any, T]
-"""Steps of the controller, or of its runner: these may also make a ``StoreCall``."""
+"""Steps of the controller or of the event loop. The latter may also make a ``StoreCall``."""
 
 
 class Administer(Protocol):
-    """Runs a blocking function in the administration thread."""
+    """A runner of blocking functions in the administration thread."""
 
     async def __call__(self, function: Callable[..., T], /, *args: Any) -> T:
-        """Return or raise what the function does."""
+        """Return or raise the result of the function."""
         ...
 
 
@@ -74,7 +73,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerLoopStatistics:
-    """What this broker does as the controller. ``cluster`` is None if another broker is the controller."""
+    """The controller of this broker in numbers. ``cluster`` is None if another broker is the controller."""
 
     cluster: ControllerStatistics | None
     events: EventStatistics
@@ -83,9 +82,9 @@ class ControllerLoopStatistics:
 
 
 class ControllerEventLoop:
-    """Runs the controller of one broker. For the event loop's thread.
+    """The event loop of one broker's controller. For the event loop's thread.
 
-    ``on_brokers`` is told where brokers are reached, whenever the controller has read it.
+    ``on_brokers`` is called with the brokers' addresses whenever the controller has read them.
     """
 
     def __init__(
@@ -119,11 +118,11 @@ class ControllerEventLoop:
 
     @property
     def epoch(self) -> int:
-        """The controller epoch, if it is."""
+        """The controller epoch, if this broker is the controller."""
         return self._controller.context.epoch
 
     def statistics(self) -> ControllerLoopStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         return ControllerLoopStatistics(
             cluster=statistics_of(self._controller.context) if self.is_active else None,
             events=self._times.statistics(),
@@ -131,16 +130,16 @@ class ControllerEventLoop:
             requests_waiting=self._queues.waiting,
         )
 
-    # --- life ------------------------------------------------------------------------------------------------
+    # --- start and close -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take events."""
+        """Begin to handle events."""
         self._tasks.append(asyncio.create_task(self._run(), name="millrace-controller"))
         if self._config.auto_leader_rebalance_enable:
             self._tasks.append(asyncio.create_task(self._balance(), name="millrace-balance"))
 
     def begin(self, session: Coordination) -> None:
-        """A session is open: try to become the controller under it."""
+        """Try to become the controller under a new session."""
         loop = asyncio.get_running_loop()
         watches: dict[str, Watch] = {
             ControllerStore.CONTROLLER: OnLoop(loop, partial(self._told, session, self._chair_changed)),
@@ -151,23 +150,23 @@ class ControllerEventLoop:
             ControllerStore.REASSIGNMENTS: OnLoop(loop, partial(self._told, session, self._reassignments_asked)),
             ControllerStore.ELECTIONS: OnLoop(loop, partial(self._told, session, self._elections_asked)),
         }
-        self._waiting.clear()  # events of the last session count for nothing
+        self._waiting.clear()  # events of the last session are dropped
         self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
         self._put("elect", lambda controller: controller.elect())
 
     def take_config(self, config: BrokerConfig) -> None:
-        """Go by other options from now on."""
+        """Apply a changed configuration."""
         self._config = config
         if self._store is not None:
             self._store.config = config
 
     def session_over(self) -> None:
-        """The session is over: this is the controller no more."""
+        """Resign, because the session is over."""
         self._store = None
         self._resign()
 
     async def close(self) -> None:
-        """Resign, and let another broker become the controller."""
+        """Resign, so that another broker becomes the controller."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -183,9 +182,9 @@ class ControllerEventLoop:
     # --- events ----------------------------------------------------------------------------------------------
 
     async def ask(self, name: str, steps: Callable[[Controller], Steps[T]]) -> T:
-        """Have the controller do something, in its turn, and return what comes of it.
+        """Queue an event for the controller and return its result.
 
-        Raises what the handler raises, ``NotControllerError`` when this is not the controller (any more).
+        Raises the errors of the handler, and ``NotControllerError`` if this broker is not the controller (any more).
         """
         if not self.is_active:
             raise NotControllerError(f"broker {self._config.broker_id} is not the controller: fetch the metadata anew")
@@ -194,7 +193,7 @@ class ControllerEventLoop:
         return await result
 
     def _put(self, name: str, steps: Callable[[Controller], _Steps[Any]]) -> None:
-        """Put an event in the queue; one that only says that something changed, once."""
+        """Queue an event that reports a change; an event of the same name is queued only once."""
         if name not in self._waiting:
             self._waiting.add(name)
             self._events.put_nowait(_Event(name, steps, _now_s(), None, self._store))
@@ -227,18 +226,18 @@ class ControllerEventLoop:
         self._put("elections", self._tools.elections)
 
     def unclean_allowed(self) -> None:
-        """A topic's configuration allows unclean elections now."""
+        """Queue the event that a topic's configuration now allows unclean elections."""
         self._put("unclean", lambda controller: controller.unclean_allowed())
 
     # --- dead processes --------------------------------------------------------------------------------------
 
     async def process_lost(self, broker_id: int, controller_id: int, address: Listener, is_refused: IsRefused) -> None:
-        """A broker's connection broke. If new ones are refused, its process is dead: act without its session's end.
+        """Handle a broken connection to a broker. Act before its session ends if new connections are refused.
 
         The controller removes the registration of a dead broker, and elects other leaders. Any broker removes the node
-        of the dead controller, so that another one is elected. Both look first at what ZooKeeper has, then whether
-        connections are refused: what was registered there before is dead then, and nothing that is registered later
-        is removed.
+        of the dead controller, so that another one is elected. Both first read the node in ZooKeeper, and then check
+        that
+        connections are refused. The process behind that node is dead then, and no later registration is removed.
         """
         store = self._store
         if store is None:
@@ -283,7 +282,7 @@ class ControllerEventLoop:
                 self._put("balance", lambda controller: controller.balance_leaders(percentage))
             await asyncio.sleep(self._config.leader_imbalance_check_interval_seconds)
 
-    # --- carrying out ----------------------------------------------------------------------------------------
+    # --- effects ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -322,14 +321,14 @@ class ControllerEventLoop:
                 _answer(event.result, error)
             else:
                 _logger.error("the controller could not handle %r: %s", event.name, error.message)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the context is not to be relied on any more
+        except Exception as error:  # noqa: BLE001 - after an unknown error the context is not reliable any more
             await self._start_over(event, error)
         else:
             if event.result is not None:
                 _answer(event.result, result)
             if self.is_active and not was_active:
                 _logger.info("broker %d is the controller, of epoch %d", self._config.broker_id, self.epoch)
-                self._disks_failed()  # somebody may have told of one before
+                self._disks_failed()  # a disk may have failed before the election
                 self._reassignments_asked()
                 self._elections_asked()
             if self._tools.has_moved(self._controller):
@@ -344,14 +343,16 @@ class ControllerEventLoop:
         self._put("chair", self._look_at_chair)
 
     def _look_at_chair(self, controller: Controller) -> _Steps[bool]:
-        """The chair may be free, somebody else's, or still its own: find out, and sit down unless it is another's."""
+        """Find the holder of ``/controller``: nobody, another broker, or this one. Run for controller unless it is
+        another.
+        """
         if (yield StoreCall(ControllerStore.holds_chair)):
             if controller.is_active:
                 return False
-            # It was cut short, and sits there idly: whoever is elected anew gets an epoch of his own.
+            # An interrupted controller still holds the node idly. A new election gets a new controller epoch.
             yield StoreCall(ControllerStore.resign)
         elif controller.is_active:
-            # Others have removed its node, perhaps because they do not reach it: they go first.
+            # Another broker removed the node, perhaps because it cannot reach this broker. The other brokers run first.
             self._resign()
             asyncio.get_running_loop().call_later(self._pause_s, self._put, "chair", self._look_at_chair)
             return False

@@ -1,4 +1,4 @@
-"""How long the controller's events wait and take: Kafka's ``EventQueueTimeMs``, and its rate and time of each event."""
+"""Durations of controller events, Kafka's ``EventQueueTimeMs`` and the rate and time of each event."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStatistics:
-    """Events since the start, by name. ``current`` is the one that is being handled."""
+    """Events since the start, by name. ``current`` is the event that is being handled."""
 
     current: str
     handled: Mapping[str, int]
     seconds: Mapping[str, float]
     waited_s: float
-    """How long all of them together were in the queue."""
+    """The time that all events together spent in the queue."""
 
 
 class EventTimes:
-    """Counts. Times are the caller's, in seconds."""
+    """Counters of events. The caller measures the times, in seconds."""
 
     def __init__(self) -> None:
         self._current = ""
@@ -29,18 +29,18 @@ class EventTimes:
         self._waited_s = 0.0
 
     def begins(self, name: str, waited_s: float) -> None:
-        """An event is taken from the queue."""
+        """Count an event that is taken from the queue."""
         self._current = name
         self._waited_s += waited_s
 
     def ends(self, took_s: float) -> None:
-        """It has been handled, whatever came of it."""
+        """Count the end of the current event, whatever its result."""
         self._handled[self._current] += 1
         self._seconds[self._current] = self._seconds.get(self._current, 0.0) + took_s
         self._current = ""
 
     def statistics(self) -> EventStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         return EventStatistics(
             current=self._current,
             handled=dict(self._handled),

@@ -1,4 +1,4 @@
-"""Leaders change who is in sync with them (AlterPartition, KIP-497): checked, written, confirmed.
+"""ISR changes of leaders (AlterPartition, KIP-497): check, write, confirm.
 
 Source: Kafka's ``KafkaController.tryProcessAlterPartition``.
 """
@@ -29,7 +29,9 @@ IsrAnswers = dict[TopicPartition, Leadership | MillraceError]
 
 
 def check_broker_epoch(context: ControllerContext, broker_id: int, broker_epoch: int) -> None:
-    """Raise ``StaleBrokerEpochError`` for a request of a broker that is not registered, or was before it came back."""
+    """Raise ``StaleBrokerEpochError`` for a broker that is not registered, or for a broker epoch before the present
+    one.
+    """
     known = context.brokers.get(broker_id)
     if known is None or broker_epoch < known.epoch:
         raise StaleBrokerEpochError(
@@ -40,10 +42,7 @@ def check_broker_epoch(context: ControllerContext, broker_id: int, broker_epoch:
 def alter_isrs(
     context: ControllerContext, broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
 ) -> Steps[IsrAnswers]:
-    """Take over what a broker asks for. Returns of each partition what holds now, or why not.
-
-    Raises ``StaleBrokerEpochError``.
-    """
+    """Apply a broker's ISR changes. Returns the new leadership of each partition, or the error."""
     check_broker_epoch(context, broker_id, broker_epoch)
     answers: IsrAnswers = {}
     accepted: dict[TopicPartition, Leadership] = {}
@@ -54,7 +53,7 @@ def alter_isrs(
             answers[partition] = error
             continue
         if set(change.isr) == set(current.isr):
-            answers[partition] = current  # asked once more, because the answer was lost
+            answers[partition] = current  # a retry, because the answer was lost
         else:
             accepted[partition] = replace(current, isr=change.isr, controller_epoch=context.epoch)
     written = (yield WriteLeadership(accepted)) if accepted else {}
@@ -64,7 +63,7 @@ def alter_isrs(
             answers[partition] = context.leadership[partition]
         else:
             answers[partition] = InvalidUpdateVersionError(f"{partition} has changed in ZooKeeper meanwhile")
-            # The leader waits for the controller's word now, so it has to come.
+            # The leader now waits for a decision of the controller, so the controller has to send one.
             yield from raise_leader_epoch(context, partition)
     if written:
         batch = RequestBatch(context)
@@ -83,7 +82,7 @@ def _check(context: ControllerContext, broker_id: int, partition: TopicPartition
         raise NotControllerError(f"{partition}: a newer controller than that of epoch {context.epoch} has decided")
     if change.leader_epoch < current.leader_epoch:
         raise FencedLeaderEpochError(f"{partition}: leader epoch {change.leader_epoch}, it is {current.leader_epoch}")
-    if current.leader != broker_id:  # nobody else knows who has caught up
+    if current.leader != broker_id:  # only the leader knows which followers have caught up
         raise InvalidRequestError(f"{partition} is led by broker {current.leader}, not by broker {broker_id}")
     if set(change.isr) == set(current.isr):
         return current

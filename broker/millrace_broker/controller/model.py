@@ -1,4 +1,4 @@
-"""What the controller believes: brokers, and the states that partitions and replicas go through."""
+"""Brokers in the controller's state, and the states of partitions and replicas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace_broker.decisions import TopicPartition
 
 
 class PartitionReplica(NamedTuple):
-    """A partition on a broker."""
+    """A replica of a partition on a broker."""
 
     partition: TopicPartition
     broker_id: int
@@ -19,36 +19,36 @@ class PartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A registered broker. ``epoch`` (the transaction that registered it) grows each time it comes back."""
+    """A registered broker. ``epoch``, the transaction of its registration, grows with each registration."""
 
     epoch: int
     rack: str | None = None
 
 
 class PartitionState(enum.Enum):
-    """What a partition goes through."""
+    """The states of a partition."""
 
     NON_EXISTENT = "non-existent"
     NEW = "new"
-    """Assigned, and never led."""
+    """Assigned, but without a leader so far."""
     ONLINE = "online"
     OFFLINE = "offline"
-    """Its leader has gone."""
+    """The leader is gone."""
 
 
 class ReplicaState(enum.Enum):
-    """What a replica goes through."""
+    """The states of a replica."""
 
     NON_EXISTENT = "non-existent"
     NEW = "new"
-    """May only follow yet."""
+    """It may only follow so far."""
     ONLINE = "online"
     OFFLINE = "offline"
-    """Stopped, or its broker has gone."""
+    """Stopped, or its broker is gone."""
     DELETION_STARTED = "deletion started"
     DELETION_SUCCESSFUL = "deletion successful"
     DELETION_INELIGIBLE = "deletion ineligible"
-    """Its broker has gone or refused to delete; tried again when the broker is back."""
+    """Its broker is gone or refused to delete; the controller retries when the broker is back."""
 
 
 PARTITION_COMES_FROM: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
@@ -57,7 +57,7 @@ PARTITION_COMES_FROM: Final[Mapping[PartitionState, frozenset[PartitionState]]] 
     PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
     PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
 }
-"""From which states a partition may come into each (Kafka's ``PartitionState.validPreviousStates``)."""
+"""The valid previous states of each partition state (Kafka's ``PartitionState.validPreviousStates``)."""
 
 _BEFORE_ONLINE_OR_OFFLINE: Final = frozenset(
     {ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE}
@@ -71,4 +71,4 @@ REPLICA_COMES_FROM: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
     ReplicaState.DELETION_SUCCESSFUL: frozenset({ReplicaState.DELETION_STARTED}),
     ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED}),
 }
-"""From which states a replica may come into each (Kafka's ``ReplicaState.validPreviousStates``)."""
+"""The valid previous states of each replica state (Kafka's ``ReplicaState.validPreviousStates``)."""

@@ -1,7 +1,7 @@
-"""Partitions change their state: a leader is chosen for the first time or elected, written down, and told.
+"""State changes of partitions, Kafka's ``ZkPartitionStateMachine``.
 
-A write that conflicts (a leader has changed its ISR meanwhile) is made anew from what is there, until it succeeds or
-somebody newer turns out to decide.
+The controller chooses the first leader or elects one, writes it, and notifies brokers. A write may conflict with an ISR
+change of the leader. It is then repeated on the new state, until it succeeds or a newer controller has decided.
 
 Source: Kafka's ``ZkPartitionStateMachine``.
 """
@@ -41,9 +41,10 @@ def change_partitions(
     target: PartitionState,
     occasion: Occasion = Occasion.OFFLINE,
 ) -> Steps[Failures]:
-    """Bring partitions into a state; to be online they get a leader by the rule of the occasion.
+    """Bring partitions into a state; for the state online, elect leaders by the rule of the occasion.
 
-    Partitions that may not come into it from where they stand stay there. Returns those that got no leader, and why.
+    A partition whose present state does not allow the change keeps it. Returns the partitions without a leader, with
+    the errors.
     """
     movable = [each for each in partitions if context.partition_state(each) in PARTITION_COMES_FROM[target]]
     if target is not PartitionState.ONLINE:
@@ -70,7 +71,7 @@ def bring_online(context: ControllerContext) -> Steps[Failures]:
 
 
 def raise_leader_epoch(context: ControllerContext, partition: TopicPartition) -> Steps[None]:
-    """Tell all replicas of a changed assignment: the same leader, in a new leader epoch."""
+    """Notify all replicas of a changed assignment, with the same leader in a new leader epoch."""
     batch = RequestBatch(context)
     while True:
         current = (yield ReadLeadership((partition,))).get(partition)
@@ -161,7 +162,7 @@ def _election(
 def _unclean_topics(
     context: ControllerContext, known: dict[TopicPartition, Leadership], occasion: Occasion
 ) -> Steps[frozenset[str]]:
-    """Topics of those partitions without a live replica in sync that may be led by another."""
+    """Return the topics with partitions that have no live replica in sync but allow unclean election."""
     if occasion is not Occasion.OFFLINE:
         return frozenset()
     stuck = {each.topic for each, current in known.items() if not context.online_replicas(each, current.isr)}

@@ -1,7 +1,10 @@
-"""Partitions move to other brokers: replicas are added, waited for, led, and the old ones removed.
+"""The reassignment of partitions to other brokers.
 
-Where a reassignment stands follows from the assignment in ZooKeeper (adding and removing replicas) and the ISR, so that
-any controller takes it up. It is looked at again when the ISR has changed, a broker is back, or a controller begins.
+The controller adds replicas, waits until they are in sync, elects a leader among them, and removes the old replicas.
+The
+progress of a reassignment follows from the ISR and the assignment in ZooKeeper, with its adding and removing replicas.
+So any controller can continue it. The controller checks it again after an ISR change, a broker's return, and its own
+election.
 
 Source: Kafka's ``KafkaController.onPartitionReassignment``; KIP-455.
 """
@@ -30,10 +33,7 @@ from millrace_broker.decisions import ReplicaAssignment, TopicPartition
 def check_reassignment(
     context: ControllerContext, partition: TopicPartition, target: tuple[int, ...] | None
 ) -> ReplicaAssignment:
-    """The assignment that leads to ``target``, or back to where the partition was before if that is None.
-
-    Raises ``UnknownTopicOrPartitionError``, ``NoReassignmentInProgressError`` and ``InvalidReplicaAssignmentError``.
-    """
+    """Return the assignment on the way to ``target``, or back to the original replicas if ``target`` is None."""
     current = context.assignments.get(partition)
     if current is None or context.is_to_be_deleted(partition.topic):
         raise UnknownTopicOrPartitionError(f"{partition} does not exist, or is being deleted")
@@ -52,7 +52,7 @@ def check_reassignment(
 def _with_somebody_in_sync(
     context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment
 ) -> ReplicaAssignment:
-    """Refuse what would drop all replicas in sync at once. Kafka with ZooKeeper does that, and records are lost."""
+    """Refuse an assignment that drops all replicas in sync at once; in Kafka with ZooKeeper that loses records."""
     leadership = context.leadership.get(partition)
     if leadership is not None and not set(leadership.isr) & set(wanted.replicas):
         raise InvalidReplicaAssignmentError(
@@ -64,7 +64,7 @@ def _with_somebody_in_sync(
 def reassign(
     context: ControllerContext, targets: dict[TopicPartition, tuple[int, ...] | None]
 ) -> Steps[dict[TopicPartition, MillraceError | None]]:
-    """Begin, change or (None) cancel reassignments. Returns of each partition why not, or None."""
+    """Begin, change or (None) cancel reassignments. Returns an error or None for each partition."""
     answers: dict[TopicPartition, MillraceError | None] = {}
     for partition, target in targets.items():
         try:
@@ -78,7 +78,7 @@ def reassign(
 
 
 def resume_reassignments(context: ControllerContext, brokers: Iterable[int] | None = None) -> Steps[None]:
-    """Look again at reassignments, only those that are to end on one of ``brokers`` if these are given."""
+    """Continue reassignments; with ``brokers``, only those whose target has one of these brokers."""
     wanted = None if brokers is None else set(brokers)
     for partition in sorted(context.reassigning):
         assignment = context.assignments.get(partition)
@@ -100,8 +100,8 @@ def go_on(context: ControllerContext, partition: TopicPartition, wanted: Replica
 def _write_down(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
     current = context.assignments[partition]
     if current != wanted:
-        # Of a reassignment that is given up. They leave the ISR before the assignment: a controller that takes over in
-        # between must not find somebody in sync who is no replica.
+        # Remove the replicas of the abandoned target from the ISR before the assignment changes. Otherwise a controller
+        # that takes over in between finds a broker in the ISR that has no replica.
         unneeded = [PartitionReplica(partition, each) for each in current.replicas if each not in wanted.replicas]
         yield from change_replicas(context, unneeded, ReplicaState.OFFLINE)
         yield _assignment_with(context, partition, wanted)
@@ -128,7 +128,7 @@ def _finish(context: ControllerContext, partition: TopicPartition, wanted: Repli
     else:
         failures = yield from change_partitions(context, [partition], PartitionState.ONLINE, Occasion.REASSIGNMENT)
         if failures:
-            context.assignments[partition] = wanted  # its replicas have gone again: try when they are back
+            context.assignments[partition] = wanted  # its replicas are gone again; retry when they are back
             return
     removed = [PartitionReplica(partition, each) for each in wanted.removing]
     yield from change_replicas(context, removed, ReplicaState.OFFLINE)

@@ -1,4 +1,6 @@
-"""Replicas change their state: they are told to follow, stopped, taken out of the ISR, deleted.
+"""State changes of replicas, Kafka's ``ZkReplicaStateMachine``.
+
+Replicas are told to follow, stopped, removed from the ISR, and deleted.
 
 Source: Kafka's ``ZkReplicaStateMachine``.
 """
@@ -19,7 +21,7 @@ from millrace_broker.decisions import NO_LEADER, Leadership, TopicPartition
 def change_replicas(
     context: ControllerContext, replicas: Iterable[PartitionReplica], target: ReplicaState
 ) -> Steps[None]:
-    """Bring replicas into a state; those that may not come into it from where they stand stay there."""
+    """Bring replicas into a state; a replica whose present state does not allow the change keeps it."""
     by_broker: dict[int, list[TopicPartition]] = defaultdict(list)
     for replica in replicas:
         if context.replica_state(replica) in REPLICA_COMES_FROM[target]:
@@ -49,7 +51,7 @@ def _change(
         match target:
             case ReplicaState.NEW:
                 if leadership is not None and leadership.leader == broker_id:
-                    continue  # who leads is not new
+                    continue  # a leader is not new
                 batch.tell_replicas([broker_id], partition, is_new=True)
             case ReplicaState.ONLINE if context.replica_state(replica) is not ReplicaState.NEW:
                 batch.tell_replicas([broker_id], partition, is_new=False)
@@ -95,7 +97,10 @@ def _stop(
 def _leave_isr(
     context: ControllerContext, broker_id: int, partitions: Iterable[TopicPartition]
 ) -> Steps[list[TopicPartition]]:
-    """Take a broker out of ISRs, but not the last one; where it led, nobody does. Returns what is to be told."""
+    """Remove a broker from ISRs, unless it is the last replica there; partitions that it led have no leader then.
+
+    Returns the partitions whose leadership brokers must be told.
+    """
     told: list[TopicPartition] = []
     remaining = list(partitions)
     while remaining:
@@ -103,7 +108,7 @@ def _leave_isr(
         leaving: dict[TopicPartition, Leadership] = {}
         for partition, current in known.items():
             if current.controller_epoch > context.epoch:
-                continue  # somebody newer decides
+                continue  # a newer controller decides
             if broker_id not in current.isr:
                 context.leadership[partition] = current
                 told.append(partition)

@@ -1,11 +1,11 @@
-"""What the controller has to tell brokers, a queue for each.
+"""The controller's request queues, one per broker; Kafka's ``ControllerChannelManager``.
 
 Invariants
-* One request to a broker is in flight at a time; it is repeated until it is answered or the broker is gone, so that
-  each broker hears everything in the order in which it was decided.
+* One request to a broker is in flight at a time. It is retried until the broker answers or is gone. So each broker gets
+  all decisions in the order in which they were made.
 * No broker waits for another.
-* A queue belongs to one life of a broker: when it registers again, what is still in it is dropped, for the controller
-  tells it everything anew.
+* A queue belongs to one broker epoch. When the broker registers again, the old queue is dropped, because the controller
+  sends that broker its whole state again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _logger = logging.getLogger(__name__)
 
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_MAX_S: Final = 0.25
-"""Between attempts. A broker that was not reached goes by old decisions until it is; Kafka's controller waits 0.1 s."""
+"""The pauses between attempts. An unreachable broker acts on old decisions meanwhile; Kafka's controller waits
+0.1 s.
+"""
 
 Deliver = Callable[[int, BrokerRequest], Awaitable[Answers]]
-"""Brings a request to a broker; raises ``MillraceError``."""
+"""Sends a request to a broker and returns the answers; raises ``MillraceError``."""
 OnAnswer = Callable[[int, BrokerRequest, Answers], None]
 
 
@@ -44,7 +46,7 @@ class _Queue:
 
 
 class RequestQueues:
-    """The queues of one controller. For the event loop's thread."""
+    """The request queues of one controller. For the event loop's thread."""
 
     def __init__(self, deliver: Deliver, on_answer: OnAnswer) -> None:
         self._deliver: Final = deliver
@@ -52,7 +54,9 @@ class RequestQueues:
         self._queues: Final[dict[int, _Queue]] = {}
 
     def keep(self, brokers: Mapping[int, LiveBroker]) -> None:
-        """These brokers are registered: drop the queues of others and of earlier lives, begin those of new ones."""
+        """Keep the queues of these registered brokers; drop other queues and those of earlier broker epochs, start new
+        ones.
+        """
         for broker_id, queue in list(self._queues.items()):
             broker = brokers.get(broker_id)
             if broker is None or broker.epoch != queue.epoch:
@@ -65,7 +69,7 @@ class RequestQueues:
                 self._queues[broker_id] = _Queue(broker.epoch, requests, task)
 
     def send(self, requests: Mapping[int, Collection[BrokerRequest]]) -> None:
-        """Put requests behind what is in the queues already."""
+        """Append requests to the queues."""
         for broker_id, each in requests.items():
             queue = self._queues.get(broker_id)
             for request in each:
@@ -74,11 +78,11 @@ class RequestQueues:
 
     @property
     def waiting(self) -> int:
-        """How many requests no broker has been sent yet."""
+        """The number of queued requests that are not sent yet."""
         return sum(queue.requests.qsize() for queue in self._queues.values())
 
     def clear(self) -> None:
-        """Drop everything: this is the controller no more."""
+        """Drop all queues, because this broker is the controller no more."""
         self.keep({})
 
     async def _drain(self, broker_id: int, requests: asyncio.Queue[BrokerRequest]) -> None:

@@ -1,6 +1,8 @@
-"""What the controller tells brokers, merged per broker: LeaderAndIsr first, then UpdateMetadata, then StopReplica.
+"""The controller's requests to brokers, Kafka's ``ControllerBrokerRequestBatch``.
 
-Of one change of state each broker gets at most one request of each kind, with the last word on each partition.
+They are merged per broker, in the order LeaderAndIsr, UpdateMetadata, StopReplica. One change of state sends each
+broker
+at most one request of each kind, with the last state of each partition.
 
 Source: Kafka's ``ControllerBrokerRequestBatch``.
 """
@@ -31,7 +33,7 @@ EPOCH_DURING_DELETE: Final = -2
 
 
 class RequestBatch:
-    """Collects what a change of state means for brokers; ``requests`` gives it out once, for brokers that are there."""
+    """The collected requests of one change of state. ``requests`` returns them once, for live brokers."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -40,7 +42,7 @@ class RequestBatch:
         self._metadata: dict[int, dict[TopicPartition, LeaderAndIsrState]] = defaultdict(dict)
 
     def tell_replicas(self, brokers: Iterable[int], partition: TopicPartition, *, is_new: bool) -> None:
-        """Tell replicas who leads the partition, and all brokers for their clients."""
+        """Add a LeaderAndIsr for replicas, and an UpdateMetadata for all brokers."""
         state = self._state(partition, is_new=is_new)
         if state is None:
             return
@@ -51,7 +53,7 @@ class RequestBatch:
         self.tell_clients(self._context.brokers, [partition])
 
     def stop_replicas(self, brokers: Iterable[int], partition: TopicPartition, *, is_deleted: bool) -> None:
-        """Let brokers stop the partition."""
+        """Add a StopReplica for brokers."""
         leadership = self._context.leadership.get(partition)
         epoch = NO_EPOCH if leadership is None else leadership.leader_epoch
         if self._context.is_to_be_deleted(partition.topic):
@@ -63,7 +65,7 @@ class RequestBatch:
             )
 
     def tell_clients(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> None:
-        """Tell brokers who is alive and who leads, for their clients."""
+        """Add an UpdateMetadata for brokers, with the live brokers and the leadership of ``partitions``."""
         states = {each: state for each in partitions if (state := self._state(each, is_new=False)) is not None}
         for broker_id in brokers:
             self._metadata[broker_id].update(
@@ -71,7 +73,7 @@ class RequestBatch:
             )
 
     def requests(self) -> dict[int, list[BrokerRequest]]:
-        """All that was collected, for brokers that are alive or shutting down; the batch is empty after it."""
+        """Return the collected requests for brokers that are alive or shutting down, and empty the batch."""
         context = self._context
         collected = {
             broker_id: [*self._to_replicas(broker_id), *self._to_clients(broker_id), *self._to_stop(broker_id)]

@@ -1,4 +1,4 @@
-"""What the controller knows of the cluster, as numbers. Source: the metrics of Kafka's ``KafkaController``."""
+"""Metrics of the cluster in the controller. Source: the metrics of Kafka's ``KafkaController``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from millrace_broker.controller.model import PartitionState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerStatistics:
-    """The cluster as the controller has it. ``elections`` and ``unclean_elections`` are since the broker's start."""
+    """The cluster in numbers. ``elections`` and ``unclean_elections`` count since the broker's start."""
 
     brokers: int
     topics: int
     partitions: int
     offline_partitions: int
-    """Without a leader, though they are to have one (``OfflinePartitionsCount``)."""
+    """Partitions without a leader that need one (``OfflinePartitionsCount``)."""
     not_led_by_preferred: int
     """``PreferredReplicaImbalanceCount``."""
     reassigned_partitions: int
@@ -27,7 +27,7 @@ class ControllerStatistics:
 
 
 def statistics_of(context: ControllerContext) -> ControllerStatistics:
-    """Count: it takes a microsecond for each partition."""
+    """Count the context; this takes about a microsecond per partition."""
     kept = [each for each in context.assignments if not context.is_to_be_deleted(each.topic)]
     return ControllerStatistics(
         brokers=len(context.brokers),

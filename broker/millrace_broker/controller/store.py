@@ -1,14 +1,15 @@
-"""What the controller wants of ZooKeeper, carried out: each effect as one or a few calls of a session.
+"""The controller's effects on ZooKeeper, Kafka's ``KafkaZkClient``.
 
-Everything here blocks and is called in one thread at a time (the broker's administration thread).
+Each effect is one call or a few calls of a session. The calls block and run in one thread at a time (the broker's
+administration thread).
 
 Invariants
-* A ``ControllerStore`` belongs to one session. What was begun under a session that is over is never done.
-* Every write is one transaction with a check of ``/controller_epoch``'s version: a controller that has been replaced
-  writes nothing.
-* A watch stands on whatever was read of brokers, topics and deletions: who reads again, leaves it anew.
+* A ``ControllerStore`` belongs to one session. An effect of an ended session is never carried out.
+* Every write is one transaction with a check of ``/controller_epoch``'s version. So a replaced controller writes
+  nothing.
+* Each read of brokers, topics and deletions leaves a watch; a repeated read leaves it again.
 
-Source: Kafka's ``KafkaZkClient``, whose batches and verdicts on lost answers these are.
+Source: Kafka's ``KafkaZkClient``, with its batches and its rules for lost answers.
 """
 
 from __future__ import annotations
@@ -67,24 +68,24 @@ _logger = logging.getLogger(__name__)
 _N = TypeVar("_N", ReassignmentNode, PreferredElectionNode)
 
 _OPERATIONS_MAX: Final = 300
-"""Operations in a transaction: ZooKeeper takes 1 MiB, and a topic's name may have 249 characters."""
+"""The maximum of operations in a transaction. ZooKeeper accepts 1 MiB, and a topic name may have 249 characters."""
 
 
 class StoreCall(NamedTuple):
-    """What is asked of the store beside the controller's own effects."""
+    """A call of the store beside the controller's own effects."""
 
     call: Callable[[ControllerStore], Any]
 
 
 class Chair(NamedTuple):
-    """The node of one controller: its version, and the version of ``/controller_epoch`` since that was elected."""
+    """The node of one controller: its version, and the version of ``/controller_epoch`` after its election."""
 
     version: int
     epoch_version: int
 
 
 class ControllerStore:
-    """The controller's side of one session. ``on_change`` is told of what is watched, by the names below."""
+    """The controller's nodes under one session. Watches have the names below."""
 
     CONTROLLER: Final = "controller"
     BROKERS: Final = "brokers"
@@ -101,12 +102,12 @@ class ControllerStore:
         now_ms: Callable[[], int],
         watch: Callable[[str], Watch],
     ) -> None:
-        """``watch`` gives the one watch of each of the names above; it must be the same one each time."""
+        """``watch`` returns the watch of each name above; it must return the same watch each time."""
         self.session: Final = session
         self.brokers: Mapping[int, BrokerNode] = {}
-        """Where brokers are reached, as last read."""
+        """The brokers' addresses as last read."""
         self.config = config
-        """May be changed."""
+        """The broker's configuration; it may be replaced."""
         self._now_ms: Final = now_ms
         self._watch: Final = watch
         self._epoch_version = -1
@@ -127,23 +128,23 @@ class ControllerStore:
         }
 
     def carry_out(self, effect: Effect) -> Any:
-        """Do what an effect says, and return its result as ``controller.effects`` says.
+        """Carry out an effect, and return its result as ``controller.effects`` defines it.
 
         Raises ``ControllerMovedError``, ``SessionExpiredError``, and ``ConnectionLossError`` when ZooKeeper is out of
-        reach: whoever cannot know what he has written is to begin anew.
+        reach. After the latter it is unknown what was written, so the controller must start again.
         """
         return self._effects[type(effect)](effect)
 
     def topic_changed(self, path: str) -> None:
-        """A watch has told that a topic's node changed: it is read again next time."""
+        """Forget a topic's node after a watch event, so that the next read gets it again."""
         topic = path.rpartition("/")[2]
         self._is_watched.discard(topic)
         self._topics.pop(topic, None)
 
-    # --- the chair -------------------------------------------------------------------------------------------
+    # --- the controller node ---------------------------------------------------------------------------------
 
     def _become_controller(self) -> int | None:
-        """Take the chair if it is free; in any case have it watched."""
+        """Create ``/controller`` if it does not exist; in any case watch it."""
         while self.session.exists(paths.CONTROLLER, self._watch(self.CONTROLLER)) is None:
             try:
                 data, stat = self.session.get(paths.CONTROLLER_EPOCH)
@@ -161,7 +162,7 @@ class ControllerStore:
                     ],
                 )
             except (NodeExistsError, BadVersionError):
-                continue  # another one was faster
+                continue  # another broker was faster
             self._epoch_version = stat.version + 1
             return epoch
         return None
@@ -173,9 +174,10 @@ class ControllerStore:
             return
 
     def holds_chair(self) -> bool:
-        """Whether this session's broker is the controller, as ZooKeeper has it; if so, have the chair watched.
+        """Return whether ``/controller`` belongs to this session and names this broker; if so, watch it.
 
-        A chair of this session that somebody has written another name on is left: nobody would sit there.
+        A tool may have overwritten the node's data. The node is deleted then, because no broker would be the
+        controller.
         """
         try:
             data, stat = self.session.get(paths.CONTROLLER, self._watch(self.CONTROLLER))
@@ -198,7 +200,7 @@ class ControllerStore:
             return False
 
     def resign(self) -> None:
-        """Leave the chair, if it is this session's, so that another broker takes it."""
+        """Delete ``/controller`` if it belongs to this session, so that another broker is elected."""
         try:
             _, stat = self.session.get(paths.CONTROLLER)
             if stat.ephemeral_owner == self.session.session_id:
@@ -209,8 +211,8 @@ class ControllerStore:
     # --- dead processes --------------------------------------------------------------------------------------
 
     def chair_of(self, broker_id: int, host: str, port: int) -> Chair | None:
-        """The chair of the controller that is registered there; None if the controller is another one."""
-        # The epoch first: of a controller elected later than this read, ``remove_chair`` finds another version.
+        """Return the controller node of a broker at that address; None if another process is the controller."""
+        # Read the epoch first. After a later election ``remove_chair`` finds another version.
         try:
             _, epoch = self.session.get(paths.CONTROLLER_EPOCH)
             data, stat = self.session.get(paths.CONTROLLER)
@@ -224,7 +226,9 @@ class ControllerStore:
         return Chair(stat.version, epoch.version)
 
     def remove_chair(self, chair: Chair) -> bool:
-        """Remove the node of a controller whose process has ended; false if that is no longer the controller."""
+        """Remove the node of a controller whose process has ended; returns False if another controller has been
+        elected.
+        """
         check = Check(paths.CONTROLLER_EPOCH, chair.epoch_version)
         try:
             settle(self.session, [check, Delete(paths.CONTROLLER, chair.version)])
@@ -233,10 +237,11 @@ class ControllerStore:
         return True
 
     def remove_broker(self, broker_id: int, epoch: int) -> bool:
-        """Remove the registration of a broker whose process has ended; false if that registration is gone.
+        """Remove the registration of a broker whose process has ended; returns False if it is gone already.
 
-        Only the version of the node can be part of the transaction. A broker that has registered again between the
-        look and the write loses that registration, and registers once more (``Member``).
+        Only the version of the node can be part of the transaction. A broker may register again between the read and
+        the
+        write. It then loses that registration, and registers once more (``Member``).
         """
         path = paths.broker_path(broker_id)
         try:
@@ -248,7 +253,7 @@ class ControllerStore:
             return False
         return True
 
-    # --- reading ---------------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------------------
 
     def _read_brokers(self) -> dict[int, LiveBroker]:
         names = self.session.children(paths.BROKER_IDS, self._watch(self.BROKERS))
@@ -292,7 +297,7 @@ class ControllerStore:
         return {topic for topic, node in zip(topics, found, strict=True) if _is_unclean(node, default=default)}
 
     def _read_deletions(self) -> set[str]:
-        """The topics that are marked; where ``delete.topic.enable`` is false the marks are removed."""
+        """Return the topics marked for deletion; remove the marks if ``delete.topic.enable`` is false."""
         marked = set(self.session.children(paths.DELETE_TOPICS, self._watch(self.DELETIONS)))
         if marked and not self.config.delete_topic_enable:
             _logger.warning("topics %s stay: delete.topic.enable is false", ", ".join(sorted(marked)))
@@ -301,45 +306,45 @@ class ControllerStore:
         return marked
 
     def take_failed_disks(self) -> set[int]:
-        """The brokers that have told of a failed disk since this was asked last; what they told is removed."""
+        """Return the brokers that have reported a failed disk since the last call, and remove their reports."""
         names = self.session.children(paths.LOG_DIR_EVENTS, self._watch(self.DISKS))
         nodes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
         found = self.session.get_many(nodes)
         self._delete(nodes)
         return {LogDirEventNode.decode(node[0]).broker_id for node in found if node is not None}
 
-    # --- what tools ask for ----------------------------------------------------------------------------------
+    # --- requests of tools -----------------------------------------------------------------------------------
 
     def read_reassignments(self) -> dict[TopicPartition, tuple[int, ...]] | None:
-        """The replicas that tools want partitions to have; None if they want nothing that can be read."""
+        """Return the target replicas of partitions that tools request; None without a readable request."""
         node = self._read_request(paths.REASSIGN_PARTITIONS, self.REASSIGNMENTS, ReassignmentNode)
         if node is None:
             return None
         return {TopicPartition(*each): replicas for each, replicas in node.replicas.items()}
 
     def write_reassignments(self, left: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Say which of them are under way still; the node goes with the last."""
+        """Write the reassignments that are still in progress; the node is deleted after the last."""
         path = paths.REASSIGN_PARTITIONS
         data = ReassignmentNode({(each.topic, each.partition): replicas for each, replicas in left.items()}).encode()
         try:
             self._write([Write(path, data) if left else Delete(path)])
         except NoNodeError:
-            return  # whoever asked has removed it
+            return  # the tool has removed its node
 
     def read_elections(self) -> tuple[TopicPartition, ...] | None:
-        """The partitions that tools want to be led by their preferred replicas; None if there are none to read."""
+        """Return the partitions whose preferred leaders tools request; None without a readable request."""
         node = self._read_request(paths.PREFERRED_ELECTION, self.ELECTIONS, PreferredElectionNode)
         return None if node is None else tuple(TopicPartition(*each) for each in node.partitions)
 
     def drop_elections(self) -> None:
-        """They have been held."""
+        """Delete the request after the elections."""
         try:
             self._write([Delete(paths.PREFERRED_ELECTION)])
         except NoNodeError:
             return
 
     def _read_request(self, path: str, watch: str, form: type[_N]) -> _N | None:
-        """What a tool has written, and have it watched, or that it comes."""
+        """Read a tool's request, and watch the node or its creation."""
         if self.session.exists(path, self._watch(watch)) is None:
             return None
         try:
@@ -350,7 +355,7 @@ class ControllerStore:
             _logger.error("what a tool wrote cannot be read: %s; delete %s and write it anew", error.message, path)
             return None
 
-    # --- writing ---------------------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------------------------
 
     def _create_leadership(self, leadership: Mapping[TopicPartition, Leadership]) -> dict[TopicPartition, int]:
         self._make_parents(leadership)
@@ -387,9 +392,10 @@ class ControllerStore:
     def _write_each(
         self, wanted: Mapping[TopicPartition, list[Operation]], version_of: Callable[[TopicPartition], int]
     ) -> dict[TopicPartition, int]:
-        """Write nodes of partitions, as many in a transaction as go; returns the versions of those that were written.
+        """Write nodes of partitions, as many per transaction as fit; returns the versions of the written ones.
 
-        Where a transaction fails, for one of its partitions has changed, each of them is tried by itself.
+        If a partition has changed, its transaction fails. The partitions of that transaction are then retried in
+        halves.
         """
         written: dict[TopicPartition, int] = {}
         pending = list(_portions(list(wanted), _OPERATIONS_MAX))
@@ -414,7 +420,7 @@ class ControllerStore:
                 {number: getattr(each, part) for number, each in effect.assignments.items() if getattr(each, part)}
                 for part in ("replicas", "adding", "removing")
             ]
-            # Partitions that somebody has added meanwhile stay.
+            # Partitions that were added meanwhile stay.
             node = TopicNode(present.topic_id, present.assignment | parts[0], parts[1], parts[2])
             try:
                 self._write([Write(path, node.encode(), stat.version)])
@@ -431,13 +437,15 @@ class ControllerStore:
         for portion in _portions(list(nodes), _OPERATIONS_MAX):
             try:
                 self._write([Delete(path) for path in portion])
-            except NoNodeError:  # a part was done by the last controller
+            except NoNodeError:  # the previous controller has deleted some of the nodes
                 for path in portion:
                     if self.session.exists(path) is not None:
                         self._write([Delete(path)])
 
     def _write(self, operations: Sequence[Operation]) -> None:
-        """Apply a transaction if this is the controller still. Raises what its operations raise, and see the module."""
+        """Apply a transaction if this broker is still the controller. Raises the errors of the operations, and see the
+        module.
+        """
         checked = [Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations]
         try:
             settle(self.session, checked)

@@ -1,7 +1,8 @@
-"""What tools write into ZooKeeper for the controller: partitions to be moved, and preferred leaders to be elected.
+"""Requests that tools write into ZooKeeper: reassignments and preferred leader elections.
 
-Kafka's tools did so before there were requests for it, and others still do. A node is there until what it asks for is
-done, as far as it can be; so a controller that is elected meanwhile goes on with it.
+Older Kafka tools request these by nodes, because there were no requests to brokers then. A node exists until its
+request
+is carried out as far as possible. So a controller that is elected meanwhile continues with it.
 
 Source: Kafka's ``KafkaController.processZkPartitionReassignment`` and ``processReplicaLeaderElection``.
 """
@@ -24,22 +25,26 @@ _Steps = Generator[Any, Any, None]
 
 
 class ToolRequests:
-    """The tools' requests of one controller. Each method is an event; run its steps to the end."""
+    """The tools' requests to one controller. Each method is an event; run its steps to the end."""
 
     def __init__(self) -> None:
         self._moving: dict[TopicPartition, tuple[int, ...]] = {}
-        """What the node asks for that was begun."""
+        """The reassignments of the node that have begun."""
 
     def forget(self) -> None:
-        """This is the controller no more."""
+        """Forget the requests, because this broker is the controller no more."""
         self._moving = {}
 
     def has_moved(self, controller: Controller) -> bool:
-        """Whether it is time for ``reassignments``: something that the node asks for is not under way any more."""
+        """Return whether ``reassignments`` should run, because a reassignment of the node is not in progress any
+        more.
+        """
         return controller.is_active and not self._moving.keys() <= controller.context.reassigning
 
     def reassignments(self, controller: Controller) -> _Steps:
-        """Begin what the node asks for, and take out of it what is done, impossible, or meant otherwise by now."""
+        """Begin the reassignments of the node, and remove those that are done, impossible, or replaced by other
+        targets.
+        """
         if not controller.is_active:
             return
         asked: Mapping[TopicPartition, tuple[int, ...]] | None = yield StoreCall(ControllerStore.read_reassignments)
@@ -59,7 +64,7 @@ class ToolRequests:
             yield StoreCall(partial(ControllerStore.write_reassignments, left=left))
 
     def elections(self, controller: Controller) -> _Steps:
-        """Elect the leaders that the node asks for, and remove it."""
+        """Elect the leaders that the node requests, and delete the node."""
         if not controller.is_active:
             return
         asked: tuple[TopicPartition, ...] | None = yield StoreCall(ControllerStore.read_elections)

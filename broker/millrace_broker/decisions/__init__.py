@@ -1,6 +1,8 @@
-"""What the controller decides and tells brokers, as frozen data: it makes it, replicas and brokers take it over.
+"""The controller's decisions and its requests to brokers, as frozen data.
 
-* ``model``     assignments, leadership, changes of ISRs
+The controller makes these objects; brokers and their replicas apply them.
+
+* ``model``     assignments, leadership, ISR changes
 * ``requests``  LeaderAndIsr, UpdateMetadata, StopReplica
 """
 

@@ -1,4 +1,4 @@
-"""What a controller decides of a partition, as data: who has it, who leads it, who is in sync."""
+"""Decisions about a partition, as data: assignment, leader, ISR."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace.errors import MillraceError
 
 NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
-"""What brokers are told of partitions that are being deleted, so that they refuse clients."""
+"""The leader that brokers are told for partitions of a topic in deletion, so that they refuse clients."""
 
 
 class TopicPartition(NamedTuple):
@@ -25,9 +25,10 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """Who has a partition, the preferred leader first. While it is being reassigned all old and new replicas have it.
+    """The replicas of a partition, the preferred leader first.
 
-    ``adding`` are those that come, ``removing`` those that go (KIP-455).
+    During a reassignment these are all old and new replicas. ``adding`` are the new replicas, ``removing`` the old ones
+    that go (KIP-455).
     """
 
     replicas: tuple[int, ...]
@@ -36,21 +37,21 @@ class ReplicaAssignment:
 
     @property
     def is_being_reassigned(self) -> bool:
-        """Whether replicas come or go."""
+        """Whether a reassignment adds or removes replicas."""
         return bool(self.adding or self.removing)
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """Who had it before, and has it again when the reassignment is cancelled."""
+        """The replicas before the reassignment, and again after its cancellation."""
         return tuple(each for each in self.replicas if each not in self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Who is to have it in the end."""
+        """The replicas after the reassignment."""
         return tuple(each for each in self.replicas if each not in self.removing)
 
     def reassigned_to(self, target: tuple[int, ...]) -> ReplicaAssignment:
-        """The way from where it was before any reassignment to ``target``."""
+        """Return the reassignment from the original replicas to ``target``."""
         full = tuple(dict.fromkeys((*target, *self.origin)))
         return ReplicaAssignment(
             full,
@@ -61,10 +62,10 @@ class ReplicaAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """Who leads a partition and is in sync with it; ``partition_epoch`` is the version of its node in ZooKeeper.
+    """The leader and the ISR of a partition; ``partition_epoch`` is the version of its node in ZooKeeper.
 
-    ``controller_epoch`` is that of the controller that decided it. ``leader`` may be ``NO_LEADER``; then the ISR has
-    those of whom the first to come back may lead.
+    ``controller_epoch`` is that of the controller that decided. ``leader`` may be ``NO_LEADER``; then the first
+    replica of the ISR that comes back may lead.
     """
 
     leader: int
@@ -74,7 +75,10 @@ class Leadership:
     controller_epoch: int
 
     def decided_anew(self, controller_epoch: int, *, leader: int, isr: tuple[int, ...]) -> Leadership:
-        """A decision of the controller: the leader epoch grows. The partition epoch is known once it is written."""
+        """Return a new decision of the controller, with the next leader epoch.
+
+        The partition epoch stays the old one until the decision is written.
+        """
         return replace(
             self, leader=leader, isr=isr, leader_epoch=self.leader_epoch + 1, controller_epoch=controller_epoch
         )
@@ -82,7 +86,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """The ISR that a leader asks the controller for, if the epochs are still those."""
+    """The ISR that a leader asks the controller for, valid only at these epochs."""
 
     isr: tuple[int, ...]
     leader_epoch: int
@@ -90,4 +94,4 @@ class IsrChange:
 
 
 Answers = Mapping[TopicPartition, MillraceError | None]
-"""Of each partition the error that it was refused with, or None."""
+"""The error for each partition, or None."""

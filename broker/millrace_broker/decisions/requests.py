@@ -1,4 +1,4 @@
-"""LeaderAndIsr, UpdateMetadata and StopReplica: what the controller tells brokers."""
+"""The controller's requests to brokers: LeaderAndIsr, UpdateMetadata and StopReplica."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from millrace_broker.decisions.model import Leadership, ReplicaAssignment, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDecision:
-    """What the controller says of a partition (LeaderAndIsr).
+    """A decision about a partition in a LeaderAndIsr.
 
-    ``leader_epoch`` grows with every decision on who leads and who has it, ``partition_epoch`` with every change,
-    those of the ISR among them: it is the version of the partition's node in ZooKeeper.
+    ``leader_epoch`` grows with every decision about the leader or the replicas. ``partition_epoch`` grows with every
+    change, including ISR changes; it is the version of the partition's node in ZooKeeper.
     """
 
     controller_epoch: int
@@ -29,14 +29,14 @@ class PartitionDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAndIsrState:
-    """What a replica is told of its partition; ``is_new``: it has never had it."""
+    """The state of a partition in a LeaderAndIsr; ``is_new`` means that the broker has never had the replica."""
 
     leadership: Leadership
     assignment: ReplicaAssignment
     is_new: bool
 
     def decision(self, controller_epoch: int) -> PartitionDecision:
-        """What a replica takes over, of a request of this controller epoch."""
+        """Return the decision for a replica, from a request of this controller epoch."""
         leadership, assignment = self.leadership, self.assignment
         return PartitionDecision(
             controller_epoch=controller_epoch,
@@ -52,7 +52,7 @@ class LeaderAndIsrState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReplicaState:
-    """A replica to stop, and perhaps to delete."""
+    """A replica to stop, and optionally to delete."""
 
     leader_epoch: int
     is_deleted: bool
@@ -67,10 +67,9 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAndIsrRequest(_Request):
-    """Lead or follow these partitions; ``live_leaders`` are those of their leaders that are alive.
+    """A request to lead or follow partitions; ``live_leaders`` are the leaders among them that are alive.
 
-    A broker that has a topic of the same name and another id has one that was deleted: it answers
-    ``InconsistentTopicIdError``.
+    A broker may have a deleted topic of the same name and another id. It answers ``InconsistentTopicIdError`` then.
     """
 
     topic_ids: Mapping[str, uuid.UUID]
@@ -80,7 +79,7 @@ class LeaderAndIsrRequest(_Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMetadataRequest(_Request):
-    """Tell clients this of partitions, and that these brokers are alive."""
+    """The leadership of partitions and the live brokers, for the brokers' clients."""
 
     topic_ids: Mapping[str, uuid.UUID]
     partitions: Mapping[TopicPartition, LeaderAndIsrState]
@@ -89,7 +88,7 @@ class UpdateMetadataRequest(_Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReplicaRequest(_Request):
-    """Stop these replicas."""
+    """A request to stop replicas."""
 
     partitions: Mapping[TopicPartition, StopReplicaState]
 
