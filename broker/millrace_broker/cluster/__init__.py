@@ -1,17 +1,17 @@
-"""A broker among others: by itself, or one of a cluster on ZooKeeper.
+"""The broker's place in a cluster: standalone, or a member of a ZooKeeper cluster.
 
-* ``interface``       what both ways have in common
-* ``standalone``      a broker by itself, with its metadata in a file
-* ``member``          a broker of a cluster: its sessions and registrations, and the requests of controllers
+* ``interface``       the common interface of both
+* ``standalone``      a standalone broker, with its metadata in a file
+* ``member``          a broker of a cluster: its sessions and registrations, and the controller's requests
 * ``zookeeper_metadata``  a cluster's metadata, opened before the logs
-* ``session``         coordination, whichever session is open
+* ``session``         coordination that survives a change of sessions
 * ``own_registration``, ``last_session``  the broker's registration, and that of its last process
-* ``process_watch``   connections to other brokers, which tell when their processes end
+* ``process_watch``   connections to other brokers, which detect the end of their processes
 * ``catalog``, ``topic_lookups``, ``missing_topics``  topics and their leaders, and topics that are not known yet
-* ``deliveries``      the controller's requests to brokers, over the network or to this one
-* ``administration``  elections, reassignments and shutdowns that the controller is asked for
-* ``deployment``      topics made, grown and deleted by way of the controller
-* ``isr_requests``    changes of ISRs that leaders ask the controller for
-* ``notifications``, ``changed_configs``  configurations that changed
-* ``wire``            requests and answers as messages
+* ``deliveries``      the controller's requests to brokers, over the network or to this broker
+* ``administration``  elections, reassignments and shutdowns on request to the controller
+* ``deployment``      creation, growth and deletion of topics through the controller
+* ``isr_requests``    ISR changes that leaders request from the controller
+* ``notifications``, ``changed_configs``  changed configurations
+* ``wire``            requests and answers as protobuf messages
 """

@@ -1,6 +1,6 @@
-"""What the controller does on request: elections, reassignments, and taking over from a broker that stops.
+"""Requests to the controller: elections, reassignments, and controlled shutdowns.
 
-Any broker takes such a request; one that is not the controller takes it there, once.
+Any broker accepts such a request. A broker that is not the controller forwards it to the controller, once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MARGIN_S = 5.0
 
 
 class ControllerAccess(Protocol):
-    """A broker's way to the controller, which it may be itself."""
+    """A broker's access to the controller, which may be the broker itself."""
 
     @property
     def controlling(self) -> ControllerEventLoop:
@@ -27,12 +27,12 @@ class ControllerAccess(Protocol):
         ...
 
     async def at_controller(self, name: str, message: Any, *, timeout_s: float | None = None) -> Any:
-        """Make a call to the controller, which is another broker."""
+        """Call the controller on another broker."""
         ...
 
 
 async def elect_leaders(member: ControllerAccess, request: pb.ElectLeadersRequest) -> Answers:
-    """Elect leaders; of all partitions, only those for which it is needed are answered for."""
+    """Elect leaders; with all partitions requested, only those that need an election are in the answer."""
     if not member.controlling.is_active:
         return read_errors((await _forward(member, "ElectLeaders", request)).topics)
     occasion = Occasion.PREFERRED if request.election_type == pb.PREFERRED else Occasion.UNCLEAN
@@ -60,7 +60,7 @@ async def reassign(member: ControllerAccess, request: pb.AlterPartitionReassignm
 async def reassignments(
     member: ControllerAccess, request: pb.ListPartitionReassignmentsRequest
 ) -> Mapping[TopicPartition, ReplicaAssignment]:
-    """What is being moved."""
+    """Return the reassignments in progress."""
     if not member.controlling.is_active:
         answer = await _forward(member, "ListPartitionReassignments", request)
         return {
@@ -82,7 +82,7 @@ async def reassignments(
 
 
 async def shut_down(member: ControllerAccess, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
-    """Have others lead what a broker leads; returns what nobody else can."""
+    """Move the leaders from a broker that stops; returns the partitions without another possible leader."""
     if not member.controlling.is_active:
         request = pb.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
         answer = await member.at_controller("ControlledShutdown", request)

@@ -1,10 +1,10 @@
-"""What a broker of a cluster knows of it: topics by their nodes, who leads what by the controller's word.
+"""The topics of a cluster as one broker knows them, Kafka's ``MetadataCache``.
 
 Invariants
-* Who leads a partition comes from UpdateMetadata alone. What a topic is (id, options, schemas) is read from its nodes,
-  when it is first heard of and whenever somebody says that it changed.
-* A topic that is being deleted is in the catalog no more.
-* What a controller says is taken over in the order in which it comes; of an older controller nothing is.
+* The leader of a partition comes only from UpdateMetadata. The rest of a topic (id, options, schemas) is read from its
+  nodes, when the topic is first named and after each notice of a change.
+* A topic in deletion is not in the catalog.
+* UpdateMetadata requests are applied in the order of arrival; those of an older controller are not.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _NO_ID: Final = uuid.UUID(int=0)
 
 
 class ClusterCatalog(TopicCatalog):
-    """The topics of a cluster. Changed in the administration thread, read from any."""
+    """The topics of a cluster. Changed in the administration thread, read from any thread."""
 
     def __init__(self, coordination: Coordination, defaults: TopicConfig) -> None:
         super().__init__(coordination, defaults)
         self._told: Final[dict[uuid.UUID, Partitions]] = {}
 
     def tell(self, request: UpdateMetadataRequest) -> list[str]:
-        """Take over what the controller says; returns the topics of which it says something."""
+        """Apply an UpdateMetadata; returns the topics that it names."""
         topics = dict(self._topics)
         for name, states in by_topic(request.partitions).items():
             topic_id = request.topic_ids.get(name)
@@ -53,7 +53,7 @@ class ClusterCatalog(TopicCatalog):
         return list(by_topic(request.partitions))
 
     def know(self, topic_ids: Mapping[str, uuid.UUID]) -> None:
-        """Make sure that topics of these ids are known, as far as they exist."""
+        """Read the topics with these ids from their nodes unless they are known, as far as they exist."""
         for name, topic_id in topic_ids.items():
             present = self._topics.get(name)
             if present is None or present.topic_id != topic_id:

@@ -1,7 +1,4 @@
-"""Configurations that changed while the broker runs: read anew, and handed to the parts that go by them.
-
-In the administration thread.
-"""
+"""Changed configurations, applied while the broker runs. In the administration thread."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ChangedConfigs:
-    """Takes over changed configurations on one broker."""
+    """Reads changed configurations and passes them to the components of one broker."""
 
     def __init__(
         self,
@@ -37,7 +34,7 @@ class ChangedConfigs:
         self._take_topic: Final = take_topic
 
     def take(self, entity: str) -> None:
-        """Read the configuration of ``entity`` (``paths.config_entity``), which changed. Raises ``MillraceError``."""
+        """Read the changed configuration of ``entity`` (``paths.config_entity``). Raises ``MillraceError``."""
         kind, _, name = entity.partition("/")
         match kind:
             case "topics":
@@ -54,9 +51,9 @@ class ChangedConfigs:
                 _logger.debug("the changed configuration of %s means nothing here", entity)
 
     def take_all(self) -> None:
-        """Read what may have changed while this broker heard of nothing, because notices are not kept for ever.
+        """Read all configurations that may have changed while this broker had no session; old notices are deleted.
 
-        Topics have been read anew. Raises ``MillraceError``.
+        The caller has read the topics before. Raises ``MillraceError``.
         """
         for topic in self._catalog.topics.values():
             self._take_topic(topic.name, topic.config)

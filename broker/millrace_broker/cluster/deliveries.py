@@ -1,4 +1,4 @@
-"""Bringing what the controller of this broker says to the brokers: over the network, or to this one at once."""
+"""Delivery of the controller's requests, over the network or to this broker directly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millrace_broker.network import Peers
 
 
 class ThisBroker(Protocol):
-    """The broker that the controller runs on, which takes its requests without the network."""
+    """The controller's own broker, which gets its requests without the network."""
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest, leaders: Sequence[LiveBroker]) -> Answers:
         """Lead and follow partitions."""
@@ -37,12 +37,12 @@ class ThisBroker(Protocol):
         ...
 
     async def update_metadata(self, request: UpdateMetadataRequest, brokers: Sequence[LiveBroker]) -> None:
-        """Take over who is alive and who leads what."""
+        """Apply the live brokers and the leadership of partitions."""
         ...
 
 
 class Deliveries:
-    """The controller's way to the brokers. For the event loop's thread."""
+    """The controller's connections to the brokers. For the event loop's thread."""
 
     def __init__(self, config: BrokerConfig, peers: Peers, this_broker: ThisBroker) -> None:
         self._broker_id: Final = config.broker_id
@@ -52,13 +52,13 @@ class Deliveries:
         self._addresses: dict[int, LiveBroker] = {}
 
     def take_brokers(self, nodes: Mapping[int, BrokerNode]) -> None:
-        """The controller has read where brokers are."""
+        """Set the brokers' addresses that the controller has read."""
         self._addresses = {each: registration.live_broker(each, node) for each, node in nodes.items()}
         for broker in self._addresses.values():
             self._peers.know(broker.broker_id, broker.host, broker.port)
 
     async def deliver(self, broker_id: int, request: BrokerRequest) -> Answers:
-        """Bring a request to a broker; returns its answers. Raises its error, ``BrokerUnavailableError``."""
+        """Send a request to a broker; returns its answers. Raises the broker's error, ``BrokerUnavailableError``."""
         if broker_id == self._broker_id:
             return await self._deliver_here(request)
         call = partial(self._peers.call, broker_id, timeout_s=self._timeout_s)

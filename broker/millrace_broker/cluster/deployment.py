@@ -1,4 +1,4 @@
-"""What follows from changes of topics in a cluster: the controller sees what was written, and tells the brokers."""
+"""Changes of topics in a cluster: the controller reads them and notifies the brokers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from millrace_broker.metadata.topics import TopicInfo
 
 
 class Told:
-    """The controller does it.
+    """The deployment of topics by the controller.
 
-    ``on_configured`` takes over a topic's configuration here, ``on_gone`` is told of topics that no longer answer.
+    ``on_configured`` applies a topic's configuration on this broker, ``on_gone`` is called for deleted topics.
     """
 
     def __init__(self, on_configured: Callable[[str, TopicConfig], None], on_gone: Callable[[TopicInfo], None]) -> None:
@@ -23,20 +23,20 @@ class Told:
         self._on_gone: Final = on_gone
 
     def nodes(self, topic: str, assignment: Assignment) -> list[Operation]:
-        """The controller writes down who leads."""
+        """Return no operations, because the controller writes the leadership."""
         return []
 
     def notices(self, topic: str) -> list[Operation]:
-        """All brokers read the topic anew."""
+        """Return the notice that makes all brokers read the topic again."""
         return [notice(paths.config_entity("topics", topic))]
 
     def created(self, topic: TopicInfo, partitions: Iterable[int]) -> None:
-        """The controller chooses leaders and tells brokers to make the logs."""
+        """Do nothing; the controller elects leaders and tells brokers to create the logs."""
 
     def deleted(self, topic: TopicInfo) -> None:
-        """The controller tells brokers to delete the logs, and removes the nodes when all have."""
+        """Report the deleted topic; the controller has brokers delete the logs, and then removes the nodes."""
         self._on_gone(topic)
 
     def configured(self, topic: str, config: TopicConfig) -> None:
-        """Take it over here at once; other brokers hear of it."""
+        """Apply the configuration on this broker at once; other brokers get a notice."""
         self._on_configured(topic, config)

@@ -1,6 +1,6 @@
-"""What a broker is among others: by itself (``standalone``) or one of a cluster (``member``). Both answer the same.
+"""The common interface of a standalone broker (``standalone``) and a cluster member (``member``).
 
-A broker opens its metadata first, then its logs, and then takes its place. Functions that block are called in the
+A broker opens its metadata first, then its logs, and then joins the cluster. Blocking functions are called in the
 administration thread, ``async`` ones in the event loop.
 """
 
@@ -17,66 +17,66 @@ from millrace_broker.metadata.changes import Deployment
 
 
 class OpenedMetadata(Protocol):
-    """Metadata that a broker has opened: where it is, whose it is, the topics in it."""
+    """Metadata that a broker has opened: the store, the cluster's id, the topics."""
 
     @property
     def coordination(self) -> Coordination:
-        """Where the metadata is."""
+        """The coordination service that stores the metadata."""
         ...
 
     @property
     def cluster_id(self) -> str:
-        """Whose it is."""
+        """The id of the cluster."""
         ...
 
     @property
     def catalog(self) -> TopicCatalog:
-        """The topics in it."""
+        """The topics of the cluster."""
         ...
 
     def notices(self, entity: str) -> list[Operation]:
-        """Say what is to be written with a changed configuration of an entity, so that other brokers hear of it."""
+        """Return the operations that notify other brokers of an entity's changed configuration."""
         ...
 
     def close(self) -> None:
-        """Let go of it. Again does nothing."""
+        """Close the metadata. A second call does nothing."""
         ...
 
 
 class Membership(Protocol):
-    """This broker among others."""
+    """The membership of this broker in its cluster."""
 
     def deploy(self) -> Deployment:
-        """Say what follows from changes of topics; finishes what the last run left undone. It blocks."""
+        """Return the consequences of topic changes; finishes those that the last process left undone. It blocks."""
         ...
 
     async def announce(self, address: Listener) -> None:
-        """Be known under this address. Raises ``EnvironmentProblemError`` when the broker's id is taken."""
+        """Register under this address. Raises ``EnvironmentProblemError`` when the broker's id is taken."""
         ...
 
     async def leave(self) -> None:
-        """Let other brokers take over what this one does, because it is about to stop."""
+        """Move leaders to other brokers, because this broker is about to stop."""
         ...
 
     async def disks_failed(self) -> None:
-        """Let other brokers lead what was on a disk that has failed."""
+        """Have other brokers lead the partitions of a failed disk."""
         ...
 
     async def close(self) -> None:
-        """Be known no more, and let go of the metadata."""
+        """Remove the registration and close the metadata."""
         ...
 
     @property
     def controller_id(self) -> int:
-        """The broker that is the controller; -1: none is known."""
+        """The id of the controller; -1 if none is known."""
         ...
 
     def live_brokers(self) -> Sequence[LiveBroker]:
-        """Return the brokers that are up, by id. Raises ``BrokerUnavailableError`` as long as they are not known."""
+        """Return the live brokers by id. Raises ``BrokerUnavailableError`` while they are not known."""
         ...
 
     async def find(self, topic: str) -> None:
-        """Look for a topic that is not in the catalog: this broker may not have heard of it yet."""
+        """Look for a topic that is not in the catalog, because this broker may not know it yet."""
         ...
 
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
@@ -84,7 +84,7 @@ class Membership(Protocol):
         ...
 
     async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
-        """Wait until nothing is left of a deleted topic; False after the time."""
+        """Wait until a deleted topic is removed completely; returns False after the time."""
         ...
 
     async def elect_leaders(self, request: Any) -> Answers:
@@ -92,9 +92,9 @@ class Membership(Protocol):
         ...
 
     async def reassign(self, request: Any) -> Answers:
-        """Move partitions, or cancel that (``AlterPartitionReassignmentsRequest``)."""
+        """Reassign partitions, or cancel that (``AlterPartitionReassignmentsRequest``)."""
         ...
 
     async def reassignments(self, request: Any) -> Mapping[TopicPartition, ReplicaAssignment]:
-        """List what is being moved (``ListPartitionReassignmentsRequest``)."""
+        """List the reassignments in progress (``ListPartitionReassignmentsRequest``)."""
         ...

@@ -1,11 +1,13 @@
-"""Asking the controller for other replicas to be in sync: what partitions ask for at a time goes in one request.
+"""Requests for ISR changes to the controller, Kafka's ``AlterPartitionManager`` (KIP-497).
+
+Changes of several partitions share one request.
 
 Invariants
-* One request is under way at a time. It is repeated, to whoever is the controller then, until it is answered.
-* Of a partition the last thing asked for counts: its leader asks anew only when it has heard of the last, or when the
-  controller has decided meanwhile.
+* One request is in flight at a time. It is retried, at the controller of that moment, until it is answered.
+* The last change of a partition counts. A leader asks again only after an answer to its last change, or after another
+  decision of the controller.
 * A request of a fenced broker is not repeated under its next broker epoch. The broker may lead again in the same leader
-  epoch, and then waits no more for a follower that the request would add to the ISR.
+  epoch. The high watermark then no longer waits for a follower that the request would add to the ISR.
 
 Source: Kafka's ``AlterPartitionManager`` (KIP-497).
 """
@@ -33,25 +35,25 @@ _PAUSE_MAX_S: Final = 1.0
 
 Changes = Mapping[TopicPartition, IsrChange]
 Send = Callable[[Changes], Awaitable[Mapping[TopicPartition, Leadership | MillraceError]]]
-"""Brings changes to the controller; raises ``MillraceError`` when there is no answer of it."""
+"""Sends changes to the controller; raises ``MillraceError`` if the controller does not answer."""
 
 
 class IsrRequests:
-    """What this broker's leaders ask for. For the event loop's thread."""
+    """The ISR changes of this broker's leaders. For the event loop's thread."""
 
     def __init__(self, send: Send) -> None:
         self._send: Final = send
         self._pending: dict[TopicPartition, tuple[IsrChange, asyncio.Future[Leadership]]] = {}
         self._sent: dict[TopicPartition, tuple[IsrChange, asyncio.Future[Leadership]]] = {}
-        """What is under way."""
+        """The changes in flight."""
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def alter(self, partition: TopicPartition, change: IsrChange) -> Leadership:
-        """Ask for an ISR; returns what holds then.
+        """Ask for an ISR; returns the new leadership.
 
-        Raises what the controller says of this partition, ``ClientClosedError`` when the broker stops or another change
-        of the partition is asked for before this one was sent, ``NotLeaderError`` when the broker is fenced.
+        Raises the controller's error for this partition, and ``NotLeaderError`` when the broker is fenced. Raises
+        ``ClientClosedError`` when the broker stops, or when another change of the partition replaces an unsent one.
         """
         if self._is_closed:
             raise ClientClosedError("the broker stops")
@@ -65,12 +67,12 @@ class IsrRequests:
         return await future
 
     async def close(self) -> None:
-        """Ask for nothing more."""
+        """Drop all changes and accept no more."""
         self._is_closed = True
         await self._drop(ClientClosedError("the broker stops"))
 
     async def fence(self) -> None:
-        """Drop all requests: the broker was taken for dead, and leads nothing any more."""
+        """Drop all changes, because the controller considered this broker dead and it leads nothing any more."""
         await self._drop(NotLeaderError("the broker was taken for dead: the controller decides who leads"))
 
     async def _drop(self, reason: MillraceError) -> None:

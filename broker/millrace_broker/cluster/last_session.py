@@ -1,7 +1,8 @@
-"""The ZooKeeper session of this broker's last process: remembered beside the data, and ended by the next process.
+"""The ZooKeeper session of this broker's last process, remembered beside the data.
 
-A process that is killed leaves a session that lives on until its time-out, with the broker's registration and perhaps
-the controller's node. The next process holds the locks of the same log directories, so the last one is dead.
+A killed process leaves a session that lives until its time-out, with the broker's registration and perhaps the
+controller's node. The next process removes both. It holds the locks of the same log directories, so the last process is
+dead.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from millrace.coordination.outcomes import settle
 from millrace_broker.log.files import Files, replace_file
 
 FILE: Final = "zookeeper-session"
-"""In the first log directory: the number of the session."""
+"""The name of the file with the session's number, in the first log directory."""
 
 
 def remember_session(files: Files, directory: Path, session_id: int) -> None:
-    """Note the session under which this process registers. Raises ``StorageError``."""
+    """Write the session under which this process registers. Raises ``StorageError``."""
     replace_file(files, directory / FILE, f"{session_id}\n".encode())
 
 
 def last_session(files: Files, directory: Path) -> int | None:
-    """The session of the last process; None if that is not known. Raises ``StorageError``."""
+    """Return the session of the last process; None if it is not known. Raises ``StorageError``."""
     text = (files.read_bytes(directory / FILE) or b"").strip()
     return int(text) if text.lstrip(b"-").isdigit() else None
 
 
 def remove_leftovers(coordination: Coordination, session_id: int, broker_id: int, node: BrokerNode) -> bool:
-    """Remove the nodes of a dead process of this broker; false if it has left none.
+    """Remove the nodes of this broker's dead process; returns False if it has left none.
 
-    A registration of another address is not touched: the directories may be a copy of those of a broker that lives.
+    Do not remove a registration with another address. The directories may be a copy of those of a live broker.
     """
     registration = paths.broker_path(broker_id)
     try:
-        # The epoch first: a controller elected later than this read has raised its version.
+        # Read the epoch first. A later election of a controller raises its version.
         _, epoch = coordination.get(paths.CONTROLLER_EPOCH)
         data, registered = coordination.get(registration)
         if registered.ephemeral_owner != session_id or BrokerNode.decode(data).endpoints != node.endpoints:

@@ -1,15 +1,15 @@
-"""This broker as one of a cluster on ZooKeeper: its session, its registration, what others tell it and it tells them.
+"""This broker as a member of a ZooKeeper cluster: session, registration, requests.
 
-Life of a session: it is opened, the broker registers under it (which gives it a new broker epoch), watches for changed
-configurations and runs for controller. When ZooKeeper declares it over, the controller resigns, and all that is done
-again under the next one, for as long as it takes.
+A session is opened, and the broker registers under it, which gives it a new broker epoch. The broker then watches for
+changed configurations and runs for controller. When ZooKeeper ends the session, the controller resigns. The broker
+repeats these steps under the next session, until they succeed.
 
 Invariants
-* What a controller of an older epoch says is refused, and what was meant for an earlier life of this broker.
-* A broker whose registration goes while its session lives was taken for dead. It stops leading at once, and registers
-  again under that session, in a new broker epoch. Then the controller tells it what it is to lead and to follow.
-* Calls that block run in the administration thread; but opening, registering and closing sessions has threads of its
-  own, for in the administration thread somebody may be waiting for a session.
+* A request of an older controller epoch, or for an earlier broker epoch, is refused.
+* A broker whose registration is removed while its session lives was considered dead. It stops leading at once, and
+  registers again under that session, in a new broker epoch. Then the controller sends it its replicas again.
+* Blocking calls run in the administration thread. Sessions are opened, registered and closed in other threads, because
+  a call in the administration thread may wait for a session.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ from millrace_broker.runtime import Clock, Executors
 _logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.5
-"""Between attempts to open a session."""
+"""The pause between attempts to open a session."""
 _FIRST_WORD_S: Final = 30.0
 
 
 class Member:
-    """One broker of a cluster."""
+    """A broker of a cluster."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Member:
         gone: GoneTopics,
         fail: Callable[[MillraceError], None],
     ) -> None:
-        """``gone`` is told of topics that no longer answer, ``fail`` stops the broker."""
+        """``gone`` is called for deleted topics, ``fail`` stops the broker."""
         self._config: Final = config
         self._directories: Final = directories
         self._metadata: Final = metadata
@@ -123,7 +123,7 @@ class Member:
         self._is_closing = False
         self._renewing: asyncio.Task[None] | None = None
         self._replaced: Coordination | None = None
-        """The session that is over and for which another one is being opened."""
+        """The ended session, while another one is being opened."""
         self._loop: Final = asyncio.get_running_loop()
         self._config_watch: Final = OnLoop(self._loop, self._notice_left)
         self._topics: Final = TopicLookups(
@@ -135,7 +135,7 @@ class Member:
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         deliveries = Deliveries(config, peers, self)
         self._patience_s: Final = 2 * config.zookeeper.zookeeper_session_timeout_ms / 1000
-        """How long the end of an earlier registration of this broker is waited for."""
+        """How long to wait for the end of an earlier registration of this broker."""
         self._registration: Final = OwnRegistration(self._id, self._patience_s, self._fence, self._catch_up, fail)
         self._process_watch: Final = ProcessWatch(peers, self._process_lost)
         self.controlling: Final = ControllerEventLoop(
@@ -146,11 +146,11 @@ class Member:
     # --- configurations, in the administration thread ------------------------------------------------------------
 
     def deploy(self) -> Deployment:
-        """The controller says what follows."""
+        """Return the deployment of topics by the controller."""
         return Told(self._take_topic, self._gone.tell)
 
     def _take_topic(self, topic: str, config: TopicConfig) -> None:
-        """A topic is configured like this now."""
+        """Apply a topic's configuration."""
         self._logs.set_config(topic, config)
         self._executors.on_loop(self._replicas.topic_changed, topic)
         if config.unclean_leader_election_enable:
@@ -167,9 +167,9 @@ class Member:
     # --- sessions ----------------------------------------------------------------------------------------------
 
     async def announce(self, address: Listener) -> None:
-        """Register, run for controller, and wait until one has told this broker of the cluster.
+        """Register, run for controller, and wait for the first UpdateMetadata of a controller.
 
-        Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller is heard of in time.
+        Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller sends one in time.
         """
         self._node = BrokerNode(
             host=address.host,
@@ -191,11 +191,11 @@ class Member:
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of this broker's registration; -1 before it is registered."""
+        """The broker epoch of the registration; -1 before it is registered."""
         return self._registration.epoch
 
     async def _begin(self, session: Coordination) -> None:
-        """Do what each session begins with."""
+        """Start a session: register, take changed configurations, run for controller."""
         session.on_session_end(partial(self._tell_loop, session))
         first = self._directories[0]
         is_locked = first not in self._logs.failed_directories()
@@ -206,12 +206,12 @@ class Member:
         self.controlling.begin(session)
 
     async def _fence(self) -> None:
-        """Stop leading: the controller takes this broker for dead, and elects others."""
+        """Stop leading, because the controller considers this broker dead and elects other leaders."""
         await self._replicas.fence()
         await self._isr_requests.fence()
 
     async def _catch_up(self) -> None:
-        """Read anew what nobody tells of: topics may have been deleted, and configurations changed."""
+        """Read topics and configurations again, because changes may have been missed."""
         known = self._catalog.topics
         await self._executors.administer(self._catalog.load)
         self._tell_gone(known, known)
@@ -227,11 +227,11 @@ class Member:
         _logger.warning("broker %d: its session with ZooKeeper is over; it registers again", self._id)
         self.controlling.session_over()
         if self._renewing is not None:
-            self._renewing.cancel()  # it waits for the administration thread, where somebody may wait for a session
+            self._renewing.cancel()  # it waits for the administration thread, where a call may wait for a session
         self._renewing = asyncio.create_task(self._renew(), name="millrace-zookeeper-session")
 
     async def _renew(self) -> None:
-        """Open sessions until one has become this broker's."""
+        """Open sessions until the registration under one succeeds."""
         while True:
             before = self._replaced = self._coordination.session
             try:
@@ -259,7 +259,7 @@ class Member:
         task.add_done_callback(_log_failure)
 
     async def leave(self) -> None:
-        """Have others lead what this broker leads, as Kafka's controlled shutdown does."""
+        """Move leaders to other brokers, as Kafka's controlled shutdown does."""
         config = self._config
         self._is_closing = True
         if config.controlled_shutdown_enable and self._heard.is_set() and len(self._brokers) > 1:
@@ -282,13 +282,13 @@ class Member:
         return not remaining
 
     async def disks_failed(self) -> None:
-        """Tell the controller, by a node as Kafka's brokers do."""
+        """Notify the controller by a node, as Kafka's brokers do."""
         node = LogDirEventNode(self._id).encode()
         create = partial(self._coordination.create, paths.LOG_DIR_EVENT, node, sequential=True)
         await self._executors.administer(create)
 
     async def close(self) -> None:
-        """Resign as the controller if it is that, and end the session: the others see at once that it is gone."""
+        """Resign as the controller and end the session, so that other brokers see the end at once."""
         self._is_closing = True
         self._coordination.release()
         if self._renewing is not None:
@@ -301,12 +301,12 @@ class Member:
         self._topics.close()
         await asyncio.to_thread(self._metadata.close)
 
-    # --- what the controller says --------------------------------------------------------------------------------
+    # --- requests of the controller ------------------------------------------------------------------------------
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest, leaders: Sequence[LiveBroker]) -> Answers:
         """Lead and follow partitions.
 
-        Raises ``StaleControllerEpochError``, ``StaleBrokerEpochError``, ``BrokerUnavailableError`` before it is
+        Raises ``StaleControllerEpochError``, ``StaleBrokerEpochError``, ``BrokerUnavailableError`` before the broker is
         registered.
         """
         self._check(request)
@@ -316,12 +316,12 @@ class Member:
         return await self._replicas.become(request)
 
     async def stop_replica(self, request: StopReplicaRequest) -> Answers:
-        """Stop replicas. Raises as ``leader_and_isr`` does."""
+        """Stop replicas. Raises the errors of ``leader_and_isr``."""
         self._check(request)
         return await self._replicas.stop(request)
 
     async def update_metadata(self, request: UpdateMetadataRequest, brokers: Sequence[LiveBroker]) -> None:
-        """Take over who is alive and who leads what. Raises as the others do."""
+        """Apply the live brokers and the leadership of partitions. Raises the errors of ``leader_and_isr``."""
         self._check(request)
         self._controller_id = request.controller_id
         self._take_live({each.broker_id: each for each in brokers})
@@ -334,7 +334,7 @@ class Member:
         self._heard.set()
 
     def _tell_gone(self, before: Mapping[str, TopicInfo], names: Iterable[str]) -> None:
-        """Tell of those topics of ``before`` that are there no more, or made anew."""
+        """Report those topics of ``before`` that were deleted, or deleted and created again."""
         after = self._catalog.topics
         for name in names:
             gone = before.get(name)
@@ -342,9 +342,9 @@ class Member:
                 self._gone.tell(gone)
 
     def _check(self, request: BrokerRequest) -> None:
-        if self.broker_epoch < 0:  # it may be meant for an earlier life, by a controller that was replaced
+        if self.broker_epoch < 0:  # a replaced controller may have sent it to an earlier broker epoch
             raise BrokerUnavailableError(f"broker {self._id} starts, and is not registered yet: try again")
-        if self._registration.is_removed:  # it may be what the controller decided before it took this broker for dead
+        if self._registration.is_removed:  # the controller may have decided it before it considered this broker dead
             raise BrokerUnavailableError(
                 f"the registration of broker {self._id} was removed, it registers again: retry"
             )
@@ -371,7 +371,7 @@ class Member:
             is_refused = self._process_watch.is_refused
             await self.controlling.process_lost(broker_id, self._controller_id, address, is_refused)
 
-    # --- what this broker says -----------------------------------------------------------------------------------
+    # --- requests of this broker ---------------------------------------------------------------------------------
 
     async def _send_isr_changes(
         self, changes: Mapping[TopicPartition, IsrChange]
@@ -383,9 +383,9 @@ class Member:
         return read_isr_answers(answer)
 
     async def at_controller(self, name: str, message: Any, *, timeout_s: float | None = None) -> Any:
-        """Make a call to the controller, which is another broker. Raises its error, ``BrokerUnavailableError``.
+        """Call the controller on another broker. Raises its error, ``BrokerUnavailableError``.
 
-        Without a time-out it is waited for as the controller waits for brokers: it may have gone without a word.
+        The default time-out is that of the controller's own calls, because the controller may be dead.
         """
         if self._controller_id in (-1, self._id):
             raise BrokerUnavailableError("no controller is known at the moment: try again")
@@ -393,21 +393,21 @@ class Member:
             timeout_s = self._config.controller_socket_timeout_ms / 1000
         return await self._peers.call(self._controller_id, name, message, timeout_s=timeout_s)
 
-    # --- what others ask -----------------------------------------------------------------------------------------
+    # --- calls of the API ----------------------------------------------------------------------------------------
 
     @property
     def controller_id(self) -> int:
-        """The broker that is the controller, as it has said itself."""
+        """The id of the controller that sent the last UpdateMetadata; -1 before the first."""
         return self._controller_id
 
     def live_brokers(self) -> Sequence[LiveBroker]:
-        """The brokers that are up, as the controller has said. Raises ``BrokerUnavailableError`` before it has."""
+        """Return the live brokers of the last UpdateMetadata. Raises ``BrokerUnavailableError`` before the first."""
         if not self._heard.is_set():
             raise BrokerUnavailableError(f"broker {self._id} starts, and has not heard of the others yet: try again")
         return tuple(self._brokers.values())
 
     async def find(self, topic: str) -> None:
-        """Look for a topic that was created by way of another broker, and wait a moment until its leaders are told."""
+        """Look for a topic that was created through another broker, and wait a moment for its leaders."""
         await self._topics.find(topic)
 
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
@@ -415,7 +415,7 @@ class Member:
         return await self._topics.led(topics, timeout_ms)
 
     async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
-        """Wait until nothing is left of a deleted topic; False after the time."""
+        """Wait until a deleted topic is removed completely; returns False after the time."""
         return await self._topics.gone(topic, timeout_ms)
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> Answers:
@@ -423,13 +423,13 @@ class Member:
         return await administration.elect_leaders(self, request)
 
     async def reassign(self, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
-        """Have the controller move partitions."""
+        """Have the controller reassign partitions."""
         return await administration.reassign(self, request)
 
     async def reassignments(
         self, request: pb.ListPartitionReassignmentsRequest
     ) -> Mapping[TopicPartition, ReplicaAssignment]:
-        """Ask the controller what is being moved."""
+        """Return the reassignments in progress from the controller."""
         return await administration.reassignments(self, request)
 
 

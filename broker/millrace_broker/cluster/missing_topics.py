@@ -1,9 +1,9 @@
-"""Names of topics that were looked up in ZooKeeper and not found, kept for a short time.
+"""Names of topics that a look-up in ZooKeeper did not find, kept for a short time.
 
-A misspelt name in a client's configuration is asked for again and again. ZooKeeper is asked once per name in
-``AGE_MAX_S``; the controller's UpdateMetadata ends the memory of a name at once, because it announces new topics.
+A client with a misspelt topic name asks for it again and again. The broker asks ZooKeeper only once per name in
+``AGE_MAX_S``. An UpdateMetadata that names the topic removes the name at once, because it announces new topics.
 
-Invariant: no more than ``NAMES_MAX`` names are kept; the oldest goes first. Safe from any thread.
+Invariant: at most ``NAMES_MAX`` names are kept; the oldest goes first. Safe from any thread.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ AGE_MAX_S: Final = 5.0
 
 
 class MissingTopics:
-    """The names that were not found lately."""
+    """The names that were recently not found."""
 
     def __init__(
         self, monotonic: Callable[[], float], *, names_max: int = NAMES_MAX, age_max_s: float = AGE_MAX_S
     ) -> None:
-        """Know no name; ``monotonic`` gives the time in seconds."""
+        """Start without names; ``monotonic`` returns the time in seconds."""
         self._monotonic: Final = monotonic
         self._names_max: Final = names_max
         self._age_max_s: Final = age_max_s
@@ -31,11 +31,11 @@ class MissingTopics:
         self._looked_up_s: Final[OrderedDict[str, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many names are kept."""
+        """Return the number of names."""
         return len(self._looked_up_s)
 
     def add(self, name: str) -> None:
-        """Note that a topic was looked up just now and is not there."""
+        """Take note that a look-up has just not found a topic."""
         with self._lock:
             self._looked_up_s[name] = self._monotonic()
             self._looked_up_s.move_to_end(name)
@@ -43,12 +43,12 @@ class MissingTopics:
                 self._looked_up_s.popitem(last=False)
 
     def discard(self, names: Iterable[str]) -> None:
-        """Note that topics may be there now."""
+        """Take note that topics may exist now."""
         with self._lock:
             for name in names:
                 self._looked_up_s.pop(name, None)
 
     def __contains__(self, name: str) -> bool:
-        """Whether a topic was not there a short time ago."""
+        """Return whether a recent look-up did not find a topic."""
         looked_up_s = self._looked_up_s.get(name)
         return looked_up_s is not None and self._monotonic() - looked_up_s < self._age_max_s

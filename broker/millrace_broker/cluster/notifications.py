@@ -1,9 +1,9 @@
-"""What brokers tell each other of changed configurations, by nodes under ``/config/changes`` that all of them watch.
+"""Notices of changed configurations, nodes under ``/config/changes`` that all brokers watch.
 
 Invariants
-* A change is in its own node before its notice is (one transaction), so whoever hears of it reads it.
-* Each notice is handled once, in order, whichever session reads it; one that comes while a broker has no session is
-  found by the next. A broker begins with those that come after its start.
+* A change and its notice are written in one transaction, so a broker that reads the notice also reads the change.
+* Each notice is handled once, in order, under any session. A notice that comes while a broker has no session is found
+  by the next session. A broker begins with the notices after its start.
 
 Source: Kafka's ``ZkNodeChangeNotificationListener``.
 """
@@ -21,31 +21,32 @@ from millrace.errors import MillraceError
 _logger = logging.getLogger(__name__)
 
 _KEPT_MS: Final = 15 * 60_000
-"""Notices are removed when they are so much older than the newest; whoever was away for so long reads all at its start.
+"""The age at which notices are removed, in ms, relative to the newest notice.
 
-By ZooKeeper's clock alone: a broker whose own is fast would take from others what they have yet to hear.
+A broker without a session for so long reads all configurations at its start. Ages come from ZooKeeper's clock only. A
+broker whose own clock is fast would remove notices that other brokers have not read.
 """
 
 
 def notice(entity: str) -> Operation:
-    """What is to be written with a change of the configuration of ``entity`` (``paths.config_entity``)."""
+    """Return the operation that announces a changed configuration of ``entity`` (``paths.config_entity``)."""
     return Create(paths.CONFIG_CHANGE, ConfigChangeNode(entity).encode(), sequential=True)
 
 
 class Notifications:
-    """The notices that this broker has yet to hear of. In the administration thread."""
+    """The notices that this broker has not handled yet. In the administration thread."""
 
     def __init__(self) -> None:
         self._last = -1
 
     def skip(self, coordination: Coordination) -> None:
-        """Pass over what is there already: to be called before the configurations are read for the first time."""
+        """Skip the present notices. Call it before the configurations are read for the first time."""
         self._last = max(map(paths.sequence_of, coordination.children(paths.CONFIG_CHANGES)), default=-1)
 
     def take(self, coordination: Coordination, watch: Watch, handle: Callable[[str], None]) -> None:
-        """Handle what is new, and have ``watch`` told when something follows.
+        """Handle the new notices, and set ``watch`` for the next one.
 
-        ``handle`` is given the entity whose configuration changed.
+        ``handle`` is called with the entity whose configuration changed.
         """
         names = coordination.children(paths.CONFIG_CHANGES, watch)
         new = sorted((name for name in names if paths.sequence_of(name) > self._last), key=paths.sequence_of)

@@ -1,9 +1,11 @@
-"""This broker's own registration in ZooKeeper: made under each session, watched, and made again if it is removed.
+"""This broker's registration in ZooKeeper.
+
+The broker registers under each session, watches the registration, and registers again if it is removed.
 
 Invariants
-* One registration is made at a time, so that ``epoch`` is that of the node that this process made last.
-* What the last process of this broker left is removed first; a registration of anybody else never is.
-* From the removal of the registration until the next one the broker is fenced: it leads nothing, and takes no request
+* One registration is made at a time, so that ``epoch`` is that of the last node of this process.
+* The nodes of this broker's last process are removed first; a registration of another broker never is.
+* From the removal of its registration until the next one the broker is fenced: it leads nothing, and refuses requests
   of the controller.
 """
 
@@ -32,11 +34,11 @@ from millrace_broker.metadata import registration
 _logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.5
-"""Between attempts to register again."""
+"""The pause between attempts to register again."""
 
 
 class OwnRegistration:
-    """See the module. For the event loop's thread; blocking calls are made in threads."""
+    """The registration of one broker. For the event loop's thread; blocking calls run in threads."""
 
     def __init__(
         self,
@@ -46,11 +48,11 @@ class OwnRegistration:
         on_again: Callable[[], Awaitable[None]],
         on_failure: Callable[[EnvironmentProblemError], None],
     ) -> None:
-        """``patience_s``: how long the end of an earlier registration of this broker is waited for.
+        """``patience_s`` is how long to wait for the end of an earlier registration of this broker.
 
         ``on_removed`` is awaited when the registration is gone and its session is not, before the broker registers
         again. ``on_again`` is awaited after the broker has registered again under the same session. ``on_failure`` is
-        told when that is impossible, because another broker has the id.
+        called when that is impossible, because another broker has the id.
         """
         self.epoch = -1
         """The broker epoch: the transaction of the registration."""
@@ -68,10 +70,7 @@ class OwnRegistration:
         self._watch: OnLoop | None = None
 
     async def begin(self, session: Coordination, node: BrokerNode, files: Files, directory: Path | None) -> None:
-        """Register under a new session; ``directory``, which is locked, remembers it.
-
-        Raises ``BrokerIdTakenError``, ``CoordinationError``.
-        """
+        """Register under a new session, and remember it in the locked ``directory``, unless that is None."""
         self._session, self._node = session, node
         self._watch = OnLoop(asyncio.get_running_loop(), self._changed)
         if directory is not None:
@@ -80,14 +79,14 @@ class OwnRegistration:
             await self._register(session)
 
     async def close(self) -> None:
-        """Register no more."""
+        """Stop registering."""
         self._is_closed = True
         for task in self._again:
             task.cancel()
         await asyncio.gather(*self._again, return_exceptions=True)
 
     def _replace_last(self, session: Coordination, files: Files, directory: Path) -> None:
-        """Remove what the last process left, so that the end of its session need not be waited for."""
+        """Remove the nodes of the last process, instead of waiting for the end of its session."""
         try:
             last = last_session(files, directory)
             if last is not None and remove_leftovers(session, last, self._id, self._node):
@@ -97,7 +96,7 @@ class OwnRegistration:
             _logger.warning("broker %d waits for the end of its last session, if it left one: %s", self._id, error)
 
     async def _register(self, session: Coordination) -> None:
-        """Register until the registration stands, and have it watched."""
+        """Register until the registration exists, and watch it."""
         while True:
             self.epoch = await asyncio.to_thread(
                 registration.register, session, self._id, self._node, patience_s=self._patience_s
@@ -108,7 +107,7 @@ class OwnRegistration:
                 return
 
     def _stands(self, session: Coordination) -> bool:
-        """Whether the registration is there; it is watched then."""
+        """Return whether the registration exists, and watch it."""
         found = session.exists(paths.broker_path(self._id), self._watch)
         return found is not None and found.created_id == self.epoch
 
@@ -119,7 +118,9 @@ class OwnRegistration:
             task.add_done_callback(self._again.discard)
 
     async def _register_again(self, session: Coordination) -> None:
-        """Register under the same session if only the registration is gone: this process was taken for dead."""
+        """Register under the same session if only the registration is gone, because this process was considered
+        dead.
+        """
         while True:
             try:
                 async with self._lock:

@@ -1,15 +1,15 @@
 """Detection of broker processes that have ended, long before their ZooKeeper sessions do.
 
-The kernel of a process that ends closes its connections and refuses new ones. So each broker holds a connection to
-every other one. When it breaks and cannot be made again, ``on_lost`` is called, again and again until it can.
+The kernel closes the connections of a process that ends, and refuses new ones. So each broker holds a connection to
+every other broker. If that connection breaks and a new one fails, ``on_lost`` is called repeatedly until one succeeds.
 
 Invariants
 
-- ``on_lost`` is called only for a broker to which a connection was held and broke. A broker that was never reached from
-  here, because of an address that is wrong or a network that is cut, is never lost.
-- A connection that the broker ended in an orderly way (it is idle, or the broker stops) has not broken.
-- ``is_refused`` counts connections that are refused, and nothing else: a paused broker accepts, and packets that are
-  dropped end in a time-out. Both cost the session time, for their processes may live.
+- ``on_lost`` is called only for a broker to which a connection was held and broke. A broker that was never reached, for
+  example because of a wrong address or a cut network, is never lost.
+- A connection that the other broker closed in an orderly way (idle, or stopping) has not broken.
+- ``is_refused`` counts only refused connections. A paused broker accepts connections, and dropped packets end in a
+  time-out. In both cases the session time-out has to pass, because the process may live.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ _logger = logging.getLogger(__name__)
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_MAX_S: Final = 0.5
 _PROOF_PAUSE_S: Final = 0.1
-"""Between two refusals that count as a proof. A listener that is replaced, or a rule of a firewall, may refuse once."""
+"""The pause between two refusals that prove a dead process.
+
+A listener that is being replaced, or a firewall rule, may refuse one connection.
+"""
 
 
 class Connections(Protocol):
     """The connections to other brokers (``Peers``)."""
 
     async def stay_connected(self, broker_id: int, connected: Callable[[], None]) -> bool:
-        """Hold a connection until it ends; true if it broke. Raises ``MillraceError`` when there is none."""
+        """Hold a connection until it ends; returns True if it broke. Raises ``MillraceError`` if it cannot be made."""
         ...
 
     async def refuses(self, broker_id: int) -> bool:
-        """Whether new connections to a broker are refused."""
+        """Return whether new connections to a broker are refused."""
         ...
 
 
@@ -58,14 +61,14 @@ class ProcessWatch:
             self._watches[broker_id] = task
 
     async def is_refused(self, broker_id: int) -> bool:
-        """Whether new connections to a broker are refused now, and again after a pause."""
+        """Return whether new connections to a broker are refused now, and again after a pause."""
         if not await self._connections.refuses(broker_id):
             return False
         await asyncio.sleep(_PROOF_PAUSE_S)
         return await self._connections.refuses(broker_id)
 
     async def close(self) -> None:
-        """Hold no connections any more."""
+        """Close all connections."""
         watches = list(self._watches.values())
         self._watches.clear()
         for watch in watches:
@@ -83,7 +86,7 @@ class ProcessWatch:
         while True:
             try:
                 broke = await self._connections.stay_connected(broker_id, connected)
-            except (MillraceError, OSError) as error:  # OSError: a TimeoutError, too
+            except (MillraceError, OSError) as error:  # OSError includes TimeoutError
                 _logger.debug("broker %d is not reached: %s", broker_id, error)
                 if broke:
                     await self._lost(broker_id)

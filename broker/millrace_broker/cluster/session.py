@@ -1,10 +1,11 @@
-"""One view of coordination that outlives its sessions: calls go to the session that is open now.
+"""A coordination client that outlives its sessions; calls go to the present session.
 
-It is for what does not depend on a session: reads, and writes that are conditional on what was read. Whoever has
-ephemeral nodes or watches, or may write only as long as he is who he was, holds the session itself.
+It serves operations that do not depend on a session: reads, and writes that are conditional on a read. A component with
+ephemeral nodes or watches, or with a right to write that ends with the session, holds the session itself.
 
-A read under a session that is over is made again under the next one, which is waited for as long as for a lost
-connection. A write is not: the session may have ended while it was under way.
+A read under an ended session is repeated under the next one. It waits for that session as long as for a lost
+connection.
+A write is not repeated, because the session may have ended while the write was in flight.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class RenewedCoordination:
-    """A ``Coordination`` whose session is replaced by ``renew``; see there for what each method promises."""
+    """A ``Coordination`` whose session ``renew`` replaces; see that protocol for the methods."""
 
     def __init__(self, session: Coordination, patience_s: float) -> None:
         self._session = session
@@ -37,7 +38,7 @@ class RenewedCoordination:
 
     @property
     def session(self) -> Coordination:
-        """The session that is open now."""
+        """The present session."""
         return self._session
 
     def renew(self, session: Coordination) -> None:
@@ -47,7 +48,7 @@ class RenewedCoordination:
             self._renewed.notify_all()
 
     def release(self) -> None:
-        """Let nobody wait for another session any more: the broker stops."""
+        """End all waits for another session, because the broker stops."""
         with self._renewed:
             self._is_closing = True
             self._renewed.notify_all()
@@ -68,12 +69,12 @@ class RenewedCoordination:
 
     @property
     def state(self) -> SessionState:
-        """How the session stands."""
+        """The state of the session."""
         return self._session.state
 
     @property
     def session_id(self) -> int:
-        """Number of the session."""
+        """The number of the session."""
         return self._session.session_id
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
@@ -97,11 +98,11 @@ class RenewedCoordination:
         self._session.delete(path, version)
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
-        """The node's bookkeeping, or None."""
+        """Return the node's status, or None."""
         return self._read(lambda session: session.exists(path, watch))
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Sorted names of the children."""
+        """Return the sorted names of the children."""
         return self._read(lambda session: session.children(path, watch))
 
     def multi(self, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
@@ -109,15 +110,15 @@ class RenewedCoordination:
         return self._session.multi(operations)
 
     def sync(self) -> None:
-        """Have reads that follow see what was written before."""
+        """Make later reads see all earlier writes."""
         self._session.sync()
 
     def on_state(self, listener: Callable[[SessionState], None]) -> None:
-        """Have ``listener`` called with each state of this session."""
+        """Call ``listener`` with each state of the present session."""
         self._session.on_state(listener)
 
     def on_session_end(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called once when this session expires."""
+        """Call ``listener`` once when the present session expires."""
         self._session.on_session_end(listener)
 
     def close(self) -> None:

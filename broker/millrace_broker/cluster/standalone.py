@@ -1,4 +1,4 @@
-"""A broker by itself: its metadata is beside its data, it leads everything, and there is nobody to be told."""
+"""A standalone broker: its metadata is beside its data, and it leads all partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millrace_broker.runtime import Clock, Executors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedMetadata:
-    """Metadata in a file beside the data, open."""
+    """Open metadata in a file beside the data."""
 
     store: EmbeddedStore
     coordination: Coordination
@@ -30,7 +30,7 @@ class EmbeddedMetadata:
     catalog: TopicCatalog
 
     def notices(self, entity: str) -> list[Operation]:
-        """There is nobody else to hear of it."""
+        """Return no operations, because there is no other broker."""
         return []
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ def open_embedded_metadata(config: BrokerConfig, *, directory: Path, files: File
 
 
 def _check_metadata_file(files: Files, directory: Path) -> None:
-    """Refuse to begin a new cluster's metadata beside the data of an old one."""
+    """Refuse to start a new cluster's metadata beside the data of an old one."""
     owner = read_meta_properties(files, directory)
     if owner and not (directory / METADATA_FILE).exists():
         raise EnvironmentProblemError(
@@ -66,7 +66,7 @@ def _check_metadata_file(files: Files, directory: Path) -> None:
 
 
 class Standalone:
-    """The only broker."""
+    """The only broker of its cluster."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Standalone:
         clock: Clock,
         gone: GoneTopics,
     ) -> None:
-        """``gone`` is told of topics that no longer answer, before their logs are deleted."""
+        """``gone`` is called for deleted topics, before their logs are deleted."""
         self._config: Final = config
         self._metadata: Final = metadata
         self._logs: Final = logs
@@ -88,7 +88,7 @@ class Standalone:
         self._brokers: tuple[LiveBroker, ...] = ()
 
     def deploy(self) -> Deployment:
-        """It does everything itself."""
+        """Return the deployment of topics by this broker itself."""
         config, coordination = self._config, self._metadata.coordination
         epoch = registration.become_controller(coordination, config.broker_id, now_ms=self._clock.now_ms())
         alone = Alone(
@@ -103,7 +103,7 @@ class Standalone:
         return alone
 
     async def announce(self, address: Listener) -> None:
-        """Register; who changes topics looks there for live brokers."""
+        """Register; topic changes read the live brokers from there."""
         config = self._config
         now_ms = self._clock.now_ms()
         node = BrokerNode(host=address.host, port=address.port, rack=config.broker_rack, timestamp_ms=now_ms)
@@ -112,10 +112,10 @@ class Standalone:
         self._brokers = (own,)
 
     async def leave(self) -> None:
-        """There is nobody to take over."""
+        """Do nothing, because no other broker can take over."""
 
     async def disks_failed(self) -> None:
-        """There is nobody who could take over."""
+        """Do nothing, because no other broker can take over."""
 
     async def close(self) -> None:
         """Close the store."""
@@ -123,34 +123,34 @@ class Standalone:
 
     @property
     def controller_id(self) -> int:
-        """It decides itself."""
+        """The id of this broker, which decides itself."""
         return self._config.broker_id
 
     def live_brokers(self) -> Sequence[LiveBroker]:
-        """This one."""
+        """Return this broker."""
         return self._brokers
 
     async def find(self, topic: str) -> None:
-        """It knows them all."""
+        """Do nothing, because the catalog has all topics."""
 
     async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
-        """It leads its topics from the beginning."""
+        """Return no topics, because this broker leads all of them from the beginning."""
         return ()
 
     async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
-        """It has deleted the topic before it answers."""
+        """Return True, because a topic is deleted before its deletion is answered."""
         return True
 
     async def elect_leaders(self, request: Any) -> Answers:
-        """There is nobody else. Raises ``InvalidRequestError``."""
+        """Raise ``InvalidRequestError``, because there is no other broker."""
         self._refuse()
 
     async def reassign(self, request: Any) -> Answers:
-        """There is nobody else. Raises ``InvalidRequestError``."""
+        """Raise ``InvalidRequestError``, because there is no other broker."""
         self._refuse()
 
     async def reassignments(self, request: Any) -> Mapping[TopicPartition, ReplicaAssignment]:
-        """Nothing is being moved."""
+        """Return no reassignments."""
         return {}
 
     def _refuse(self) -> NoReturn:

@@ -1,6 +1,6 @@
-"""Topics that a broker of a cluster has not heard of yet, and those that wait until topics are led or gone.
+"""Look-ups of unknown topics in a cluster, and waits until topics have leaders or are deleted.
 
-Invariant: a name that is not there is looked up in ZooKeeper once in a while, however often it is asked for.
+Invariant: the broker looks a missing name up in ZooKeeper only once in a while, however often clients ask for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace_broker.purgatory import Conditions, Timer
 from millrace_broker.runtime import Clock, Executors
 
 _FINDING_MS: Final = 1_000
-"""How long the leaders of a topic are waited for that this broker has not heard of yet."""
+"""How long to wait for the leaders of a topic that this broker did not know."""
 
 
 class TopicLookups:
@@ -35,14 +35,14 @@ class TopicLookups:
         self._missing: Final = MissingTopics(clock.monotonic)
 
     async def find(self, topic: str) -> None:
-        """Look for a topic that was created by way of another broker, and wait a moment until its leaders are told."""
+        """Look for a topic that was created through another broker, and wait a moment for its leaders."""
         if not is_topic_name(topic) or topic in self._missing:
             return
         if await self._executors.administer(self._look_up, topic):
             await self.led([topic], _FINDING_MS)
 
     def _look_up(self, topic: str) -> bool:
-        """Read a topic's nodes, in the administration thread; not again if that found nothing a short time ago."""
+        """Read a topic's nodes in the administration thread, unless a recent look-up found nothing."""
         if topic in self._missing:
             return False
         is_there = self._catalog.refresh(topic) is not None
@@ -51,11 +51,11 @@ class TopicLookups:
         return is_there
 
     def told(self, topics: Iterable[str]) -> None:
-        """Take note that the controller says of topics that they are there."""
+        """Take note that an UpdateMetadata has named topics."""
         self._missing.discard(topics)
 
     def check(self, topics: Iterable[str]) -> None:
-        """Let those go on that wait for topics, if these are led, or gone."""
+        """Check the waits for topics, which may have leaders or be deleted now."""
         for name in topics:
             self._waits.check(name)
 
@@ -71,7 +71,7 @@ class TopicLookups:
         return topic is not None and all(each.leader >= 0 for each in topic.partitions.values())
 
     async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
-        """Wait until nothing is left of a deleted topic; False after the time."""
+        """Wait until a deleted topic is removed completely; returns False after the time."""
         mark = paths.delete_topic_path(topic.name)
         is_over = False
 
@@ -91,5 +91,5 @@ class TopicLookups:
         return await self._waits.until(topic.name, lambda: is_over, timeout_ms)
 
     def close(self) -> None:
-        """Let nobody wait any more, because the broker stops."""
+        """End all waits, because the broker stops."""
         self._waits.close()

@@ -1,4 +1,4 @@
-"""What brokers and the controller say to each other, from frozen data to messages and back. Pure."""
+"""Requests between brokers and the controller, to and from protobuf messages. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
-    """The same by topic and number."""
+    """Group a mapping by topic, then partition number."""
     found: dict[str, dict[int, T]] = defaultdict(dict)
     for (topic, number), value in partitions.items():
         found[topic][number] = value
@@ -38,12 +38,12 @@ def by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
 
 
 def broker_message(broker: LiveBroker) -> pb.BrokerNode:
-    """A broker and where it is reached."""
+    """Return the message of a broker and its address."""
     return pb.BrokerNode(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
 
 
 def read_brokers(nodes: Iterable[pb.BrokerNode]) -> tuple[LiveBroker, ...]:
-    """Brokers, by id."""
+    """Read brokers, sorted by id."""
     found = [LiveBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack) for each in nodes]
     return tuple(sorted(found, key=lambda each: each.broker_id))
 
@@ -52,7 +52,7 @@ def read_brokers(nodes: Iterable[pb.BrokerNode]) -> tuple[LiveBroker, ...]:
 
 
 def leader_and_isr_message(request: LeaderAndIsrRequest, brokers: Mapping[int, LiveBroker]) -> pb.LeaderAndIsrRequest:
-    """``brokers`` says where those are that it names."""
+    """Return the message of a LeaderAndIsr; ``brokers`` has the addresses of its leaders."""
     return pb.LeaderAndIsrRequest(
         head=_head_message(request),
         topics=_decision_messages(request.topic_ids, request.partitions),
@@ -61,7 +61,7 @@ def leader_and_isr_message(request: LeaderAndIsrRequest, brokers: Mapping[int, L
 
 
 def read_leader_and_isr(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRequest:
-    """The other way."""
+    """Read a LeaderAndIsr."""
     ids, partitions = _read_decisions(message.topics)
     leaders = tuple(each.node_id for each in message.live_leaders)
     return LeaderAndIsrRequest(topic_ids=ids, partitions=partitions, live_leaders=leaders, **_read_head(message.head))
@@ -70,7 +70,7 @@ def read_leader_and_isr(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRequest:
 def update_metadata_message(
     request: UpdateMetadataRequest, brokers: Mapping[int, LiveBroker]
 ) -> pb.UpdateMetadataRequest:
-    """``brokers`` says where those are that it names."""
+    """Return the message of an UpdateMetadata; ``brokers`` has the addresses of its brokers."""
     return pb.UpdateMetadataRequest(
         head=_head_message(request),
         topics=_decision_messages(request.topic_ids, request.partitions),
@@ -79,14 +79,14 @@ def update_metadata_message(
 
 
 def read_update_metadata(message: pb.UpdateMetadataRequest) -> UpdateMetadataRequest:
-    """The other way."""
+    """Read an UpdateMetadata."""
     ids, partitions = _read_decisions(message.topics)
     brokers = tuple(each.node_id for each in message.live_brokers)
     return UpdateMetadataRequest(topic_ids=ids, partitions=partitions, live_brokers=brokers, **_read_head(message.head))
 
 
 def stop_replica_message(request: StopReplicaRequest) -> pb.StopReplicaRequest:
-    """A StopReplica."""
+    """Return the message of a StopReplica."""
     message = pb.StopReplicaRequest(head=_head_message(request))
     for name, states in by_topic(request.partitions).items():
         topic = message.topics.add(name=name)
@@ -96,7 +96,7 @@ def stop_replica_message(request: StopReplicaRequest) -> pb.StopReplicaRequest:
 
 
 def read_stop_replica(message: pb.StopReplicaRequest) -> StopReplicaRequest:
-    """The other way."""
+    """Read a StopReplica."""
     partitions = {
         TopicPartition(topic.name, each.partition): StopReplicaState(
             leader_epoch=each.leader_epoch, is_deleted=each.is_deleted
@@ -183,7 +183,7 @@ def _read_leadership(message: pb.PartitionDecision | pb.AlterPartitionResponse.P
 
 
 def error_messages(answers: Mapping[TopicPartition, MillraceError | None]) -> list[pb.TopicErrors]:
-    """What became of each partition; code 0 where nothing went wrong."""
+    """Return the messages of each partition's result; code 0 means success."""
     messages = []
     for name, errors in by_topic(answers).items():
         message = pb.TopicErrors(name=name)
@@ -196,7 +196,7 @@ def error_messages(answers: Mapping[TopicPartition, MillraceError | None]) -> li
 
 
 def read_errors(topics: Iterable[pb.TopicErrors]) -> Answers:
-    """The other way."""
+    """Read each partition's result."""
     return {
         TopicPartition(topic.name, each.partition): (
             error_of(each.error.code, each.error.message) if each.error.code else None
@@ -206,13 +206,13 @@ def read_errors(topics: Iterable[pb.TopicErrors]) -> Answers:
     }
 
 
-# --- changes of ISRs -----------------------------------------------------------------------------------------
+# --- ISR changes ---------------------------------------------------------------------------------------------
 
 
 def alter_partition_message(
     broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
 ) -> pb.AlterPartitionRequest:
-    """What a leader asks for."""
+    """Return the message of a leader's ISR changes."""
     message = pb.AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch)
     for name, partitions in by_topic(changes).items():
         topic = message.topics.add(name=name)
@@ -227,7 +227,7 @@ def alter_partition_message(
 
 
 def read_isr_changes(message: pb.AlterPartitionRequest) -> dict[TopicPartition, IsrChange]:
-    """The other way."""
+    """Read ISR changes."""
     return {
         TopicPartition(topic.name, each.partition): IsrChange(
             isr=tuple(each.isr), leader_epoch=each.leader_epoch, partition_epoch=each.partition_epoch
@@ -238,7 +238,7 @@ def read_isr_changes(message: pb.AlterPartitionRequest) -> dict[TopicPartition, 
 
 
 def isr_answers_message(answers: Mapping[TopicPartition, Leadership | MillraceError]) -> pb.AlterPartitionResponse:
-    """What holds now, or why not."""
+    """Return the message of the answers to ISR changes: the new leadership, or the error."""
     message = pb.AlterPartitionResponse()
     for name, partitions in by_topic(answers).items():
         topic = message.topics.add(name=name)
@@ -254,7 +254,7 @@ def isr_answers_message(answers: Mapping[TopicPartition, Leadership | MillraceEr
 
 
 def read_isr_answers(message: pb.AlterPartitionResponse) -> dict[TopicPartition, Leadership | MillraceError]:
-    """The other way."""
+    """Read the answers to ISR changes."""
     return {
         TopicPartition(topic.name, each.partition): (
             error_of(each.error.code, each.error.message) if each.error.code else _read_leadership(each)

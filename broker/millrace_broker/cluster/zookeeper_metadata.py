@@ -1,4 +1,4 @@
-"""The metadata of a cluster, in ZooKeeper: a session, the cluster's id, and the topics that were read under it."""
+"""A cluster's metadata in ZooKeeper: a session, the cluster's id, the topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace_broker.metadata import registration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperMetadata:
-    """Metadata of a cluster, open. Sessions are of ``store``; ``coordination`` uses the one that is open now."""
+    """The open metadata of a cluster. ``store`` opens sessions; ``coordination`` uses the present one."""
 
     store: SessionStore
     coordination: RenewedCoordination
@@ -27,7 +27,7 @@ class ZooKeeperMetadata:
     notifications: Notifications
 
     def notices(self, entity: str) -> list[Operation]:
-        """Have all brokers read the entity anew."""
+        """Return the operation that makes all brokers read the entity again."""
         return [notice(entity)]
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ def open_zookeeper_metadata(
 ) -> ZooKeeperMetadata:
     """Open a session and read the topics. It blocks. Raises ``EnvironmentProblemError``.
 
-    ``store`` is in place of the ZooKeeper that is configured. ``directories`` say of which cluster their data is.
+    ``store`` replaces the configured ZooKeeper. The data in ``directories`` names the cluster it belongs to.
     """
     store = store or _zookeeper(config)
     session = store.connect()
@@ -65,7 +65,7 @@ def open_zookeeper_metadata(
 
 
 def _cluster_id(session: Coordination, config: BrokerConfig, directories: Sequence[Path], files: Files) -> str:
-    """The id that ZooKeeper has; a new one only if no data says that it is of another cluster."""
+    """Return the id in ZooKeeper; create a new one only if no data belongs to another cluster."""
     if session.exists(paths.CLUSTER_ID) is None:
         for directory in directories:
             owner = read_meta_properties(files, directory) if directory.exists() else {}
@@ -80,7 +80,7 @@ def _cluster_id(session: Coordination, config: BrokerConfig, directories: Sequen
 
 def _zookeeper(config: BrokerConfig) -> SessionStore:
     try:
-        from millrace.coordination.zookeeper import ZooKeeperStore  # a broker by itself needs no kazoo
+        from millrace.coordination.zookeeper import ZooKeeperStore  # a standalone broker needs no kazoo
     except ImportError as error:
         raise EnvironmentProblemError("zookeeper.connect needs kazoo: pip install 'millrace[cluster]'") from error
     zookeeper = config.zookeeper_config
