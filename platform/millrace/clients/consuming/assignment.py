@@ -1,4 +1,4 @@
-"""The partitions that a consumer reads now, and how far it is in each."""
+"""Assigned partitions of a consumer, with their positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millrace.errors import UsageError
 
 
 class Assignment:
-    """Partition states with their readers, in the order in which they are read: the first is the next."""
+    """Partition readers in the order in which they are read: the first is the next."""
 
     def __init__(self, config: ConsumerConfig, schemas: SchemaCache) -> None:
         self._config = config
@@ -21,14 +21,14 @@ class Assignment:
         self._readers: dict[TopicPartition, PartitionReader] = {}
 
     def replace(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these and no others; those that were read already keep their positions."""
+        """Assign exactly these partitions; those that were assigned already keep their positions."""
         wanted = dict.fromkeys(partitions)
         for partition in [each for each in self._readers if each not in wanted]:
             self._readers.pop(partition).state.abandon()
         self._readers = {partition: self._readers.get(partition) or self._new(partition) for partition in wanted}
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these no longer."""
+        """Remove partitions from the assignment."""
         for partition in partitions:
             if (reader := self._readers.pop(partition, None)) is not None:
                 reader.state.abandon()
@@ -45,22 +45,22 @@ class Assignment:
         return len(self._readers)
 
     def partitions(self) -> list[TopicPartition]:
-        """What is read."""
+        """Return the assigned partitions."""
         return list(self._readers)
 
     def states(self) -> list[PartitionState]:
-        """How far it is read."""
+        """Return the states of the assigned partitions."""
         return [reader.state for reader in self._readers.values()]
 
     def reader(self, partition: TopicPartition | tuple[str, int]) -> PartitionReader:
-        """The reader of a partition; raises ``UsageError`` for one that is not assigned."""
+        """Return the reader of a partition; raises ``UsageError`` if it is not assigned."""
         reader = self._readers.get(TopicPartition(*partition))
         if reader is None:
             raise UsageError(f"{TopicPartition(*partition)} is not assigned to this consumer: assign it first")
         return reader
 
     def ready(self) -> list[PartitionReader]:
-        """The readers that have something; next time another one is first, so that none is starved."""
+        """Return the readers that have data, and rotate the order so that no partition is starved."""
         ready = [reader for reader in self._readers.values() if reader.has_data()]
         if ready:
             first = ready[0].partition
@@ -68,7 +68,7 @@ class Assignment:
         return ready
 
     def consumed(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What ``commit`` commits: after everything that has been handed out, of these partitions or of all."""
+        """Return the offsets to commit, after all returned records, of these partitions or of all."""
         return {
             partition: OffsetAndMetadata(offset=reader.state.position, leader_epoch=reader.state.offset_epoch)
             for partition, reader in self._readers.items()

@@ -1,4 +1,4 @@
-"""Connections whose calls, made in the consumer's own thread, are ended by a wake-up or by closing."""
+"""Connections whose calls in the consumer's thread end at a wake-up or close."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace.config.client import ClientConfig
 
 
 class ConsumerConnections(Connections):
-    """A consumer's connections. In its background thread calls are plain; in its caller's they can be interrupted."""
+    """Connections of a consumer. Calls in its background thread are plain; calls in the caller's can be interrupted."""
 
     def __init__(self, config: ClientConfig, signal: Signal) -> None:
         super().__init__(config)
@@ -40,7 +40,7 @@ class ConsumerConnections(Connections):
         return pending.result()
 
     def wait(self, seconds: float) -> None:
-        """Wait before a retry; raises ``ClientClosedError`` when closed meanwhile, ``WakeupError``."""
+        """Wait before a retry; raises ``ClientClosedError`` if closed meanwhile, ``WakeupError``."""
         if not self._signal.is_mine:
             super().wait(seconds)
             return
@@ -50,6 +50,6 @@ class ConsumerConnections(Connections):
             self._signal.wait(self._signal.serial, left)
 
     def close(self) -> None:
-        """Close all connections; whoever waits is told."""
+        """Close all connections and wake waiting threads."""
         super().close()
         self._signal.ring()

@@ -1,9 +1,9 @@
-"""Reading segments that are on this very machine without the broker in the way: its files, mapped.
+"""Direct reads of the broker's segment files on the same machine, mapped into memory.
 
-The leader names the files of what is readable (``LocateRange``: up to the high watermark or last stable offset, with
-the aborted transactions). Where they cannot be opened here, or are not what was meant, fetches go on over the network,
-and it is tried again after ``metadata.max.age.ms``. Only a partition with much to read is read so: for the newest
-records a fetch that waits for them is the better way.
+The leader names the files of the readable records (``LocateRange``: up to the high watermark or last stable offset,
+with the aborted transactions). If a file cannot be opened here, or is not the right one, fetches continue over the
+network, and the consumer tries again after ``metadata.max.age.ms``. Only a partition with much to read is read
+directly, because a fetch can wait for the newest records.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 
 _LOCATE_RANGE: Final = unary(lambda stub: stub.LocateRange)
 _EXTENT_BYTES: Final = 32 * 2**20
-"""How much is mapped at once."""
+"""Bytes of one mapping."""
 _WORTH_BYTES: Final = 256 * 2**10
-"""With less to read than this a fetch brings it, and waits for more."""
+"""Below this size a fetch reads the data, and waits for more."""
 
 
 class DirectReader:
-    """Locates and maps segments. In the caller's thread, but for answers, which other threads put down."""
+    """Locates and maps segments in the caller's thread; other threads only store responses."""
 
     def __init__(self, config: ConsumerConfig, connections: ConsumerConnections, signal: Signal) -> None:
         self._config = config
@@ -43,11 +43,11 @@ class DirectReader:
         self.mapped_bytes = 0
 
     def may_read(self, state: PartitionState, now: float) -> bool:
-        """Whether to look for the partition's files before fetching."""
+        """Return whether to look for the partition's files before fetching."""
         return state.may_be_here and now >= state.not_here_until
 
     def locate(self, state: PartitionState, address: str) -> None:
-        """Ask the leader where the records from here on lie."""
+        """Ask the leader for the location of the records from the fetch offset on."""
         request = pb.LocateRangeRequest(
             topic=state.partition.topic,
             partition=state.partition.partition,
@@ -71,7 +71,7 @@ class DirectReader:
         self._signal.ring()
 
     def take_in(self) -> None:
-        """Take what was located. After an error the fetch that follows says what is wrong."""
+        """Process the location responses. After an error the next fetch reports the cause."""
         while self._answers:
             state, generation, response = self._answers.popleft()
             if state.generation != generation:
@@ -92,7 +92,7 @@ class DirectReader:
             self.map_next(state)
 
     def map_next(self, state: PartitionState) -> None:
-        """Map the next extent of a partition, or see that it must be fetched."""
+        """Map the next extent of a partition, or fall back to fetches."""
         extent = state.located.popleft()
         mapped = map_located(
             extent.path,

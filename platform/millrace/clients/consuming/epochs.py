@@ -1,16 +1,18 @@
-"""Whether what a consumer has read is still what the log holds, once a partition has a leader of another epoch.
+"""Truncation detection after a change of the leader epoch (KIP-320).
 
-A position remembers the leader epoch of the record before it, and in which epoch of the leader it was found good. When
-the metadata shows a newer one, the leader is asked where the position's epoch ends in its log, before anything else is
-asked for: a position after that end stands behind records that an unclean election took away (KIP-320). As in Kafka's
-consumer, a position without an epoch (of a ``seek``, say) is taken as good.
+A position has two epochs: the leader epoch of the record before it, and the leader epoch in which it was validated.
+When the metadata shows a newer epoch, the consumer first asks the leader for the end of the position's epoch in its
+log. A position after that end follows records that an unclean election removed. As in Kafka's consumer, a position
+without an epoch, for example from ``seek``, counts as valid.
 
 Invariants:
 
-- The epoch that a partition is read in never goes back, whatever metadata an old broker gives, unless the topic was
-  made anew. Nor is it older than the epoch of the record before the position, which a committed offset names: a leader
-  of an older epoch has been replaced, and its log may end before the position.
-- What was fetched ahead in an older epoch is not handed out: it is fetched again.
+- The epoch in which a partition is read never decreases, whatever metadata an old broker returns, unless the topic
+  was
+  created again. It is also not older than the epoch of the record before the position, which a committed offset
+  names.
+  A leader of an older epoch has been replaced, and its log may end before the position.
+- Records that were prefetched in an older epoch are fetched again before they are returned.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _NOT_KNOWN = -1
 
 
 class Parting(NamedTuple):
-    """Where a log parts from what was read: at ``offset``, in ``leader_epoch``; -1 when the leader cannot say."""
+    """Divergence of the log at ``offset`` in ``leader_epoch``; -1 if the leader does not know it."""
 
     offset: int
     leader_epoch: int
@@ -58,14 +60,14 @@ _Failed = Callable[[PartitionState, MillraceError], None]
 
 
 def find_parting(position: int, end: Parting) -> Parting | None:
-    """What a leader's answer means for a position; ``end`` is where the position's epoch ends. None: it is good."""
+    """Compare a position with the end of its epoch in the leader's log; returns None if the position is valid."""
     if end.offset < 0 or end.leader_epoch < 0:
         return Parting(_NOT_KNOWN, _NOT_KNOWN)
     return end if end.offset < position else None
 
 
 class EpochChecks:
-    """Looks positions up in the logs of new leaders. In the caller's thread, but for answers, which are put down."""
+    """Validates positions in the logs of new leaders, in the caller's thread; other threads only store responses."""
 
     def __init__(
         self, config: ConsumerConfig, connections: Connections, metadata: MetadataCache, signal: Signal
@@ -79,14 +81,14 @@ class EpochChecks:
         )
 
     def is_good(self, state: PartitionState, timeout_ms: int) -> bool:
-        """Whether a position can be read from in the leader epoch that is known; if not, it must be looked up.
+        """Return whether a position is valid in the known leader epoch; if not, it must be validated.
 
-        Raises ``LeaderNotAvailableError`` when the metadata is older than the position, and forgets it.
+        Raises ``LeaderNotAvailableError`` if the metadata is older than the position, and drops that metadata.
         """
         topic = self._metadata.topic(state.partition.topic, timeout_ms=timeout_ms)
         if topic.topic_id != state.topic_id:
             if state.topic_id is not None:
-                state.offset_epoch = _NOT_KNOWN  # of a topic that is gone
+                state.offset_epoch = _NOT_KNOWN  # the epoch belonged to a deleted topic
             state.topic_id, state.leader_epoch = topic.topic_id, _NOT_KNOWN
         present = topic.partitions[state.partition.partition].leader_epoch
         if max(present, state.leader_epoch) < state.offset_epoch:
@@ -106,7 +108,7 @@ class EpochChecks:
         return False
 
     def ask(self, states: Sequence[PartitionState], failed: _Failed) -> None:
-        """Have the leaders of partitions look positions up, which are known; errors go to ``failed``."""
+        """Ask the leaders to validate known positions; errors go to ``failed``."""
         by_address: dict[str, list[_Asked]] = {}
         for state in states:
             try:
@@ -146,7 +148,7 @@ class EpochChecks:
         self._signal.ring()
 
     def take_in(self, failed: _Failed) -> None:
-        """Let partitions be read whose positions are good, and move or stop the others; errors go to ``failed``."""
+        """Process the answers: accept valid positions, move or stop the others; errors go to ``failed``."""
         while self._answers:
             asked, response, error = self._answers.popleft()
             ends = {
@@ -167,7 +169,9 @@ class EpochChecks:
         failed: _Failed,
     ) -> None:
         state = asked.state
-        if isinstance(error, UnsupportedVersionError):  # a broker that knows nothing of it: taken as good, as by Kafka
+        if isinstance(
+            error, UnsupportedVersionError
+        ):  # a broker without this call: the position counts as valid, as in Kafka
             state.leader_epoch = asked.leader_epoch
         elif error is not None:
             failed(state, error)
@@ -184,7 +188,7 @@ class EpochChecks:
                 self._part(state, parting, asked.leader_epoch)
 
     def _part(self, state: PartitionState, parting: Parting, leader_epoch: int) -> None:
-        """The log was cut below a position."""
+        """Handle a log that was truncated below the position."""
         policy = self._config.auto_offset_reset.value
         where = f"from offset {parting.offset} on" if parting.offset >= 0 else "at an offset that is not known"
         what = (

@@ -1,13 +1,12 @@
-"""Keeping data coming: fetch requests to the leaders of assigned partitions, ahead of what the caller has read.
+"""Prefetching of data from the leaders of assigned partitions (Kafka's ``Fetcher``).
 
 Invariants:
 
-- A partition is in at most one request at a time, and is asked for again when at most one response of it waits.
-- What waits, and what requests under way may bring, stays below ``fetch.buffer.bytes``; but one request is always
-  allowed, so that reading goes on whatever the bound is.
-- What a response brought is used only while the partition still stands where it was asked for: ``seek`` makes what
-  is under way worthless.
-- Responses arrive in other threads, which only put them down; everything else happens in the caller's thread.
+- A partition is in at most one request at a time. It is requested again if at most one of its responses waits.
+- Waiting data and the maximum of requests in flight stay below ``fetch.buffer.bytes``. One request is always
+  allowed, so that any limit permits progress.
+- A response is used only if the partition is still at the requested offset; ``seek`` invalidates requests in flight.
+- Other threads only store responses; everything else happens in the caller's thread.
 """
 
 from __future__ import annotations
@@ -42,22 +41,22 @@ from millrace.protocol.fetch_response import FetchedRecords, read_fetch_response
 from millrace.records import AbortedTransaction, scan_headers
 
 _LOOKUP_MS_MIN: Final = 100
-"""What finding a leader may take even in a poll that does not wait."""
+"""Minimum timeout of a leader lookup, even in a poll that does not wait."""
 
 logger = logging.getLogger(__name__)
 _ANSWER_BYTES: Final = 4 * 2**20 - 64 * 2**10
-"""Most that is asked for at once: C libraries map and unmap blocks of 4 MiB and more, which costs more than it brings.
+"""Maximum size of one response. C libraries map and unmap blocks of 4 MiB and more, which costs more than it saves.
 
-So a partition with more to read than that is asked for by itself, and several are under way at once.
+A partition with more data has its own request, and several requests are in flight at once.
 """
 _TIMEOUT_SLACK_S: Final = 5.0
-"""What a fetch may take beyond ``fetch.max.wait.ms`` before its connection is given up, at least."""
+"""Minimum time that a fetch may take beyond ``fetch.max.wait.ms`` before its connection is closed."""
 
 _Asked = list[tuple[PartitionState, int]]
 
 
 class Fetcher:
-    """Sends fetches and takes their responses in."""
+    """Sends fetches and processes their responses."""
 
     def __init__(
         self, config: ConsumerConfig, connections: ConsumerConnections, metadata: MetadataCache, signal: Signal
@@ -78,7 +77,7 @@ class Fetcher:
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def send(self, states: Iterable[PartitionState], timeout_ms: int) -> None:
-        """Ask for what follows in every partition that has little left; finding leaders may take ``timeout_ms``."""
+        """Fetch partitions that have little data left; leader lookups may take ``timeout_ms``."""
         now = time.monotonic()
         idle: dict[str, _Asked] = {}
         behind: list[tuple[str, _Asked]] = []
@@ -120,7 +119,7 @@ class Fetcher:
         )
 
     def _address(self, state: PartitionState, timeout_ms: int, now: float) -> str:
-        """The leader's address, or for a while that of the replica that the leader named (KIP-392)."""
+        """Return the leader's address, or for a while that of the preferred read replica (KIP-392)."""
         if state.replica is not None:
             address = self._metadata.address_of(state.replica) if now < state.replica_until else None
             if address is not None:
@@ -129,11 +128,11 @@ class Fetcher:
         return self._metadata.leader_address(state.partition, timeout_ms)
 
     def _room_bytes(self, wanted_bytes: int, known: list[PartitionState]) -> int:
-        """How much may be asked for; 0: nothing, until some of what is under way has come, or been read."""
+        """Return how many bytes may be requested; 0 means none until responses have come or data was read."""
         held_bytes = sum(state.held_bytes for state in known)
         room_bytes = self._config.fetch_buffer_bytes - held_bytes - self._asked_bytes
         if room_bytes < wanted_bytes:
-            # What waits in paused partitions must not keep the others waiting: it is fetched again when it is wanted.
+            # Data of paused partitions must not block the others: it is fetched again after the resume.
             for state in known:
                 if state.is_paused and state.waiting and state.position is not None:
                     room_bytes += state.held_bytes
@@ -202,7 +201,7 @@ class Fetcher:
     # --- taking in ------------------------------------------------------------------------------------------------
 
     def take_in(self) -> None:
-        """Give the responses that have come to their partitions."""
+        """Pass the received responses to their partitions."""
         if self._direct is not None:
             self._direct.take_in()
         self._epochs.take_in(self._failed)
@@ -260,7 +259,7 @@ class Fetcher:
             )
         )
         if self._direct is not None:
-            # There is more than a response holds: perhaps it can be read where it lies.
+            # A response cannot hold all the remaining data; perhaps the file can be read directly.
             state.may_be_here = state.is_behind
 
     def _readable_end(self, state: PartitionState) -> int:
@@ -272,7 +271,7 @@ class Fetcher:
     def _failed(self, state: PartitionState, error: MillraceError) -> None:
         replica, state.replica = state.replica, None
         if isinstance(error, OffsetOutOfRangeError):
-            if replica is None:  # a follower may lag behind: the leader knows
+            if replica is None:  # a follower may lag behind; the leader knows
                 self._out_of_range(state, error)
         elif error.retriable:
             self._metadata.forget(state.partition.topic)
@@ -291,11 +290,11 @@ class Fetcher:
         state.reset(policy)
 
     def _retry_later(self, state: PartitionState, error: MillraceError) -> None:
-        """Errors that may pass are raised only when they last for ``default.api.timeout.ms``."""
+        """Retry after a transient error; raise it only if it lasts for ``default.api.timeout.ms``."""
         now = time.monotonic()
         state.unavailable_since = state.unavailable_since or now
         waited_too_long = (now - state.unavailable_since) * 1000 >= self._config.default_api_timeout_ms
-        # The metadata has been asked: the topic is gone.
+        # The metadata was refreshed: the topic is gone.
         if waited_too_long or isinstance(error, UnknownTopicOrPartitionError):
             state.error = error
             return
@@ -304,10 +303,10 @@ class Fetcher:
 
     @property
     def asked_bytes(self) -> int:
-        """The most that requests under way may bring."""
+        """Maximum size of the responses in flight."""
         return self._asked_bytes
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Fetches that were sent, bytes that came by them, and bytes that were mapped instead."""
+        """Number of fetches sent, bytes fetched, and bytes mapped instead."""
         return self._fetches, self._fetched_bytes, 0 if self._direct is None else self._direct.mapped_bytes

@@ -1,10 +1,10 @@
-"""A consumer's side of its group: membership, commits, and the listener, around the partitions that it reads.
+"""Group side of a consumer: membership, commits and the rebalance listener.
 
 Invariants:
 
-- Offsets of partitions that are given up are committed (where that is automatic) before the listener hears of it, and
-  the partitions are read until the listener has returned.
-- Nothing of a partition is handed out before the listener was told that it is assigned.
+- Offsets of revoked partitions are committed (with auto commit) before the listener is called. The partitions are
+  assigned until the listener has returned.
+- No record of a partition is returned before the listener was told of its assignment.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from millrace.errors import MillraceError, RebalanceInProgressError, UnknownTopi
 logger = logging.getLogger(__name__)
 
 _COMMIT_BEFORE_REBALANCE_S = 5.0
-"""How long a rebalance waits for an automatic commit."""
+"""Time that a rebalance waits for an auto commit."""
 
 
 class ConsumerGroup:
-    """What a consumer does as a member of its group, or as one that only commits. In the caller's thread."""
+    """Group operations of a consumer that is a member, or that only commits. Runs in the caller's thread."""
 
     def __init__(
         self,
@@ -66,23 +66,23 @@ class ConsumerGroup:
         self._listener = RebalanceListener()
         self._listener_error: BaseException | None = None
         self.rebalances = 0
-        """How many rebalances this member has been through."""
+        """Number of rebalances of this member."""
 
     # --- subscription ---------------------------------------------------------------------------------------------
 
     @property
     def subscription(self) -> Subscription | None:
-        """What is subscribed to, if anything is."""
+        """The current subscription, if any."""
         return self._subscription
 
     def subscribe(self, subscription: Subscription, listener: RebalanceListener | None) -> None:
-        """Join the group, at the next poll, or change what is wanted of it."""
+        """Join the group at the next poll, or change the subscription."""
         check_group_id(self._config.group_id)
         self._listener = listener or RebalanceListener()
         self._subscription = self._to_begin = subscription
 
     def unsubscribe(self, reason: str, timeout_s: float) -> None:
-        """Leave the group, and read nothing any more."""
+        """Leave the group and drop the assignment."""
         member, self._member = self._member, None
         self._subscription = self._to_begin = None
         if member is None:
@@ -97,14 +97,14 @@ class ConsumerGroup:
         self._raise_listener_error()
 
     def rejoin(self, reason: str) -> None:
-        """Have the group rebalance (Kafka's ``enforceRebalance``)."""
+        """Request a rebalance (Kafka's ``enforceRebalance``)."""
         if self._member is not None:
             self._member.rejoin(reason)
 
     def poll(self) -> None:
-        """Let partitions change hands, commits be called back and automatic ones be made.
+        """Process assignment changes, commit callbacks and auto commits.
 
-        Raises ``UnknownTopicOrPartitionError``, once, for topics that are subscribed to by name and are not there.
+        Raises ``UnknownTopicOrPartitionError``, once, for missing topics that are subscribed to by name.
         """
         self._commits.call_back()
         self._commit_automatically()
@@ -129,14 +129,14 @@ class ConsumerGroup:
             )
 
     def look_at_topics(self) -> None:
-        """Something shows that topics have changed."""
+        """Check the topics, because a change was noticed."""
         if self._member is not None:
             self._member.look_at_topics()
 
-    # --- partitions change hands (``Hands``) ----------------------------------------------------------------------
+    # --- assignment changes (``Hands``) ---------------------------------------------------------------------------
 
     def give_up(self, prepare: Prepare) -> None:
-        """Tell the listener, then read these partitions no longer."""
+        """Call the listener, then stop reading these partitions."""
         if prepare.revoked:
             self._commit_before(prepare.revoked)
             self._tell(lambda: self._listener.on_partitions_revoked(sorted(prepare.revoked)))
@@ -145,7 +145,7 @@ class ConsumerGroup:
         self._assignment.remove(prepare.revoked | prepare.lost)
 
     def take(self, changed: Changed) -> None:
-        """Tell the listener, and read what is assigned now."""
+        """Call the listener, and read the new assignment."""
         if changed.revoked:
             self._commit_before(changed.revoked)
             self._tell(lambda: self._listener.on_partitions_revoked(sorted(changed.revoked)))
@@ -156,7 +156,7 @@ class ConsumerGroup:
     def _tell(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - raised by the poll, when partitions have changed hands
+        except BaseException as error:  # noqa: BLE001 - raised by the poll, after the assignment has changed
             self._listener_error = self._listener_error or error
 
     def _raise_listener_error(self) -> None:
@@ -168,7 +168,7 @@ class ConsumerGroup:
 
     @property
     def metadata(self) -> ConsumerGroupMetadata:
-        """Who commits, for a producer's transactions."""
+        """Group metadata of this consumer, for a producer's transactions."""
         check_group_id(self._config.group_id)
         if self._member is not None:
             return self._member.metadata
@@ -206,7 +206,7 @@ class ConsumerGroup:
     def committed(
         self, partitions: Collection[TopicPartition], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed. While a transaction has offsets pending, readers of committed records wait."""
+        """Return the group's committed offsets; with read_committed it waits for pending transactional offsets."""
         check_group_id(self._config.group_id)
         return self._commits.committed(
             partitions,
@@ -234,7 +234,7 @@ class ConsumerGroup:
             if offsets:
                 self.commit_async(offsets, None)
         except RebalanceInProgressError:
-            pass  # it is committed before the partitions go, or at the next poll
+            pass  # committed before the partitions are revoked, or at the next poll
         except MillraceError as error:
             logger.warning("group %s: offsets were not committed: %s", self._config.group_id, error.message)
 
@@ -243,16 +243,16 @@ class ConsumerGroup:
             self.commit_now(self._assignment.consumed(partitions), _COMMIT_BEFORE_REBALANCE_S)
 
     def commit_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
-        """Commit as well as it can be done in some time; what fails is logged."""
+        """Try to commit within ``timeout_s``; an error is logged."""
         try:
             self.commit(offsets, timeout_s)
         except WakeupError:
-            self._signal.wakeup()  # it is for the wait that comes next
+            self._signal.wakeup()  # the wake-up is for the next wait
         except MillraceError as error:
             logger.warning("group %s: offsets were not committed: %s", self._config.group_id, error.message)
 
     def close(self, timeout_s: float) -> None:
-        """Commit, leave, and let the callbacks of commits be called."""
+        """Commit, leave the group, and call the callbacks of commits."""
         deadline = time.monotonic() + timeout_s
         try:
             if self.commits_automatically and len(self._assignment) and self._member is None:

@@ -1,4 +1,4 @@
-"""Interceptors of consumers: an application's own eyes and hands on what is consumed and committed (KIP-42)."""
+"""Interceptors of a consumer (KIP-42; Kafka's ``ConsumerInterceptor``)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumerInterceptor:
-    """Override what matters. An exception is logged, and what was given goes on unchanged, as in Kafka."""
+    """Base of interceptors. An exception is logged, and the input is passed on unchanged, as in Kafka."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
-        """Told the consumer's options before it is first called."""
+        """Receive the consumer's options before the first call."""
 
     def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
-        """See, or replace, what ``poll`` is about to return (tables of ``poll_table`` do not pass here)."""
+        """Inspect or replace the result of ``poll``; the tables of ``poll_table`` do not pass here."""
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Offsets have been committed."""
+        """Receive committed offsets."""
 
     def close(self) -> None:
-        """The consumer is closed."""
+        """Release resources when the consumer is closed."""
 
 
 class ConsumerInterceptors:
@@ -38,18 +38,18 @@ class ConsumerInterceptors:
             interceptor.configure(configs)
 
     def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
-        """Pass records through all of them."""
+        """Pass records through all interceptors."""
         for interceptor in self._interceptors:
             records = _call(interceptor.on_consume, records, otherwise=records)
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Tell all of them."""
+        """Call ``on_commit`` of all interceptors."""
         for interceptor in self._interceptors:
             _call(interceptor.on_commit, offsets)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all interceptors."""
         for interceptor in self._interceptors:
             _call(interceptor.close)
 
@@ -57,6 +57,6 @@ class ConsumerInterceptors:
 def _call(method: Callable[..., Any], *arguments: Any, otherwise: Any = None) -> Any:
     try:
         return method(*arguments)
-    except Exception:  # a fault of the interceptor must not stop the consumer
+    except Exception:  # an error of the interceptor must not stop the consumer
         logger.exception("an interceptor failed")
         return otherwise

@@ -1,4 +1,4 @@
-"""Where a consumer is in one partition, and what of it waits to be read."""
+"""Position and fetched data of a consumer in one partition."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NO_TOPIC: Final = uuid.UUID(int=0)
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """Whole batches of one partition; the first may begin before what was asked for.
+    """Whole batches of one partition; the first may begin before the requested offset.
 
-    Records from ``end_offset`` on are not for this reader (yet). ``held_bytes`` is what they take of the client's
-    memory: nothing, where a file is mapped. ``leader_epoch`` is that of the last batch, -1 where nobody has looked.
+    Records from ``end_offset`` on are not for this reader (yet). ``held_bytes`` is the size in the client's memory, 0
+    for a mapped file. ``leader_epoch`` is that of the last batch, -1 if not read.
     """
 
     data: pa.Buffer
@@ -35,14 +35,14 @@ class Fetched:
 
 @dataclass(slots=True)
 class PartitionState:
-    """Where a consumer is in one partition.
+    """State of a consumer in one partition.
 
-    ``position`` is the next offset to hand out, ``None`` until it is known: then it is what the group has committed
-    (``wants_committed``), or else where ``reset_to`` says. ``generation`` grows when reading goes on
-    elsewhere: what was asked for before is worthless then.
+    ``position`` is the next offset to return. While it is ``None``, it will be the group's committed offset
+    (``wants_committed``) or the offset of ``reset_to``. ``generation`` grows when reading continues at another place,
+    and responses of earlier generations are discarded.
 
-    ``offset_epoch`` is the leader epoch of the record before ``position``, ``leader_epoch`` that of the leader in which
-    the position was found good; -1: not known (``millrace.clients.consuming.epochs``).
+    ``offset_epoch`` is the leader epoch of the record before ``position``. ``leader_epoch`` is that of the leader
+    that validated the position. -1 means unknown (``millrace.clients.consuming.epochs``).
     """
 
     partition: TopicPartition
@@ -74,7 +74,7 @@ class PartitionState:
     topic_id: uuid.UUID | None = None
 
     def move_to(self, offset: int, epoch: int = -1) -> None:
-        """Go on from ``offset``, whose record before is of leader epoch ``epoch``, forgetting what was fetched."""
+        """Continue at ``offset`` and drop fetched data; ``epoch`` is the leader epoch of the record before."""
         self._forget()
         self.position = self.fetch_offset = offset
         self.offset_epoch = epoch
@@ -84,20 +84,20 @@ class PartitionState:
         self.wants_committed = False
 
     def fetch_again(self) -> None:
-        """Go on from the same place, forgetting what was fetched."""
+        """Continue at the same position and drop fetched data."""
         assert self.position is not None, "what was fetched has a position"
         self._forget()
         self.fetch_offset = self.position
 
     def reset(self, where: str) -> None:
-        """Go on from where ``where`` will turn out to be."""
+        """Continue at the offset to which ``where`` resolves."""
         self._forget()
         self.position, self.reset_to = None, where
         self.offset_epoch = -1
         self.wants_committed = False
 
     def abandon(self) -> None:
-        """The partition is read no longer: what is under way is worthless."""
+        """Stop reading the partition; requests in flight are discarded."""
         self._forget()
 
     def _forget(self) -> None:
@@ -110,5 +110,5 @@ class PartitionState:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait in memory."""
+        """Bytes of fetched data in memory."""
         return sum(fetched.held_bytes for fetched in self.waiting)

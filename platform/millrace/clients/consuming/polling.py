@@ -1,4 +1,4 @@
-"""Waiting for something to hand out: what happens in a poll, in the order in which it must."""
+"""Poll loop of a consumer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _NOT_YET: Final = (
     RequestTimedOutError,
     UnstableOffsetCommitError,
 )
-"""Why positions may not be known yet though brokers answer."""
+"""Errors for which positions may be unknown although brokers answer."""
 _RETRY_S: Final = 0.1
 _LOOK_UP_MS_MIN: Final = 1000
-"""What looking positions up may take even in a poll that does not wait."""
+"""Minimum timeout of position lookups, even in a poll that does not wait."""
 
 
 class Poller:
-    """The loop of a poll. In the caller's thread."""
+    """Loop of a poll, in the caller's thread."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Poller:
         self._signal = signal
 
     def wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
-        """The readers that have something, waiting for the first; in turns, so that none is starved."""
+        """Wait for data and return the readers that have some, rotated so that no partition is starved."""
         if self._group.subscription is None and not len(self._assignment):
             raise UsageError("no partitions are assigned: assign some first, or subscribe to topics")
         deadline = time.monotonic() + timeout_ms / 1000
@@ -80,7 +80,7 @@ class Poller:
             self._signal.wait(serial, min(remaining, retry_s, self._next_retry_s()))
 
     def _look_up_positions(self, deadline: float) -> float:
-        """Find positions that are missing; returns after how many seconds to try again what can't be found yet."""
+        """Find missing positions; returns the seconds until the next attempt."""
         left_ms = max(int((deadline - time.monotonic()) * 1000), _LOOK_UP_MS_MIN)
         try:
             self.find_positions(left_ms)
@@ -93,7 +93,7 @@ class Poller:
         return 3600.0
 
     def _next_retry_s(self) -> float:
-        """How long until a partition may be fetched again that had an error."""
+        """Return the seconds until the next fetch of a partition after an error."""
         now = time.monotonic()
         waits = [state.retry_at - now for state in self._assignment.states() if state.retry_at > now]
         return max(min(waits, default=1.0), 0.001)
@@ -108,7 +108,7 @@ class Poller:
                 raise error
 
     def find_positions(self, timeout_ms: int | None) -> None:
-        """Give partitions without a position one; raises what the look-ups raise."""
+        """Set the position of partitions without one; raises the errors of the lookups."""
         find_positions(
             self._config,
             self._connections,

@@ -1,4 +1,4 @@
-"""Where reading goes on in partitions that have no position yet: at what the group has committed, or by a reset."""
+"""Initial positions of partitions, from committed offsets or resets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def find_positions(
     states: Iterable[PartitionState],
     committed: FindCommitted,
 ) -> None:
-    """Give every partition without a position one.
+    """Set the position of every partition without one.
 
-    Raises ``OffsetOutOfRangeError`` with ``auto.offset.reset=none``, and what the look-ups raise.
+    Raises ``OffsetOutOfRangeError`` with ``auto.offset.reset=none``, and the errors of the lookups.
     """
     missing = [state for state in states if state.position is None]
     wants_committed = [state for state in missing if state.wants_committed]

@@ -1,4 +1,4 @@
-"""Taking the batches of one partition apart, as many rows at a time as are wanted."""
+"""Reader that splits the batches of one partition by rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace.records import DecodedBatch, decode_range
 
 
 class PartitionReader:
-    """Reads what waits in a ``PartitionState``, and moves its position on."""
+    """Reads the fetched data of a ``PartitionState`` and advances its position."""
 
     def __init__(self, state: PartitionState, schemas: SchemaCache, check_crcs: bool) -> None:
         self.state = state
@@ -23,25 +23,25 @@ class PartitionReader:
         self._generation = state.generation
 
     def move_to(self, offset: int, epoch: int = -1) -> None:
-        """Go on from ``offset``, whose record before is of leader epoch ``epoch``."""
+        """Continue at ``offset``; ``epoch`` is the leader epoch of the record before."""
         self.state.move_to(offset, epoch)
 
     def reset(self, where: str) -> None:
-        """Go on from the ``earliest`` or the ``latest`` record."""
+        """Continue at the ``earliest`` or ``latest`` offset."""
         self.state.reset(where)
 
     def read_columns(self, columns: Sequence[str] | None) -> None:
-        """Read only these columns from now on; what is decoded already with others is decoded anew."""
+        """Read only these columns from now on; batches that were decoded with others are decoded again."""
         if columns != self._columns:
             self._columns = columns
             self._batches = self._rest = None
 
     def has_data(self) -> bool:
-        """Whether batches wait to be read (control batches alone may turn out to be nothing)."""
+        """Return whether batches wait to be read (control batches alone may contain no records)."""
         return bool(self.state.waiting) and not self.state.is_paused
 
     def next(self, max_rows: int) -> DecodedBatch | None:
-        """The next rows of one batch, at most ``max_rows``; ``None`` when what was fetched is used up."""
+        """Return the next rows of one batch, at most ``max_rows``; ``None`` without further fetched data."""
         if self._generation != self.state.generation:
             self._generation = self.state.generation
             self._batches = self._rest = None
@@ -55,7 +55,7 @@ class PartitionReader:
             self.state.position = split
         else:
             self._rest = None
-            # What compaction took out at a batch's end is passed over too; what is not ours yet is not.
+            # Skip offsets that compaction removed at a batch's end, but not records from ``end_offset`` on.
             self.state.position = min(batch.header.next_offset, self.state.waiting[0].end_offset)
         self.state.offset_epoch = batch.header.partition_leader_epoch
         return batch
@@ -77,7 +77,7 @@ class PartitionReader:
             if batch is not None:
                 return batch
             self._batches = None
-            # Past control batches, aborted ones, and what compaction took out at the end.
+            # Skip control batches, aborted batches, and offsets that compaction removed at the end.
             if fetched.next_offset > (self.state.position or 0):
                 self.state.position, self.state.offset_epoch = fetched.next_offset, fetched.leader_epoch
             self.state.waiting.popleft()

@@ -1,4 +1,4 @@
-"""What a poll returns: the records, partition by partition."""
+"""Records of one poll by partition (Kafka's ``ConsumerRecords``)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
         self._all = [record for records in self._by_partition.values() for record in records]
 
     def partitions(self) -> list[TopicPartition]:
-        """Partitions that there are records of."""
+        """Return the partitions with records."""
         return list(self._by_partition)
 
     def records(self, partition: TopicPartition) -> list[ConsumerRecord]:
-        """The records of one partition."""
+        """Return the records of one partition."""
         return self._by_partition.get(TopicPartition(*partition), [])
 
     @overload

@@ -1,9 +1,9 @@
-"""Where a consumer's caller waits, for whatever comes first; and the rule that there is one caller at a time.
+"""Wait of a consumer's caller, and the check for a single caller.
 
 Invariants:
 
-- A caller that took ``serial`` before it looked at things, and waits with it, misses nothing that came since.
-- A wake-up ends one wait: the present one, or else the next (Kafka's ``KafkaConsumer.wakeup``).
+- A caller that reads ``serial`` before its checks and waits with it misses no later notification.
+- A wake-up ends one wait: the current one, or else the next (Kafka's ``KafkaConsumer.wakeup``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millrace.errors import ConcurrentUseError, WakeupError
 
 
 class Signal:
-    """A bell that other threads ring, and the turnstile before the consumer."""
+    """Notification from other threads, and guard of the consumer against concurrent use."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -31,16 +31,16 @@ class Signal:
         self._helper: Helper | None = None
 
     def help_with(self, helper: Helper) -> None:
-        """Have whoever waits do something useful."""
+        """Let waiting threads receive responses."""
         self._helper = helper
 
     @property
     def serial(self) -> int:
-        """How often the bell has rung; take it before looking whether there is anything to wait for."""
+        """Number of notifications; read it before checking for data."""
         return self._serial
 
     def ring(self) -> None:
-        """Something has come: let the caller look."""
+        """Notify the caller of new data."""
         with self._lock:
             self._serial += 1
             self._condition.notify_all()
@@ -48,7 +48,7 @@ class Signal:
             self._helper.wake()
 
     def wakeup(self) -> None:
-        """End the caller's wait with ``WakeupError``, now or as soon as it waits."""
+        """End the caller's wait with ``WakeupError``, now or at the next wait."""
         with self._lock:
             self._is_woken = True
             self._condition.notify_all()
@@ -56,16 +56,16 @@ class Signal:
             self._helper.wake()
 
     def forget_wakeup(self) -> None:
-        """Take back a wake-up that nobody has noticed yet."""
+        """Cancel a wake-up that has not taken effect."""
         with self._lock:
             self._is_woken = False
 
     def ignore_wakeups(self) -> None:
-        """The consumer is being closed: let it finish."""
+        """Ignore wake-ups while the consumer is being closed."""
         self._is_deaf = True
 
     def check(self) -> None:
-        """Raise ``WakeupError`` if there was a wake-up, once."""
+        """Raise ``WakeupError`` once after a wake-up."""
         with self._lock:
             self._raise_if_woken()
 
@@ -75,7 +75,7 @@ class Signal:
             raise WakeupError("the consumer was woken up: its position is unchanged, and it can be polled again")
 
     def wait(self, serial: int, timeout_s: float) -> None:
-        """Wait until the bell has rung since ``serial``, or ``timeout_s``. Raises ``WakeupError``."""
+        """Wait for a notification since ``serial``, or for ``timeout_s``. Raises ``WakeupError``."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
@@ -94,7 +94,7 @@ class Signal:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the present thread is the one that uses the consumer."""
+        """Whether the current thread is using the consumer."""
         return self._owner == threading.get_ident()
 
     @contextmanager
@@ -107,7 +107,7 @@ class Signal:
             self.leave()
 
     def enter(self) -> None:
-        """Begin to use the consumer; again, from within a listener, is right."""
+        """Begin to use the consumer; nested use from within a listener is allowed."""
         me = threading.get_ident()
         with self._lock:
             if self._owner is not None and self._owner != me:
@@ -118,7 +118,7 @@ class Signal:
             self._depth += 1
 
     def leave(self) -> None:
-        """End what ``enter`` began."""
+        """End the use that ``enter`` began."""
         with self._lock:
             self._depth -= 1
             if not self._depth:

@@ -1,4 +1,4 @@
-"""What a consumer reads: partitions chosen by hand, topics by name, or topics by a pattern."""
+"""Subscription of a consumer to topics by name or pattern."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millrace.protocol import millrace_pb2 as pb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Topics by ``names`` or, if there is one, by ``pattern``, which matches whole names."""
+    """Topics by ``names``, or by a ``pattern`` that matches whole names."""
 
     names: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -23,7 +23,7 @@ class Subscription:
 
     @classmethod
     def of(cls, topics: str | Iterable[str] | re.Pattern[str], *, with_internal: bool = False) -> Subscription:
-        """Take what ``subscribe`` is given; raises ``UsageError`` for what is no topic name."""
+        """Parse the argument of ``subscribe``; raises ``UsageError`` for an invalid topic name."""
         if isinstance(topics, re.Pattern):
             return cls(pattern=topics, with_internal=with_internal)
         names = [topics] if isinstance(topics, str) else list(topics)
@@ -33,7 +33,7 @@ class Subscription:
         return cls(names=frozenset(names))
 
     def matching(self, topics: Iterable[pb.Topic]) -> frozenset[str]:
-        """The names of those topics that are subscribed to; a name that is no topic's is subscribed to all the same."""
+        """Return the names of the subscribed topics; a subscribed name stays even if its topic does not exist."""
         if self.pattern is None:
             return self.names
         return frozenset(
@@ -45,25 +45,25 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """How many partitions topics have (0: there is none of that name), and in which racks their replicas are."""
+    """Partition counts of topics (0: topic does not exist), and the racks of their replicas."""
 
     counts: Mapping[str, int]
     racks: PartitionRacks
 
     def as_seen_from(self, rack: str) -> TopicLayout:
-        """What of it matters to a member: who is in no rack does not look at racks."""
+        """Return the part that matters to a member: without a rack, racks do not matter."""
         return self if rack else TopicLayout(self.counts, NO_RACKS)
 
 
 def fetch_topics(
     connections: Connections, names: Iterable[str] | None, timeout_ms: int | None = None
 ) -> list[pb.Topic]:
-    """The topics of these names that there are, or (``None``) all; without schemas."""
+    """Fetch the existing topics of these names, or (``None``) all; without schemas."""
     return _present(_fetch(connections, names, timeout_ms))
 
 
 def fetch_layout(connections: Connections, names: Iterable[str], timeout_ms: int | None = None) -> TopicLayout:
-    """The partitions of these topics."""
+    """Fetch the partitions of these topics."""
     wanted = list(names)
     response = _fetch(connections, wanted, timeout_ms)
     rack_of = {node.node_id: node.rack for node in response.brokers if node.rack}

@@ -1,10 +1,10 @@
-"""Being a member of a consumer group: Kafka's classic protocol (join, sync, heartbeat, leave), from the client's side.
+"""Client side of Kafka's classic group protocol (join, sync, heartbeat, leave).
 
-* ``state``        what a member is and does next: a pure state machine
-* ``requests``     what it wants to be sent, and what the answers mean to it
+* ``state``        a member as a pure state machine
+* ``requests``     the requests of the machine, and their responses
 * ``protocol``     subscriptions and assignments as bytes
-* ``coordinator``  finding the group's coordinator, and calling it
-* ``member``       the machine in motion: a thread for the requests, the caller's thread for the listener
-* ``listener``     what an application is told of rebalances
-* ``commit_queue`` offsets on their way to the coordinator, in order: pure; ``commits`` sends them
+* ``coordinator``  lookup and calls of the group coordinator
+* ``member``       driver of the machine: a thread for the requests, the caller's thread for the listener
+* ``listener``     an application's rebalance listener
+* ``commit_queue`` offset commits in order, as a pure state machine; ``commits`` sends them
 """

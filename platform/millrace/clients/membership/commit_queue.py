@@ -1,11 +1,11 @@
-"""Offsets on their way to the coordinator, as a pure state machine.
+"""Queue of offset commits, as a pure state machine.
 
 Invariants:
 
-- One commit is under way at a time, and they are made in the order in which they were asked for: so what is committed
-  never goes back but by the application's own wish. (Two calls at once may be served in any order.)
-- A synchronous commit is repeated until its time is up; an asynchronous one is made once, for what would come of
-  repeating it is older by then than what was asked for meanwhile.
+- One commit is in flight at a time, and commits are sent in the order of the calls. Therefore committed offsets
+  decrease only if the application commits lower ones. (Concurrent calls may be served in any order.)
+- A synchronous commit is retried until its deadline. An asynchronous commit is sent once, because a retry could
+  overwrite a later commit with older offsets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace.errors import MillraceError, UnknownTopicOrPartitionError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Commit:
-    """Offsets to commit as a member of a generation. ``deadline`` is when repeating ends; ``None``: never repeated."""
+    """Offsets to commit as a member of a generation. ``deadline`` ends the retries; ``None`` means no retry."""
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     who: ConsumerGroupMetadata
@@ -28,7 +28,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitQueue:
-    """Commits that wait, and the one that is under way."""
+    """Waiting commits, and the one in flight."""
 
     waiting: tuple[Commit, ...] = ()
     under_way: Commit | None = None
@@ -39,24 +39,24 @@ class CommitQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is under way."""
+        """Whether no commit waits or is in flight."""
         return not self.waiting and self.under_way is None
 
     def submitted(self, commit: Commit) -> CommitQueue:
-        """A commit was asked for."""
+        """Return the queue with another commit."""
         return replace(self, waiting=(*self.waiting, commit))
 
     def request(self, now: float) -> tuple[CommitQueue, Commit | None]:
-        """The commit to make now, if any."""
+        """Return the commit to send now, if any."""
         if self.under_way is not None or not self.waiting or now < self.retry_at:
             return self, None
         first = self.waiting[0]
         return replace(self, waiting=self.waiting[1:], under_way=first), first
 
     def answered(self, error: MillraceError | None, now: float) -> tuple[CommitQueue, bool]:
-        """The commit under way was answered; whether that is the end of it.
+        """Process the response to the commit in flight; returns whether the commit is finished.
 
-        A topic that is not there is not waited for, though it might come: offsets of it are worth nothing then.
+        A missing topic is not retried although it might be created, because its offsets would be meaningless then.
         """
         commit = self.under_way
         assert commit is not None, "an answer to no request"
@@ -70,23 +70,23 @@ class CommitQueue:
         return replace(self, under_way=None, attempts=0, retry_at=0.0), True
 
     def withdrawn(self, commit: Commit) -> CommitQueue:
-        """The one that asked for a commit waits no longer: it is not made, unless it is under way."""
+        """Withdraw a commit whose caller stopped waiting, unless it is in flight."""
         return replace(self, waiting=tuple(each for each in self.waiting if each is not commit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoCommit:
-    """When offsets are committed by themselves: at a poll, ``interval_s`` after the last time."""
+    """Timer of auto commits: at a poll, ``interval_s`` after the last commit."""
 
     interval_s: float
     due_at: float = 0.0
 
     def polled(self, now: float) -> tuple[AutoCommit, bool]:
-        """The caller polls; whether to commit what it has had."""
+        """Process a poll; returns whether to commit the returned records."""
         if now < self.due_at:
             return self, False
         return replace(self, due_at=now + self.interval_s), True
 
     def delayed(self, now: float) -> AutoCommit:
-        """Offsets were committed, or nothing was there to commit: count from now."""
+        """Restart the interval after a commit, or without offsets to commit."""
         return replace(self, due_at=now + self.interval_s)

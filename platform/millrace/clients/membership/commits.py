@@ -1,6 +1,7 @@
-"""Committing offsets and looking them up: the queue in motion, over the network.
+"""Driver of the commit queue, and lookup of committed offsets.
 
-Calls end in other threads, which only note the answer and send what waits; callbacks are made in the caller's.
+Calls complete in other threads, which only note the response and send the next commit. Callbacks run in the caller's
+thread.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OnCommit = Callable[[Offsets, MillraceError | None], None]
 
 
 class Commits:
-    """Commits of one consumer. ``refused`` is told when the group refuses one: (error, who committed)."""
+    """Commits of one consumer. ``refused`` is called with (error, committing member) when the group refuses one."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Commits:
         self._submit(Commit(offsets=dict(offsets), who=who), on_done)
 
     def commit(self, offsets: Offsets, who: ConsumerGroupMetadata, timeout_s: float) -> None:
-        """Commit and wait, after all that was asked for before. Raises ``CommitFailedError`` and what brokers say."""
+        """Commit after all earlier commits, and wait. Raises ``CommitFailedError`` and the brokers' errors."""
         deadline = time.monotonic() + timeout_s
         outcome: list[MillraceError | None] = []
         commit = Commit(offsets=dict(offsets), who=who, deadline=deadline)
@@ -94,14 +95,14 @@ class Commits:
         return max(deadline - now, 0.05)
 
     def _submit(self, commit: Commit, on_done: OnCommit) -> None:
-        self._coordinator.address()  # known from here on, so that the queue moves on by itself
+        self._coordinator.address()  # cached from here on, so that the queue advances without the caller
         with self._lock:
             self._callbacks[id(commit)] = on_done
             self._queue = self._queue.submitted(commit)
         self._send_next()
 
     def call_back(self) -> None:
-        """Send what is due, and call the callbacks of what is done, in the caller's thread."""
+        """Send the next commit, and call the callbacks of completed ones, in the caller's thread."""
         self._send_next()
         while self._done:
             commit, error = self._done.popleft()
@@ -111,7 +112,7 @@ class Commits:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way or waits."""
+        """Whether no commit waits or is in flight."""
         return self._queue.is_idle
 
     def _send_next(self) -> None:
@@ -148,14 +149,14 @@ class Commits:
             self._refused(error, commit.who)
         with self._lock:
             if self._queue.under_way is not commit:
-                return  # it was given up meanwhile
+                return  # the commit was given up meanwhile
             self._queue, is_over = self._queue.answered(error, time.monotonic())
         if is_over:
             self._done.append((commit, _explained(error)))
         self._signal.ring()
 
     def close(self) -> None:
-        """Give up what is under way or waits; ``call_back`` tells so."""
+        """Give up all commits; ``call_back`` reports it."""
         with self._lock:
             queue, self._queue = self._queue, CommitQueue()
         left = [each for each in (queue.under_way, *queue.waiting) if each is not None]
@@ -167,7 +168,7 @@ class Commits:
     def committed(
         self, partitions: Iterable[TopicPartition], *, require_stable: bool, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed of these partitions; those of which it has committed nothing are left out."""
+        """Return the group's committed offsets of these partitions, without partitions that have none."""
         return fetch_committed(self._coordinator, partitions, require_stable=require_stable, timeout_ms=timeout_ms)
 
 
@@ -178,7 +179,10 @@ def fetch_committed(
     require_stable: bool = False,
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What the coordinator's group has committed, of some partitions or (``None``) of all; raises the first error."""
+    """Fetch the committed offsets of the coordinator's group, of some partitions or (``None``) of all.
+
+    Raises the first error.
+    """
     topics = None if partitions is None else topic_partitions(partitions)
     group = pb.OffsetFetchRequest.Group(group_id=coordinator.group_id, topics=topics or (), all_topics=topics is None)
     request = pb.OffsetFetchRequest(groups=[group], require_stable=require_stable)
@@ -209,7 +213,7 @@ def _check_offset_fetch(response: pb.OffsetFetchResponse) -> None:
 
 
 def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    """Partitions by topic, as requests name them."""
+    """Group partitions by topic, as requests need them."""
     by_topic = groupby(sorted(set(partitions)), key=lambda partition: partition.topic)
     return [
         pb.TopicPartitions(name=topic, partitions=[partition.partition for partition in each])
@@ -218,7 +222,7 @@ def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicParti
 
 
 def topic_commits(offsets: Offsets) -> list[pb.TopicCommits]:
-    """Offsets by topic, as requests carry them."""
+    """Group offsets by topic, as requests need them."""
     by_topic = groupby(sorted(offsets.items()), key=lambda item: item[0].topic)
     return [
         pb.TopicCommits(
@@ -248,14 +252,14 @@ def _commit_request(commit: Commit) -> pb.OffsetCommitRequest:
 
 
 def _explained(error: MillraceError | None) -> Any:
-    """A member that the group has gone on without is told so in the client's own words."""
+    """Convert the error of a removed member into ``CommitFailedError``."""
     if isinstance(error, (UnknownMemberError, IllegalGenerationError)):
         return commit_failed(error.message)
     return error
 
 
 def commit_failed(reason: str) -> CommitFailedError:
-    """The error of a commit by a member that the group has gone on without."""
+    """Build the error of a commit by a member that is no longer in the group."""
     return CommitFailedError(
         "offsets were not committed, for the group has gone on without this member and others may read its partitions "
         f"({reason}): poll to join again; if polls were too far apart, raise max.poll.interval.ms or lower "

@@ -1,4 +1,4 @@
-"""The coordinator of a group or of transactional ids: finding it, and calling it wherever it is now."""
+"""Lookup and calls of the coordinator of a group or transactional id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOVED = (NotCoordinatorError, CoordinatorNotAvailableError, BrokerUnavailableEr
 
 
 class Coordinator:
-    """The broker that coordinates one group. Thread safe."""
+    """Coordinator of one group. Thread safe."""
 
     def __init__(
         self, connections: Connections, group_id: str, key_type: pb.CoordinatorType.ValueType = pb.GROUP
@@ -45,7 +45,7 @@ class Coordinator:
         self._address: str | None = None
 
     def address(self, timeout_ms: int | None = None) -> str:
-        """Where the coordinator listens, found out when not known; raises what the broker says."""
+        """Return the coordinator's address, looked up if unknown; raises the broker's error."""
         with self._lock:
             if self._address is not None:
                 return self._address
@@ -59,12 +59,12 @@ class Coordinator:
             return self._address
 
     def forget(self) -> None:
-        """Look for it anew when it is next needed."""
+        """Forget the coordinator, so that the next call looks it up again."""
         with self._lock:
             self._address = None
 
     def notice(self, error: MillraceError) -> None:
-        """Forget the coordinator after an error that says that it is another now, or gone."""
+        """Forget the coordinator after an error that shows that it has moved or is down."""
         if isinstance(error, _MOVED):
             self.forget()
 
@@ -76,10 +76,10 @@ class Coordinator:
         check: Callable[[Answer], None] = lambda answer: None,
         timeout_ms: int | None = None,
     ) -> Answer:
-        """Make a call that may be repeated, wherever the coordinator is, until it is answered or time is up.
+        """Make an idempotent call to the current coordinator, with retries until it is answered or times out.
 
-        ``check`` raises what an answer holds in errors. Raises the broker's error, a retriable one after
-        ``default.api.timeout.ms`` (or ``timeout_ms``), ``BrokerUnavailableError`` when no broker answers.
+        ``check`` raises the errors in a response. Raises the broker's error, a retriable one after
+        ``default.api.timeout.ms`` (or ``timeout_ms``), ``BrokerUnavailableError`` if no broker answers.
         """
         limit_ms = self._connections.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + limit_ms / 1000
@@ -87,14 +87,14 @@ class Coordinator:
         while True:
             left_ms = max(int((deadline - time.monotonic()) * 1000), 1)
             try:
-                # Once: whoever does not answer may be the coordinator no more.
+                # One attempt, because a broker that does not answer may no longer be the coordinator.
                 answer = self._connections.once(method, request, address=self.address(left_ms), timeout_ms=left_ms)
                 check(answer)
                 return answer
             except MillraceError as error:
                 self.notice(error)
                 wait_s = backoff_s(self._connections.config, attempt)
-                # A topic that is not there is not waited for.
+                # A missing topic is not retried.
                 may_pass = error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
                 if not may_pass or time.monotonic() + wait_s > deadline:
                     raise
@@ -103,7 +103,7 @@ class Coordinator:
 
 
 def check_group_id(group_id: str) -> None:
-    """Raise ``InvalidGroupIdError`` for a consumer that has no group and needs one."""
+    """Raise ``InvalidGroupIdError`` if the consumer has no group and needs one."""
     if not group_id:
         raise InvalidGroupIdError("this needs a group, and the consumer has none: set group.id")
 

@@ -1,4 +1,4 @@
-"""What an application is told of rebalances."""
+"""Rebalance listener of an application (Kafka's ``ConsumerRebalanceListener``)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from millrace.clients.model import TopicPartition
 
 
 class RebalanceListener:
-    """Told when partitions come and go; override what matters. All calls come from within ``poll`` (or ``close``).
+    """Listener of assignment changes, to override. All calls come from within ``poll`` (or ``close``).
 
-    The consumer may be used in them. An exception is raised by the poll, after the rebalance has been gone on with.
+    The methods may use the consumer. The poll raises their exceptions after the rebalance has continued.
     """
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are new (``seek`` has effect before anything is read); empty after every rebalance."""
+        """Handle new partitions before any record is read; called with an empty list if a rebalance adds none."""
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions go to other members next; offsets can still be committed."""
+        """Handle partitions that other members will get; offsets can still be committed."""
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions may belong to others already: commits fail. By default treated as revoked ones."""
+        """Handle partitions that others may own already, so that commits fail; by default like revoked ones."""
         self.on_partitions_revoked(partitions)

@@ -1,10 +1,10 @@
-"""A member of a consumer group in motion: the pure machine, a thread that makes its requests, and the caller's polls.
+"""Driver of the member state machine: a request thread, and the caller's polls.
 
 Invariants:
 
-- The state is replaced under the lock, and nothing else happens there: no call, no callback.
-- Requests are made by the background thread alone, one at a time; after ``stop`` there is none any more.
-- Partitions change hands in the caller's thread only (``poll``, ``leave``), by way of ``Hands``.
+- The state is replaced under the lock; no call or callback is made under it.
+- Only the background thread makes requests, one at a time; after ``stop`` there are none.
+- Assignments change only in the caller's thread (``poll``, ``leave``), through ``Hands``.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from millrace.protocol import millrace_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _ANSWER_SLACK_S: Final = 5.0
-"""What the answer to a join may take beyond the time that the group waits for its members, as in Kafka."""
+"""Time that a join may take beyond the group's rebalance timeout, as in Kafka."""
 _WATCH_MS: Final = 10_000
 
 
 class Hands(Protocol):
-    """The consumer, as far as its partitions change; called in its own thread."""
+    """Consumer interface for assignment changes; called in the consumer's thread."""
 
     def give_up(self, prepare: Prepare) -> None:
-        """Tell the listener, then read these partitions no longer."""
+        """Call the listener, then stop reading these partitions."""
         ...
 
     def take(self, changed: Changed) -> None:
-        """Tell the listener, and read what is assigned now."""
+        """Call the listener, and read the new assignment."""
         ...
 
 
 class Member:
-    """One consumer's membership. ``start`` begins it; ``poll`` must be called often, ``leave`` in the end."""
+    """Membership of one consumer. ``subscribe`` starts it; call ``poll`` often, and ``leave`` at the end."""
 
     def __init__(
         self, connections: Connections, coordinator: Coordinator, signal: Signal, assignors: Sequence[Assignor]
@@ -87,7 +87,7 @@ class Member:
         self._state = Membership(
             timing=_timing(config),
             instance_id=config.group_instance_id,
-            # As soon as one of them must give up everything first, all do (Kafka's RebalanceProtocol).
+            # If one assignor is eager, all partitions are revoked first (Kafka's RebalanceProtocol).
             is_cooperative=all(assignor.is_cooperative for assignor in assignors),
         )
         self._subscription = Subscription()
@@ -101,7 +101,7 @@ class Member:
     # --- the caller's thread --------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Want these topics from now on."""
+        """Subscribe to these topics."""
         topics = self._find_topics(subscription)
         with self._condition:
             self._subscription = subscription
@@ -118,9 +118,9 @@ class Member:
         return subscription.matching(found)
 
     def poll(self, hands: Hands) -> None:
-        """Say that the caller lives, and let partitions change hands if they are to.
+        """Record the poll, and change the assignment if necessary.
 
-        Raises what the group refused for good, and what the listener raised, after partitions have changed hands.
+        Raises fatal errors of the group, and the listener's exceptions after the assignment has changed.
         """
         while True:
             with self._condition:
@@ -152,12 +152,12 @@ class Member:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether partitions may be about to change hands."""
+        """Whether the assignment may be about to change."""
         return self._state.is_rebalancing
 
     @property
     def metadata(self) -> ConsumerGroupMetadata:
-        """Who this member is now."""
+        """Group metadata of this member."""
         state = self._state
         return ConsumerGroupMetadata(
             group_id=self._coordinator.group_id,
@@ -167,9 +167,9 @@ class Member:
         )
 
     def committing(self) -> ConsumerGroupMetadata | None:
-        """Who commits; ``None`` when the group has gone on without this member.
+        """Return the group metadata for a commit; ``None`` if the member is no longer in the group.
 
-        Raises ``RebalanceInProgressError`` while it is on its way into a generation that it does not know yet.
+        Raises ``RebalanceInProgressError`` while the member joins a generation that it does not know yet.
         """
         state = self._state
         if state.can_commit:
@@ -181,19 +181,19 @@ class Member:
         return None
 
     def commit_refused(self, error: MillraceError, who: ConsumerGroupMetadata) -> None:
-        """A commit was refused: that tells about the membership too."""
+        """Apply the refusal of a commit to the membership."""
         with self._condition:
             self._state = self._state.commit_failed(error, who.generation_id, who.member_id)
             self._condition.notify_all()
 
     def rejoin(self, reason: str) -> None:
-        """Have the group share out its partitions anew (Kafka's ``enforceRebalance``)."""
+        """Request a rebalance (Kafka's ``enforceRebalance``)."""
         with self._condition:
             self._state = self._state.asked_to_rejoin(reason)
             self._condition.notify_all()
 
     def leave(self, hands: Hands, reason: str, timeout_s: float) -> None:
-        """Give everything up, leave the group (a static member does not: it may come back), and end the thread."""
+        """Revoke all partitions, leave the group unless the member is static, and end the thread."""
         self._stop()
         state = self._state
         try:
@@ -248,7 +248,7 @@ class Member:
                     self._make(request)
                 if time.monotonic() >= self._watch_at:
                     self._watch()
-            except MillraceError as error:  # the client was closed, or nobody knows the topics now
+            except MillraceError as error:  # the client was closed, or no broker answered about the topics
                 logger.debug("group %s: %s", self._coordinator.group_id, error.message)
             self._signal.ring()
 
@@ -270,7 +270,7 @@ class Member:
         except MillraceError as error:
             self._coordinator.notice(error)
             self._failed(request, error)
-        except Exception as error:  # an assignor's, or a fault of ours: the caller's poll raises it
+        except Exception as error:  # an assignor's error, or a bug here: the caller's poll raises it
             logger.exception("group %s", self._coordinator.group_id)
             self._failed(request, MillraceError(f"{type(request).__name__} failed: {error!r}"))
         else:
@@ -375,7 +375,7 @@ class Member:
         return lambda state: state.sync_answered(sync, assigned, time.monotonic())
 
     def _share_out(self, joined: Joined) -> Mapping[str, list[TopicPartition]]:
-        """As the leader: decide who reads what, and remember of which topics, to notice when they change."""
+        """Compute the assignment as the leader, and remember the topics, to notice changes."""
         assignor = self._assignors.get(joined.protocol)
         if assignor is None:
             raise UnsupportedAssignorError(f"the group chose the assignor {joined.protocol!r}, which this member lacks")
@@ -383,7 +383,7 @@ class Member:
         topics = frozenset[str]().union(*(member.topics for member in members))
         layout = fetch_layout(self._connections, topics)
         self._shared_out = layout.as_seen_from(self._config.client_rack)
-        # A leader that came back under its instance id shall share out nothing, only watch (KIP-814).
+        # A leader that returned under its instance id assigns nothing, it only watches the topics (KIP-814).
         return {} if joined.skip_assignment else assignor.assign(layout.counts, members, layout.racks)
 
     def _heartbeat(self, heartbeat: Heartbeat) -> _Event:
@@ -402,7 +402,7 @@ class Member:
         return pb.LeaveGroupRequest(group_id=self._coordinator.group_id, members=[member])
 
     def _watch(self) -> None:
-        """Look whether topics have come, gone or grown: each member for its pattern, the leader for all."""
+        """Check for changed topics: each member for its pattern, the leader for all."""
         self._watch_at = time.monotonic() + self._config.metadata_max_age_ms / 1000
         subscription = self._subscription
         if subscription.pattern is not None:
@@ -418,7 +418,7 @@ class Member:
                 self.rejoin("the topics' partitions have changed")
 
     def look_at_topics(self) -> None:
-        """Look now, for something shows that topics have changed."""
+        """Check the topics now, because a change was noticed."""
         with self._condition:
             self._watch_at = 0.0
             self._condition.notify_all()
@@ -428,7 +428,7 @@ _Event = Callable[[Membership], Membership]
 
 
 class _Refused(Exception):  # noqa: N818 - never leaves this module
-    """The coordinator answered with an error, and the member id to go on with."""
+    """Error response of the coordinator, with the member id for the next join."""
 
     def __init__(self, error: MillraceError, member_id: str) -> None:
         super().__init__(error)

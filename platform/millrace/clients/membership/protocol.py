@@ -1,4 +1,4 @@
-"""What members tell each other through the coordinator, as bytes."""
+"""Encoding of subscriptions and assignments in Kafka's consumer protocol."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def encode_subscription(
     user_data: bytes | None = None,
     rack: str = "",
 ) -> bytes:
-    """What a member wants and what it holds, in the bytes of Kafka's consumer protocol.
+    """Encode a member's topics and owned partitions.
 
-    ``user_data`` is what its assignor adds.
+    ``user_data`` comes from its assignor.
     """
     subscription = ConsumerProtocolSubscription(
         topics=tuple(sorted(topics)),
@@ -44,13 +44,13 @@ def encode_subscription(
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What a member gets, likewise."""
+    """Encode the partitions that a member gets."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=_by_topic(sorted(partitions)), user_data=None)
     return write_versioned(assignment, _VERSION)
 
 
 def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
-    """The partitions of an assignment; none in the empty bytes of a member that was given nothing.
+    """Decode the partitions of an assignment; empty bytes mean none.
 
     Raises ``InvalidRecordError``, ``UnsupportedVersionError``.
     """
@@ -61,7 +61,7 @@ def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
 
 
 def decode_members(members: Iterable[GroupMember]) -> list[MemberSubscription]:
-    """The members' subscriptions, for an assignor. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
+    """Decode the members' subscriptions for an assignor. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
     return [
         MemberSubscription.of(member.member_id, read_subscription(member.metadata)[1], member.group_instance_id or None)
         for member in members

@@ -1,4 +1,4 @@
-"""What a membership asks for, and what it is answered: plain values between the pure machine and those that send."""
+"""Requests of a member and their responses, as plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace.clients.model import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Join the group, or join it again. ``owned`` is what the member still reads, since ``generation``."""
+    """Request to join the group. ``owned`` are the partitions that the member still reads, since ``generation``."""
 
     member_id: str
     generation: int
@@ -20,7 +20,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member as the leader is told of it: its subscription in the consumer protocol's bytes."""
+    """Member in the leader's join response, with its subscription in the consumer protocol's bytes."""
 
     member_id: str
     group_instance_id: str
@@ -29,7 +29,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The answer to ``Join``. ``members`` are for the leader, who shares out unless ``skip_assignment``."""
+    """Response to ``Join``. ``members`` are for the leader, which assigns unless ``skip_assignment``."""
 
     generation: int
     member_id: str
@@ -41,14 +41,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Ask for one's assignment; the leader brings everybody's."""
+    """Request for the member's assignment; the leader sends all assignments."""
 
     joined: Joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Say that the member lives, and learn whether the group rebalances."""
+    """Heartbeat, whose response shows whether the group rebalances."""
 
     member_id: str
     generation: int
@@ -56,7 +56,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Leave the group, so that others get the partitions at once."""
+    """Request to leave the group, so that other members get the partitions at once."""
 
     member_id: str
     reason: str
@@ -67,7 +67,7 @@ Request = Join | Sync | Heartbeat | Leave
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """Before joining: give up ``revoked`` (offsets can still be committed), or notice that ``lost`` are others' now."""
+    """Work before a join: revoke ``revoked`` (commits are possible), and note that others own ``lost``."""
 
     revoked: frozenset[TopicPartition] = frozenset()
     lost: frozenset[TopicPartition] = frozenset()
@@ -75,7 +75,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """After a rebalance: ``revoked`` first, then ``added``; ``owned`` is everything that is assigned now."""
+    """Result of a rebalance: ``revoked`` first, then ``added``; ``owned`` is the whole assignment."""
 
     revoked: frozenset[TopicPartition]
     added: frozenset[TopicPartition]

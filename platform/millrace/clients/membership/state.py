@@ -1,17 +1,17 @@
-"""A member of a group as a pure state machine: events in, with their time; a new state, and what to do, out.
+"""Member of a group as a pure state machine.
 
-Two parties drive it. The caller's thread polls: it lets go of partitions before a rebalance and takes new ones after
-it, for that is when listeners are called. The requests are made elsewhere, one at a time: ``request`` says which is
-due, and its answer comes back as an event.
+Events with their time go in; a new state and actions come out. Two parties drive it. The caller's thread polls: it
+revokes partitions before a rebalance and takes new ones after it, because it calls the listeners. A background thread
+makes the requests, one at a time: ``request`` returns the next one, and its response becomes an event.
 
 Invariants:
 
-- Partitions are owned in one generation: ``owned`` is empty, or what the last sync of ``generation`` gave, or what is
-  left of that (cooperatively) while the member joins again, or what was lost with the generation and has not yet been
-  taken from the caller (``generation`` is -1 then, and nothing can be committed).
-- Nobody is asked to join before the caller has let go of what must be given up: PREPARING ends by ``prepared`` only.
-- The generation never goes back but to -1; what is answered to a request of another generation or member is ignored.
-- A member that fell silent (``max.poll.interval.ms``) leaves, and joins again only when it is polled.
+- Owned partitions belong to one generation. ``owned`` is one of these: empty; the result of the last sync of
+  ``generation``; the remainder of that while a cooperative member joins again; or partitions that were lost with the
+  generation and not yet revoked by the caller (``generation`` is -1 then, and commits are impossible).
+- No join is sent before the caller has revoked what must be revoked: only ``prepared`` ends PREPARING.
+- The generation never decreases except to -1; responses to requests of another generation or member are ignored.
+- A member that exceeds ``max.poll.interval.ms`` leaves, and joins again only when it is polled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NEVER: Final = float("inf")
 
 
 class Phase(StrEnum):
-    """Where a member is in a rebalance."""
+    """Phase of a member in a rebalance."""
 
     UNJOINED = "unjoined"
     PREPARING = "preparing"
@@ -47,7 +47,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """A member's times in seconds. ``jitter`` (0.8 to 1.2) keeps members from repeating requests in step."""
+    """Timeouts of a member in seconds. ``jitter`` (0.8 to 1.2) prevents synchronized retries of members."""
 
     session_timeout_s: float = 45.0
     heartbeat_interval_s: float = 3.0
@@ -57,13 +57,13 @@ class Timing:
     jitter: float = 1.0
 
     def backoff_s(self, attempt: int) -> float:
-        """How long to wait before repeating a request for the ``attempt``-th time, from 0."""
+        """Return the wait before retry number ``attempt``, from 0."""
         return min(self.retry_backoff_s * (1 << min(attempt, 30)), self.retry_backoff_max_s) * self.jitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The state of a member; every method that ends an event returns the next one."""
+    """State of a member; each event method returns the next state."""
 
     timing: Timing
     is_cooperative: bool = False
@@ -89,7 +89,7 @@ class Membership:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether the member is, or should be, on its way into another generation."""
+        """Whether the member is joining, or should join, another generation."""
         return self.phase is not Phase.STABLE or bool(self.rejoin)
 
     @property
@@ -99,21 +99,21 @@ class Membership:
 
     @property
     def can_commit(self) -> bool:
-        """Whether the group takes offsets from this member now: it may have gone on to a generation not yet known."""
+        """Whether the group accepts commits of this member; a generation that is not yet known may have begun."""
         return self.has_group and self.phase in (Phase.STABLE, Phase.PREPARING)
 
     def subscribed(self, topics: frozenset[str]) -> Membership:
-        """The member wants other topics; a group that it is in must rebalance."""
+        """Return the state with other topics; a member of a group must rejoin."""
         if topics == self.topics:
             return self
         return replace(self, topics=topics).asked_to_rejoin("the subscription has changed")
 
     def asked_to_rejoin(self, reason: str) -> Membership:
-        """Join again when next polled."""
+        """Return the state that joins again at the next poll."""
         return replace(self, rejoin=self.rejoin or reason)
 
     def polled(self, now: float) -> tuple[Membership, Prepare | None]:
-        """The caller polls. What is returned must be done, then ``prepared`` called, before the member joins."""
+        """Process a poll. The caller must do the returned work and call ``prepared`` before the member joins."""
         state = replace(self, polled_at=now)
         if isinstance(self.failure, FencedInstanceIdError):
             return state, None
@@ -134,22 +134,22 @@ class Membership:
         return Prepare(revoked=frozenset(partition for partition in self.owned if partition.topic not in self.topics))
 
     def prepared(self, done: Prepare) -> Membership:
-        """The caller has let go of partitions; if the rest was lost meanwhile, there is more to let go of first."""
+        """Process revoked partitions; if the others were lost meanwhile, they must be dropped first."""
         state = replace(self, owned=self.owned - done.revoked - done.lost)
         if state.generation == NO_GENERATION and state.owned:
             return state
         return replace(state, phase=Phase.JOINING, attempts=0, retry_at=0.0)
 
     def took_changes(self) -> Membership:
-        """The caller has taken what ``changed`` told it."""
+        """Return the state after the caller has processed ``changed``."""
         return replace(self, changed=None)
 
     def took_failure(self) -> Membership:
-        """The caller was told of the failure; polling again tries again, unless somebody else has taken its place."""
+        """Return the state after the failure was raised; the next poll retries unless the instance id was fenced."""
         return self if isinstance(self.failure, FencedInstanceIdError) else replace(self, failure=None)
 
     def left(self) -> Membership:
-        """The caller gives up its membership, and its partitions."""
+        """Return the state without membership and partitions."""
         return replace(
             self._forgotten("joined again"), phase=Phase.UNJOINED, owned=frozenset(), changed=None, failure=None
         )
@@ -157,7 +157,7 @@ class Membership:
     # --- requests -------------------------------------------------------------------------------------------------
 
     def request(self, now: float) -> tuple[Membership, Request | None]:
-        """The request that is due now, if any."""
+        """Return the request that is due now, if any."""
         if self.phase in (Phase.STABLE, Phase.PREPARING) and self.has_group:
             if now - self.polled_at > self.timing.max_poll_interval_s:
                 return self._silent()
@@ -167,7 +167,7 @@ class Membership:
         if now < self.retry_at or self.failure is not None:
             return self, None
         if self.phase is Phase.JOINING:
-            # What makes another rebalance necessary from here on is not in this request.
+            # A rebalance reason that comes after this point is not in this request.
             state = replace(self, rejoin="", reason=self.rejoin or self.reason)
             return state, Join(
                 member_id=self.member_id,
@@ -181,7 +181,7 @@ class Membership:
         return self, None
 
     def next_request_at(self) -> float:
-        """When ``request`` may have something, unless an event comes before."""
+        """Return the time of the next possible request, unless an event comes before."""
         if self.phase in (Phase.JOINING, Phase.SYNCING):
             return self.retry_at if self.failure is None else _NEVER
         if not self.has_group or self.phase is Phase.UNJOINED:
@@ -189,20 +189,20 @@ class Membership:
         return min(self.heartbeat_due, self.polled_at + self.timing.max_poll_interval_s)
 
     def _silent(self) -> tuple[Membership, Request | None]:
-        """The caller has not polled for too long. A static member just falls silent, and may come back (KIP-345)."""
+        """Leave the group after too long without a poll; a static member sends no leave and may return (KIP-345)."""
         leave = None
         if not self.instance_id:
             leave = Leave(member_id=self.member_id, reason="max.poll.interval.ms has passed without a poll")
         return self._reset("max.poll.interval.ms had passed without a poll", forget_member=True), leave
 
     def session_expired(self, now: float) -> bool:
-        """Whether the coordinator has been silent for so long that another one should be looked for."""
+        """Return whether the coordinator's silence exceeds the session timeout, so that it must be looked up again."""
         return self.has_group and now - self.heard_at > self.timing.session_timeout_s
 
     # --- answers --------------------------------------------------------------------------------------------------
 
     def join_answered(self, asked: Join, answer: Joined, now: float) -> Membership:
-        """The group has all its members: it is in a new generation."""
+        """Process the join response: the new generation is complete."""
         if not self._is_of_now(asked):
             return self
         return replace(
@@ -216,7 +216,7 @@ class Membership:
         )
 
     def sync_answered(self, asked: Sync, assigned: frozenset[TopicPartition], now: float) -> Membership:
-        """The member knows its partitions. Cooperatively, what it must give up makes it join again (KIP-429)."""
+        """Process the assignment. A cooperative member that must revoke partitions joins again (KIP-429)."""
         if not self._is_of_now(asked):
             return self
         revoked = self.owned - assigned
@@ -235,11 +235,11 @@ class Membership:
         )
 
     def heartbeat_answered(self, asked: Heartbeat, now: float) -> Membership:
-        """The coordinator knows the member, and the group is stable."""
+        """Process a heartbeat response of a stable group."""
         return replace(self, heard_at=now) if self._is_of_now(asked) else self
 
     def failed(self, asked: Request, error: MillraceError, now: float, *, member_id: str = "") -> Membership:
-        """A request failed. ``member_id`` is what came beside the error: the id to join with (KIP-394)."""
+        """Process a failed request. ``member_id`` is the id to join with, if the error carries one (KIP-394)."""
         if isinstance(asked, Leave) or not self._is_of_now(asked):
             return self
         if isinstance(error, MemberIdRequiredError):
@@ -251,13 +251,13 @@ class Membership:
         if not error.retriable:
             return replace(self, failure=error, joined=None, phase=_before(self.phase))
         if isinstance(asked, Heartbeat):
-            # A member that has not been heard for too long is told so in the end.
+            # A coordinator that does not hear a member for too long removes it, and says so in a later response.
             wait_s = self.timing.backoff_s(self.attempts)
             return replace(self, heartbeat_due=min(self.heartbeat_due, now + wait_s), attempts=self.attempts + 1)
         return replace(self, retry_at=now + self.timing.backoff_s(self.attempts), attempts=self.attempts + 1)
 
     def commit_failed(self, error: MillraceError, generation: int, member_id: str) -> Membership:
-        """A commit as this member was refused: the group tells by that too that it has gone on without it."""
+        """Process a refused commit, which may also show that the group has removed this member."""
         is_of_now = (generation, member_id) == (self.generation, self.member_id) and self.can_commit
         if not is_of_now:
             return self
@@ -268,7 +268,7 @@ class Membership:
         return self
 
     def _excluded(self, error: MillraceError) -> Membership | None:
-        """This member after an error that says that the group has gone on without it; None after any other."""
+        """Return the state after an error that shows the removal of this member; None after any other error."""
         if isinstance(error, FencedInstanceIdError):
             return replace(self._reset(error.message, forget_member=True), failure=error)
         if isinstance(error, UnknownMemberError):
@@ -291,16 +291,16 @@ class Membership:
     def _rebalances(self, asked: Request, now: float) -> Membership:
         if isinstance(asked, Heartbeat):
             return replace(self.asked_to_rejoin("the group rebalances"), heard_at=now)
-        # A sync that came too late, or a join into a group that is just ending one: join (again), with what is owned.
+        # A late sync, or a join during a rebalance that is just completing: join again, with the owned partitions.
         state = replace(self, phase=Phase.JOINING, joined=None)
         return replace(state, retry_at=now + self.timing.backoff_s(self.attempts), attempts=self.attempts + 1)
 
     def _reset(self, reason: str, *, forget_member: bool) -> Membership:
-        """Out of the generation. What is owned is lost: the caller is told when it polls."""
+        """Return the state outside of the generation; owned partitions are lost, and the next poll reports them."""
         state = self._forgotten(reason)
         if not forget_member:
             state = replace(state, member_id=self.member_id)
-        # A caller that is just letting go of its partitions finishes that first.
+        # A caller that is just revoking partitions finishes that first.
         return state if self.phase is Phase.PREPARING else replace(state, phase=Phase.UNJOINED)
 
     def _forgotten(self, reason: str) -> Membership:
@@ -318,5 +318,5 @@ class Membership:
 
 
 def _before(phase: Phase) -> Phase:
-    """Where a member goes on after a request was refused for good, once its caller has been told."""
+    """Return the phase after a fatal error was raised to the caller."""
     return Phase.JOINING if phase is Phase.SYNCING else phase
