@@ -70,7 +70,10 @@ class OwnRegistration:
         self._watch: OnLoop | None = None
 
     async def begin(self, session: Coordination, node: BrokerNode, files: Files, directory: Path | None) -> None:
-        """Register under a new session, and remember it in the locked ``directory``, unless that is None."""
+        """Register under a new session, and remember it in the locked ``directory``, unless that is None.
+
+        Raises ``BrokerIdTakenError``, ``CoordinationError``.
+        """
         self._session, self._node = session, node
         self._watch = OnLoop(asyncio.get_running_loop(), self._changed)
         if directory is not None:

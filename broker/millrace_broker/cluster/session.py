@@ -4,8 +4,7 @@ It serves operations that do not depend on a session: reads, and writes that are
 ephemeral nodes or watches, or with a right to write that ends with the session, holds the session itself.
 
 A read under an ended session is repeated under the next one. It waits for that session as long as for a lost
-connection.
-A write is not repeated, because the session may have ended while the write was in flight.
+connection. A write is not repeated, because the session may have ended while the write was in flight.
 """
 
 from __future__ import annotations

@@ -143,8 +143,7 @@ class Controller:
         """Handle a broker's answer to ``request``: it deleted all marked replicas except the ``refused`` ones.
 
         Ignore an answer to the request of an older controller, or from an earlier broker epoch. A later request may
-        have
-        assigned the replica to the broker again.
+        have assigned the replica to the broker again.
         """
         broker = self.context.brokers.get(broker_id)
         is_current = broker is not None and request.broker_epoch == broker.epoch
@@ -204,6 +203,8 @@ class Controller:
     ) -> Steps[dict[TopicPartition, MillraceError | None]]:
         """Elect preferred leaders, or unclean ones where there is no leader. Returns an error or None for each
         partition.
+
+        Raises ``NotControllerError``.
         """
         self.check_active()
         answers: dict[TopicPartition, MillraceError | None] = {}
@@ -224,6 +225,8 @@ class Controller:
     def shut_down(self, broker_id: int, broker_epoch: int) -> Steps[list[TopicPartition]]:
         """Move the leaders from a broker that is about to stop. Returns the partitions without another possible
         leader.
+
+        Raises ``StaleBrokerEpochError``, ``NotControllerError``.
         """
         self.check_active()
         context = self.context

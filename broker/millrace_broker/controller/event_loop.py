@@ -236,8 +236,7 @@ class ControllerEventLoop:
 
         The controller removes the registration of a dead broker, and elects other leaders. Any broker removes the node
         of the dead controller, so that another one is elected. Both first read the node in ZooKeeper, and then check
-        that
-        connections are refused. The process behind that node is dead then, and no later registration is removed.
+        that connections are refused. The process behind that node is dead then, and no later registration is removed.
         """
         store = self._store
         if store is None:

@@ -42,7 +42,10 @@ def check_broker_epoch(context: ControllerContext, broker_id: int, broker_epoch:
 def alter_isrs(
     context: ControllerContext, broker_id: int, broker_epoch: int, changes: Mapping[TopicPartition, IsrChange]
 ) -> Steps[IsrAnswers]:
-    """Apply a broker's ISR changes. Returns the new leadership of each partition, or the error."""
+    """Apply a broker's ISR changes. Returns the new leadership of each partition, or the error.
+
+    Raises ``StaleBrokerEpochError``.
+    """
     check_broker_epoch(context, broker_id, broker_epoch)
     answers: IsrAnswers = {}
     accepted: dict[TopicPartition, Leadership] = {}

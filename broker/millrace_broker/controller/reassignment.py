@@ -1,10 +1,9 @@
 """The reassignment of partitions to other brokers.
 
 The controller adds replicas, waits until they are in sync, elects a leader among them, and removes the old replicas.
-The
-progress of a reassignment follows from the ISR and the assignment in ZooKeeper, with its adding and removing replicas.
-So any controller can continue it. The controller checks it again after an ISR change, a broker's return, and its own
-election.
+The progress of a reassignment follows from the ISR and the assignment in ZooKeeper, with its adding and removing
+replicas. So any controller can continue it. The controller checks it again after an ISR change, a broker's return, and
+its own election.
 
 Source: Kafka's ``KafkaController.onPartitionReassignment``; KIP-455.
 """
@@ -33,7 +32,10 @@ from millrace_broker.decisions import ReplicaAssignment, TopicPartition
 def check_reassignment(
     context: ControllerContext, partition: TopicPartition, target: tuple[int, ...] | None
 ) -> ReplicaAssignment:
-    """Return the assignment on the way to ``target``, or back to the original replicas if ``target`` is None."""
+    """Return the assignment on the way to ``target``, or back to the original replicas if ``target`` is None.
+
+    Raises ``UnknownTopicOrPartitionError``, ``NoReassignmentInProgressError`` and ``InvalidReplicaAssignmentError``.
+    """
     current = context.assignments.get(partition)
     if current is None or context.is_to_be_deleted(partition.topic):
         raise UnknownTopicOrPartitionError(f"{partition} does not exist, or is being deleted")

@@ -1,8 +1,7 @@
 """The controller's requests to brokers, Kafka's ``ControllerBrokerRequestBatch``.
 
 They are merged per broker, in the order LeaderAndIsr, UpdateMetadata, StopReplica. One change of state sends each
-broker
-at most one request of each kind, with the last state of each partition.
+broker at most one request of each kind, with the last state of each partition.
 
 Source: Kafka's ``ControllerBrokerRequestBatch``.
 """

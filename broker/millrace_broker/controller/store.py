@@ -240,8 +240,7 @@ class ControllerStore:
         """Remove the registration of a broker whose process has ended; returns False if it is gone already.
 
         Only the version of the node can be part of the transaction. A broker may register again between the read and
-        the
-        write. It then loses that registration, and registers once more (``Member``).
+        the write. It then loses that registration, and registers once more (``Member``).
         """
         path = paths.broker_path(broker_id)
         try:

@@ -1,8 +1,7 @@
 """Requests that tools write into ZooKeeper: reassignments and preferred leader elections.
 
 Older Kafka tools request these by nodes, because there were no requests to brokers then. A node exists until its
-request
-is carried out as far as possible. So a controller that is elected meanwhile continues with it.
+request is carried out as far as possible. So a controller that is elected meanwhile continues with it.
 
 Source: Kafka's ``KafkaController.processZkPartitionReassignment`` and ``processReplicaLeaderElection``.
 """

@@ -3,8 +3,7 @@
 Invariants: The controller epoch and the leader epoch never go back. A follower belongs to one leader epoch, a leader to
 consecutive leader epochs. Each role takes the high watermark over from the previous role. A fenced leader leads again
 only after a decision of the controller. That decision may name the same leader epoch, because no other broker has led
-in
-between.
+in between.
 
 Source: Kafka's ``ReplicaManager.becomeLeaderOrFollower`` and ``stopReplicas``, ``Partition.makeLeader`` and
 ``makeFollower``.
@@ -132,7 +131,10 @@ class Replica:
             self._is_fenced = True
 
     def leading(self, requested_epoch: int | None) -> Leader:
-        """Return the leader's side, for a request with leader epoch ``requested_epoch`` or None."""
+        """Return the leader's side, for a request with leader epoch ``requested_epoch`` or None.
+
+        Raises ``NotLeaderError``, ``FencedLeaderEpochError``, ``UnknownLeaderEpochError``.
+        """
         check_leader_epoch(self.partition, self._leader_epoch, requested_epoch)
         if not isinstance(self.role, Leader):
             raise NotLeaderError(f"{self.partition}: broker {self._id} does not lead it: fetch metadata")

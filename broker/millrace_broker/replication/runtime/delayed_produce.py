@@ -70,7 +70,10 @@ class DelayedProduce:
     async def deleted(
         self, replica: HostedReplica, before_offset: int, is_alive: Callable[[int], bool], timeout_s: float
     ) -> None:
-        """Wait until the logs of all replicas on live brokers start at an offset or later."""
+        """Wait until the logs of all replicas on live brokers start at an offset or later.
+
+        Raises ``RequestTimedOutError``, ``NotLeaderError``.
+        """
 
         def is_deleted(leader: Leader) -> bool:
             followers = leader.followers.items()

@@ -75,7 +75,10 @@ class PartitionDirectory:
         self.has_controller: Final = has_controller
 
     def topic(self, name: str, topic_id: bytes = b"") -> TopicInfo:
-        """Find the topic of that name, and check its id unless ``topic_id`` is empty."""
+        """Find the topic of that name, and check its id unless ``topic_id`` is empty.
+
+        Raises ``UnknownTopicOrPartitionError``, ``InconsistentTopicIdError``.
+        """
         topic = self._catalog.topic(name)
         if topic_id and topic_id != topic.topic_id.bytes:
             raise InconsistentTopicIdError(

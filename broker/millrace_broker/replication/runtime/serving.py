@@ -171,8 +171,7 @@ class FollowerService:
         """Report the follower's progress to the state machines; returns the partitions with an error or a divergence.
 
         An unchanged fetch offset is reported only at intervals. A session may have thousands of partitions, of which
-        few
-        change between two requests.
+        few change between two requests.
         """
         problems: dict[PartitionKey, Problem] = {}
         now_ms = self._replicas.now_ms()

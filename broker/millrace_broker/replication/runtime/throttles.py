@@ -1,11 +1,9 @@
 """Replication quotas in bytes per second (KIP-73), for leaders and for followers.
 
 Bytes are counted over the last eleven seconds, as in Kafka's quotas. A rate that was not used may be used a little
-later.
-A quota applies only to replicas that a topic's option names and that are not in sync. So a quota never removes a
-replica
-from the ISR. Fetches of a named replica in sync still count on the follower, as in Kafka; the other replicas share the
-rest.
+later. A quota applies only to replicas that a topic's option names and that are not in sync. So a quota never removes a
+replica from the ISR. Fetches of a named replica in sync still count on the follower, as in Kafka; the other replicas
+share the rest.
 """
 
 from __future__ import annotations
