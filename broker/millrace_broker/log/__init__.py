@@ -1,21 +1,21 @@
 """The log: partitions of segment files that can be trusted with the only copy.
 
 ``manager``             all partitions of a broker, over its log directories
-``partition``           one partition: flush, retention, deletion of records, compacted segments put in place
-``appendable``          its half that takes batches; ``deletion``: files that wait for their removal
-``readable``, ``reading``  what readers use of it: reads and look-ups across segments
+``partition``           one partition: flush, retention, deletion of records, swap of compacted segments
+``appendable``          its appends; ``deletion``: files that wait for their removal
+``readable``, ``reading``  its reads: reads and look-ups across segments
 ``segment``, ``appender``  one segment, read and written; ``index_building`` decides which batches get index entries
-``loading``, ``recovery``, ``producer_loading``  what is done at start: leftovers, recovery, rebuilding; ``starting``:
-                        all partitions side by side
-``validation``, ``placing``  checks of what producers send, and giving it offsets
-``producers``, ``snapshots``, ``leader_epochs``  what is remembered of producers and leaders, and the files of it
+``loading``, ``recovery``, ``producer_loading``  the work at start: leftovers, recovery, rebuilding; ``starting``:
+    all partitions in parallel
+``validation``, ``placing``  checks of producers' batches, and assignment of offsets
+``producers``, ``snapshots``, ``leader_epochs``  states of producers, their snapshot files, leader epochs
 ``aborted``             the transaction indexes
-``retention``, ``extents``   which segments may go; how a range is cut for parallel reading
+``retention``, ``extents``   segments that retention deletes; extents of a range for parallel reads
 ``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
-``following``           what a follower does: a leader's batches as they are, truncation; ``replicated_logs`` of all
-``log_directories``     which directories serve, and which have failed
-``fsync_batching``      appends that wait for the disk together; ``reads``: where reads run; ``periodic_work``
-``files``, ``watched_files``  all disk access, behind an interface; and how faults of a disk are noticed
+``following``           operations of followers: replicated appends, truncation; ``replicated_logs``: of all logs
+``log_directories``     the working and the failed directories
+``fsync_batching``      appends that share an fsync; ``reads``: the threads of reads; ``periodic_work``
+``files``, ``watched_files``  the file system behind an interface; detection of failed disks
 """
 
 from millrace_broker.log.appendable import AppendResult

@@ -1,8 +1,9 @@
-"""A segment's transaction index as the broker keeps it: written with each abort marker, rebuilt in recovery, checked.
+"""A segment's transaction index, Kafka's ``TransactionIndex``.
 
-An entry names what consumers are to pass over, so a wrong one would hide records or give them aborted ones. Entries
-have no checksum: each is compared with the log before it is used, its marker and its first batch. (One that names a
-later batch of the same transaction is found only by ``millrace log verify``, which reads all of them.)
+The broker writes an entry with each abort marker, and rebuilds the index in recovery. An entry names records that
+consumers skip, so a wrong entry would hide records or return aborted ones. Entries have no checksum. Before use, the
+marker and the first batch of each entry are compared with the log. An entry that names a later batch of the same
+transaction is found only by ``millrace log verify``, which reads all batches.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from millrace_broker.log.segment import Segment
 
 
 def index_entry(completed: CompletedTransaction, producers: ProducerStates) -> AbortedTransaction:
-    """Make the entry of an aborted transaction; ``producers`` are those at its marker.
+    """Return the entry of an aborted transaction; ``producers`` are the states before its marker is applied.
 
-    Its last stable offset is where the first of the other open transactions begins, or what follows the marker.
+    Its last stable offset is the first offset of the other open transactions, or the offset after the marker.
     """
     others = producers.first_open_offset(but=completed.producer_id)
     return AbortedTransaction(
@@ -40,12 +41,12 @@ def index_entry(completed: CompletedTransaction, producers: ProducerStates) -> A
 
 
 def index_path(directory: Path, base_offset: int) -> Path:
-    """Where the transaction index of a segment is, if it has one."""
+    """Return the path of a segment's transaction index; the file may be missing."""
     return directory / segment_file_name(base_offset, TRANSACTION_INDEX)
 
 
 def replace_index(files: Files, path: Path, aborted: Sequence[AbortedTransaction]) -> None:
-    """Put these entries in the place of an index, synced; without any there is no file."""
+    """Replace an index file by these entries, synced; without entries, remove the file."""
     if aborted:
         replace_file(files, path, b"".join(pack_aborted(transaction) for transaction in aborted))
     elif files.size_bytes(path) is not None:
@@ -53,7 +54,7 @@ def replace_index(files: Files, path: Path, aborted: Sequence[AbortedTransaction
 
 
 def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Collect the aborted transactions with records or their marker in ``start_offset..end_offset`` (exclusive).
+    """Return the aborted transactions with records or their marker in ``start_offset..end_offset`` (exclusive).
 
     Raises ``CorruptBatchError`` for an index that does not agree with the log.
     """
@@ -68,9 +69,9 @@ def aborted_transactions(segments: Sequence[Segment], start_offset: int, end_off
 def _read(segment: Segment, *, is_sealed: bool) -> Iterator[AbortedTransaction]:
     data = segment.transaction_index(is_sealed=is_sealed)
     stable_offset = 0
-    # What is behind the whole entries may be one that is being written.
+    # Bytes after the last whole entry may belong to an entry that is being written.
     for transaction in read_aborted(data[: len(data) // ABORTED_ENTRY_BYTES * ABORTED_ENTRY_BYTES]):
-        # By this offset a look-up ends early.
+        # A look-up stops early at the last stable offset.
         if not stable_offset <= transaction.last_stable_offset <= transaction.last_offset + 1:
             raise CorruptBatchError(
                 f"{index_path(segment.path.parent, segment.base_offset)}: {transaction} cannot be: have it built anew "
@@ -90,7 +91,7 @@ def _check(segments: Sequence[Segment], transaction: AbortedTransaction) -> None
     )
     first_segment = segments[floor(segments, transaction.first_offset)]
     first = first_segment.find(transaction.first_offset)
-    # Retention and compaction may have taken the first batch, but nothing else can be there.
+    # Retention and compaction may have removed the first batch, but no other batch can be at its offset.
     is_first = (
         first is None
         or first[1].base_offset > transaction.first_offset

@@ -1,11 +1,11 @@
-"""The half of a partition's log that takes batches: their offsets, their producers, the segment that they go to.
+"""The appends to a partition's log: offsets, producer states, rolling of segments.
 
 Invariants:
 
-- The log end offset is published after the batches, and nothing is handed out that was not appended whole.
-- A refused append leaves no trace; a failed one (``StorageError``) none that a reader could see. When the rest of a
-  failed write cannot be cut off, the partition takes no more appends until it has been loaded again.
-- A new segment is ready to be appended to before it is in its place; a roll that fails leaves the old one in use.
+- The log end offset is published after the batches, and only whole appended batches are readable.
+- A refused append has no effect. A failed append (``StorageError``) has none that a reader could see. If the rest of a
+  failed write cannot be truncated, the partition takes no more appends until it is loaded again.
+- A new segment is ready for appends before it becomes the last one. A failed roll leaves the old segment in use.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class AppendResult(NamedTuple):
-    """Where batches went. ``log_append_time_ms`` is -1 where timestamps are the producer's.
+    """The offsets of appended batches. ``log_append_time_ms`` is -1 where timestamps are the producer's.
 
-    ``is_duplicate`` says that the batch had been appended before, and the offsets are the ones it got then.
+    ``is_duplicate`` means that the batch was appended before; the offsets are those of that append.
     """
 
     base_offset: int
@@ -70,7 +70,7 @@ class AppendResult(NamedTuple):
 
 
 class AppendableLog(ReadableLog):
-    """A partition's log as its appender sees it: everything but what becomes of the batches afterwards."""
+    """A partition's log with appends by producers and coordinators."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class AppendableLog(ReadableLog):
         self._first_open_offset = loaded.producers.first_open_offset()
         self._epochs, self._has_unwritten_epoch = loaded.epochs, False
 
-    # --- what it is ----------------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> TopicConfig:
@@ -141,44 +141,46 @@ class AppendableLog(ReadableLog):
 
     @property
     def recovery_point(self) -> int:
-        """Offset before which everything has been synced to the disk."""
+        """The offset before which all records are synced to the disk."""
         return self._recovery_point
 
     @property
     def durable_end(self) -> int:
-        """Offset before which everything is as durable here as the topic wants it to be before it is acknowledged."""
+        """The offset before which records are durable enough on this broker for an acknowledgement."""
         return self._recovery_point if self._config.syncs_before_ack else self._log_end_offset
 
     def _follow_end(self) -> None:
-        """Move the high watermark to where the log ends, unless other replicas have a say in it."""
+        """Raise the high watermark to the end of the log, unless there are other replicas."""
         if self._is_only_replica:
             self._high_watermark = max(self._high_watermark, self.durable_end)
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of (leader epoch, start offset), oldest first."""
+        """The pairs of (leader epoch, start offset), oldest first."""
         return self._epochs.entries
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch that an offset was appended in, at the end of the log the newest; -1 when not known."""
+        """Return the leader epoch of an offset, at the log end the newest one; -1 if unknown."""
         epoch = self._epochs.epoch_of(offset)
         return -1 if epoch is None else epoch
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
-        """Where a leader epoch ends, as ``LeaderEpochs.end_offset_of`` says it."""
+        """Return the end of a leader epoch as ``LeaderEpochs.end_offset_of`` does."""
         return self._epochs.end_offset_of(epoch, self._log_end_offset)
 
     @property
     def producers(self) -> Sequence[ProducerEntry]:
-        """What is remembered of idempotent producers."""
+        """The states of idempotent producers."""
         with self._lock:
             return tuple(self._producers)
 
     def is_recent(self, offset: int) -> bool:
-        """Whether all from an offset on is small, and in memory because it was appended a moment ago."""
+        """Return whether all records from an offset on are few, and in memory because they were appended a moment
+        ago.
+        """
         return self._recent.holds(offset, self._clock.monotonic())
 
-    # --- appending -----------------------------------------------------------------------------------------
+    # --- appends -------------------------------------------------------------------------------------------
 
     def append_unsynced(
         self,
@@ -188,14 +190,14 @@ class AppendableLog(ReadableLog):
         in_transaction: bool = False,
         origin: Origin = Origin.CLIENT,
     ) -> AppendResult:
-        """Append the batches that a producer sent, giving them their offsets. See ``must_sync`` for what is owed then.
+        """Append a producer's batches with assigned offsets. ``must_sync`` then tells whether a sync is due.
 
         ``records`` is one or more whole batches with base offset 0, or exactly one from an idempotent producer. The
-        bodies are taken as they are: the caller has validated them against the topic's schema. ``in_transaction`` says
-        that a coordinator knows the transaction that the batch says it is in. Of what a coordinator writes for a
-        producer (``origin``) sequence numbers mean nothing.
+        bodies are appended unchanged; the caller has validated them against the topic's schema. ``in_transaction``
+        means that a coordinator knows the transaction that the batch names. Sequence numbers are not checked for
+        batches of a coordinator (``origin``).
 
-        Raises what ``check_produced`` does, ``InvalidTimestampError``, ``FencedLeaderEpochError``,
+        Raises the errors of ``check_produced``, ``InvalidTimestampError``, ``FencedLeaderEpochError``,
         ``InvalidProducerEpochError``, ``OutOfOrderSequenceError``, ``InvalidTxnStateError``, and ``StorageError`` when
         the disk fails; the log is then as it was before.
         """
@@ -211,9 +213,9 @@ class AppendableLog(ReadableLog):
         in_transaction: bool = False,
         origin: Origin = Origin.CLIENT,
     ) -> AppendResult | None:
-        """As ``append_unsynced``, if that takes no more than a write: for small batches, from the event loop.
+        """Append like ``append_unsynced`` if that needs only a write; for small batches from the event loop.
 
-        None, and nothing has happened, when somebody else is at the log, or a file would have to be made for it.
+        Returns None without an effect if another thread holds the log's lock, or if a new file is needed.
         """
         if not self._lock.acquire(blocking=False):
             return None
@@ -272,11 +274,12 @@ class AppendableLog(ReadableLog):
         is_epoch_raised: bool = False,
         may_wait: bool = True,
     ) -> AppendResult | None:
-        """End a producer's transaction in this partition, as its coordinator decided.
+        """Append the end marker of a producer's transaction, as its coordinator decided.
 
-        ``is_epoch_raised`` says that ``producer_epoch`` is above that of the transaction (KIP-890). One that is open at
-        that epoch is then the next one, and the marker came late (``InvalidProducerEpochError``). With
-        ``may_wait=False`` only if it takes no more than a write: else None, as of ``append_at_once``.
+        ``is_epoch_raised`` means that ``producer_epoch`` is above that of the transaction (KIP-890). An open
+        transaction at that epoch then is the next one, and the marker came late (``InvalidProducerEpochError``). With
+        ``may_wait=False`` the append happens only if it needs only a write; otherwise returns None, like
+        ``append_at_once``.
 
         Raises ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``, ``FencedLeaderEpochError``, and
         ``StorageError`` when the disk fails; the log is then as it was before.
@@ -317,7 +320,7 @@ class AppendableLog(ReadableLog):
                 return None
             if appender is None:
                 appender = self._new_appender([header], len(batch), leader_epoch, now_ms)
-            # Until its marker may be read, a transaction is undecided for consumers.
+            # A transaction is undecided for consumers until its marker is readable.
             undecided = [each for each in self._ended if each.last_offset >= self._high_watermark]
             self._ended = (*undecided, *(() if completed is None else (completed,)))
             self._write(appender, [batch], [header], len(batch), aborted)
@@ -365,9 +368,9 @@ class AppendableLog(ReadableLog):
         )
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer has written here in the transaction that its epoch stands for, which is not ended.
+        """Return whether a producer has an open transaction of this epoch here.
 
-        Any thread may ask: nothing waits.
+        Any thread may call it; it does not block.
         """
         return self._producers.get(producer_id).has_open_transaction(epoch)
 
@@ -376,13 +379,13 @@ class AppendableLog(ReadableLog):
         if header.producer_id == NO_PRODUCER_ID:
             return None
         entry = self._producers.get(header.producer_id)
-        # Each epoch counts anew. Of a producer that is not known here any number would be believed, also that of a
-        # batch that has overtaken the first one.
+        # Each epoch starts at sequence 0. A batch may overtake the first batch of an unknown producer. Without the
+        # lower bound any sequence number would be accepted.
         lowest = 0 if header.is_transactional and entry.epoch != header.producer_epoch else None
         return append_batch(entry, header, origin, lowest_sequence=lowest)
 
     def _note_epochs(self, *begun: tuple[int, int]) -> None:
-        """Write new epochs, (epoch, start offset) each, down before anything of them is appended."""
+        """Write new epochs, each as (epoch, start offset), before their first append."""
         epochs = LeaderEpochs(self._epochs.entries)
         is_news = [epochs.assign(epoch, start_offset) for epoch, start_offset in begun]
         if any(is_news) or self._has_unwritten_epoch:
@@ -392,7 +395,7 @@ class AppendableLog(ReadableLog):
     def _ready_appender(
         self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int
     ) -> SegmentAppender | None:
-        """What these batches can be appended with if that needs no file that is not open."""
+        """Return an appender for these batches if that needs no new file, else None."""
         appender = self._appender
         if appender is None or leader_epoch != self._epochs.latest or self._has_unwritten_epoch:
             return None
@@ -401,7 +404,7 @@ class AppendableLog(ReadableLog):
     def _new_appender(
         self, headers: Sequence[BatchHeader], size_bytes: int, leader_epoch: int, now_ms: int
     ) -> SegmentAppender:
-        """The same where files must be made for it."""
+        """Return an appender for these batches; create files if necessary."""
         self._note_epochs((leader_epoch, self._log_end_offset))
         appender = self._appender or self._open_appender(now_ms)
         return self.roll() if self._must_roll(appender, headers, size_bytes, now_ms) else appender
@@ -447,7 +450,9 @@ class AppendableLog(ReadableLog):
         )
 
     def _jitter_ms(self, base_offset: int) -> int:
-        """Return by how much this segment is rolled earlier: spread over partitions, the same at every start."""
+        """Return how much earlier this segment is rolled; it differs between partitions, and is the same at every
+        start.
+        """
         jitter_ms = min(self._config.segment_jitter_ms, self._config.roll_ms)
         return zlib.crc32(f"{self.name}@{base_offset}".encode()) % jitter_ms if jitter_ms else 0
 
@@ -456,7 +461,7 @@ class AppendableLog(ReadableLog):
         return self._appender
 
     def roll(self) -> SegmentAppender:
-        """Seal the last segment and begin a new one at the log end offset. An empty segment is not rolled.
+        """Seal the last segment and start a new one at the log end offset. An empty segment is not rolled.
 
         Raises ``StorageError``; the old segment is then still the last one.
         """
@@ -484,7 +489,9 @@ class AppendableLog(ReadableLog):
         )
 
     def _abandon_segment(self, base_offset: int, error: StorageError) -> None:
-        """Remove the files of a segment that could not be begun: appends that go on in the old one would overlap it."""
+        """Remove the files of a segment that could not be started, because appends to the old segment would
+        overlap it.
+        """
         try:
             for suffix in SEGMENT_SUFFIXES:
                 self._files.remove(self.directory / segment_file_name(base_offset, suffix))

@@ -1,11 +1,11 @@
-"""The writing end of a partition: its last segment.
+"""The appender of a partition's last segment.
 
 Invariants:
 
-- An append is all or nothing: the bytes of the log and the entries of both indexes reach the files, then the new size
-  is published, then the entries are: a reader never sees an entry that is ahead of its batch. If any write fails,
-  memory is as it was, and ``undo`` cuts off what reached the file. If that fails too, nobody may append any more.
-- Index files are preallocated to ``segment.index.bytes`` (sparsely) and trimmed when the segment is sealed or closed.
+- An append is all or nothing. First the batches and the entries of both indexes are written, then the new size is
+  published, then the entries. A reader never sees an entry without its batch. If a write fails, the state in memory is
+  unchanged, and ``undo`` truncates the files. If that fails too, no more appends are allowed.
+- Index files are preallocated to ``segment.index.bytes`` (sparsely), and trimmed when the segment is sealed or closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class SegmentAppender:
-    """Appends to one segment. ``created_ms`` is when the segment, or this appender of it, came to be."""
+    """The appender of one segment. ``created_ms`` is the creation time of the segment, or of this appender of it."""
 
     def __init__(self, segment: Segment, *, index_bytes_max: int, files: Files, created_ms: int) -> None:
         self.segment = segment
@@ -34,7 +34,7 @@ class SegmentAppender:
         self._aborted_file: File | None = None
         self._aborted_bytes = 0
         self._first_timestamp_ms = segment.header_at(0).max_timestamp if segment.size_bytes else None
-        with segment.lock:  # nobody may open or rebuild index files that are about to be this one's
+        with segment.lock:  # no other thread may open or rebuild the index files meanwhile
             self._builder = self._resume(segment)
             self._file = files.open(segment.path, create=True)
             self._offset_file = files.open(segment.offset_index_path, create=True)
@@ -50,7 +50,7 @@ class SegmentAppender:
         builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
         if segment.size_bytes:
             segment.find(segment.base_offset + RELATIVE_OFFSET_MAX)  # checks the last offset entry against the log
-            segment.largest_timestamp()  # and the last time entry
+            segment.largest_timestamp()  # checks the last time entry
             offset_index, time_index = segment.indexes()
             builder.resume(bytes(offset_index.buffer), bytes(time_index.buffer))
             start = offset_index[len(offset_index) - 1].position if len(offset_index) else 0
@@ -66,9 +66,10 @@ class SegmentAppender:
     def must_roll(
         self, *, size_bytes: int, last_offset: int, max_timestamp_ms: int, now_ms: int, segment_bytes: int, age_ms: int
     ) -> bool:
-        """Whether these batches belong into a new segment (Kafka's ``LogSegment.shouldRoll``).
+        """Return whether these batches need a new segment (Kafka's ``LogSegment.shouldRoll``).
 
-        The age goes by the timestamps of the first batch and of these ones, and by the clock where there are none.
+        The segment's age is the difference between the timestamps of its first batch and of these batches. The clock
+        counts if there are no timestamps.
         """
         segment = self.segment
         if not segment.size_bytes:
@@ -88,9 +89,9 @@ class SegmentAppender:
     def append(
         self, parts: Sequence[Part], headers: Sequence[BatchHeader], aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write batches, whose ``headers`` have their offsets, and publish them; ``aborted`` is what they abort.
+        """Write batches, whose ``headers`` have offsets, and publish them; ``aborted`` are the transactions they abort.
 
-        Raises ``StorageError``, after which ``undo`` must be called before anything else is appended.
+        After a ``StorageError`` the caller must call ``undo`` before the next append.
         """
         position = self.segment.size_bytes
         growth = self._builder.growth(position, headers)
@@ -104,27 +105,27 @@ class SegmentAppender:
         self._builder.take(growth)
 
     def undo(self) -> None:
-        """Cut off what a failed append left behind the published bytes."""
+        """Truncate the files to the published bytes after a failed append."""
         self._file.truncate(self.segment.size_bytes)
         if self._aborted_file is not None:
             self._aborted_file.truncate(self._aborted_bytes)
 
     def sync(self) -> None:
-        """Make the batches appended so far survive a power failure.
+        """Make the appended batches survive a power failure.
 
-        Indexes need not while the segment grows: recovery builds those of the last segment anew. It is the file
-        descriptor of the writes that is synced, for that one is told of every error in writing them back.
+        Indexes are not synced while the segment grows, because recovery rebuilds those of the last segment. The sync
+        uses the file descriptor of the writes, because the kernel reports each write-back error to that one.
         """
         self._file.sync()
 
     def sync_sealed(self) -> None:
-        """Make a sealed segment, with its indexes, survive a power failure; their names are up to the caller."""
+        """Make a sealed segment and its indexes survive a power failure; the caller syncs the directory."""
         for file in (self._file, self._offset_file, self._time_file, self._aborted_file):
             if file is not None:
                 file.sync()
 
     def _write_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Write entries behind those that are in the transaction index, which is made when it gets its first."""
+        """Append entries to the transaction index; the first entry creates the file."""
         if self._aborted_file is None:
             path = index_path(self.segment.path.parent, self.segment.base_offset)
             self._aborted_file = self._files.open(path, create=True)
@@ -134,14 +135,14 @@ class SegmentAppender:
         self._aborted_bytes += len(entries)
 
     def _write_entries(self, growth: Growth) -> None:
-        """Write new entries behind those that are in the files."""
+        """Append new entries to the index files."""
         if growth.offset_entries:
             self._offset_file.write(len(self._builder.offset_bytes), [growth.offset_entries])
         if growth.time_entries:
             self._time_file.write(len(self._builder.time_bytes), [growth.time_entries])
 
     def seal(self) -> None:
-        """Give the time index its last entry and trim the files; the segment is read through its files from now on."""
+        """Add the last entry of the time index and trim the files; reads use the segment's own files from now on."""
         growth = self._builder.last_growth()
         self._write_entries(growth)
         self._builder.take(growth)

@@ -1,12 +1,12 @@
-"""The small text files of offsets: one per log directory and purpose, one of leader epochs per partition.
+"""Checkpoint files: offsets per log directory, and leader epochs per partition.
 
-Kafka's format: a line with the version (0), a line with the number of entries, then an entry a line. A file is
-replaced as a whole (``replace_file``), so that a crash leaves the old or the new one.
+Kafka's format: a line with the version (0), a line with the number of entries, then one entry per line. A file is
+replaced as a whole (``replace_file``), so that a crash leaves the old file or the new one.
 
-A digit that has turned into another would move a log's start or cut its end, and the format has no checksum. So it is
-beside the file, ``<name>.crc32c``: a line with that of the new file, one with that of the old, written before the file
-is. A file with another checksum is damaged; without such a file beside it (Kafka wrote it, or somebody who removed
-that) it is believed.
+The format has no checksum, and a changed digit would move a log's start or truncate its end. So ``<name>.crc32c``
+beside the file has the checksums: a line for the new file and a line for the old one. It is written before the file. A
+file with another checksum is damaged. A file without a checksum file, written by Kafka or after its removal, is
+trusted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from millrace.records import checksum
 from millrace_broker.log.files import Files, replace_file
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
-"""Per partition, the offset before which everything has been synced to the disk."""
+"""For each partition, the offset before which all records are synced to the disk."""
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
-"""Per partition whose log begins inside its first segment, the offset that it begins with."""
+"""For each partition whose log starts inside its first segment, the log start offset."""
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
-"""Per partition, the offset before which every in-sync replica has everything."""
+"""For each partition, the offset before which all in-sync replicas have all records."""
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 CHECKSUMS: Final = ".crc32c"
-"""Added to a checkpoint's name: the file with its checksum."""
+"""The suffix of the file with a checkpoint's checksum."""
 
 _VERSION: Final = 0
 
@@ -35,9 +35,9 @@ Partition = tuple[str, int]
 
 
 def read_offsets(files: Files, path: Path) -> dict[Partition, int]:
-    """Read ``topic partition offset`` lines; empty when there is no file.
+    """Read ``topic partition offset`` lines; returns no offsets if there is no file.
 
-    Raises ``StorageError`` for a file that does not keep to the format.
+    Raises ``StorageError`` for a malformed file.
     """
     offsets = {}
     for line in _read_lines(files, path):
@@ -55,9 +55,9 @@ def write_offsets(files: Files, path: Path, offsets: Mapping[Partition, int]) ->
 
 
 def read_epochs(files: Files, path: Path) -> list[tuple[int, int]]:
-    """Read ``epoch start-offset`` lines; empty when there is no file.
+    """Read ``epoch start-offset`` lines; returns no epochs if there is no file.
 
-    Raises ``StorageError`` for a file that does not keep to the format.
+    Raises ``StorageError`` for a malformed file.
     """
     epochs = []
     for line in _read_lines(files, path):
@@ -70,7 +70,7 @@ def read_epochs(files: Files, path: Path) -> list[tuple[int, int]]:
 
 
 def write_epochs(files: Files, path: Path, epochs: Iterable[tuple[int, int]]) -> None:
-    """Replace the file by one with these epochs and the offsets that they start at."""
+    """Replace the file by one with these epochs and their start offsets."""
     _write_lines(files, path, (f"{epoch} {offset}" for epoch, offset in epochs))
 
 
@@ -79,7 +79,7 @@ def _read_lines(files: Files, path: Path) -> list[str]:
     checksums = files.read_bytes(path.with_name(path.name + CHECKSUMS))
     if data is not None and checksums is not None and _checksum_line(data) not in checksums.splitlines(keepends=True):
         raise _malformed(path, f"its checksum is none of those in {path.name}{CHECKSUMS}")
-    if not data:  # Kafka makes an empty file before it has anything to write
+    if not data:  # Kafka creates an empty file before its first entry
         return []
     lines = data.decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0].strip() != str(_VERSION):

@@ -1,9 +1,9 @@
-"""A log directory's own files: whose it is, whether it is in use, and whether it was left in order.
+"""A log directory's own files: owner, lock, clean-shutdown marker.
 
 ``.lock``                held (flock) by the broker that uses the directory
 ``meta.properties``      Kafka's version 0: ``broker.id`` and ``cluster.id``; written at the first start
-``.kafka_cleanshutdown`` there exactly while the broker is down after a clean stop: removed before anything is appended,
-                         written after everything has been synced
+``.kafka_cleanshutdown`` exists exactly while the broker is down after a clean stop: removed before the first append,
+    written after all logs are synced
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class DataDirectory:
-    """One of the broker's log directories, locked.
+    """A locked log directory of the broker.
 
-    ``recovery_points``, ``log_start_offsets`` and ``high_watermarks`` are the checkpoints as they were found at start;
-    without the file of the first it is not known of any partition what had been synced. ``failure``: why the directory
-    is not used any more.
+    ``recovery_points``, ``log_start_offsets`` and ``high_watermarks`` are the checkpoints as found at start. Without a
+    recovery-point file it is unknown what was synced. ``failure`` is the reason why the directory is not used any more.
     """
 
     path: Path
@@ -54,15 +53,15 @@ class DataDirectory:
     _kept: set[Partition] = field(default_factory=set)
     """Partitions whose checkpoints stay as they were found."""
     _gone: set[Partition] = field(default_factory=set)
-    """Partitions that are gone and that the checkpoints on the disk may still name."""
+    """Deleted partitions that the checkpoints on the disk may still name."""
     _written: dict[str, dict[Partition, int]] = field(default_factory=dict)
-    """Per checkpoint what was written last; a file whose content stays is not written again."""
+    """The last written content of each checkpoint; unchanged content is not written again."""
 
     @classmethod
     def open(cls, path: Path, *, broker_id: int, cluster_id: str, files: Files) -> DataDirectory:
-        """Make the directory if need be, lock it and check that it is this broker's.
+        """Create the directory if necessary, lock it and check that it belongs to this broker.
 
-        Takes the clean-shutdown marker away: from now on the directory counts as in use.
+        Removes the clean-shutdown marker, because the directory is in use from now on.
 
         Raises ``EnvironmentProblemError`` when another process holds it or it belongs to another broker or cluster, and
         ``StorageError`` when it cannot be read or written, or a checkpoint is damaged.
@@ -71,7 +70,7 @@ class DataDirectory:
         lock = files.lock(path / LOCK)
         try:
             for name in files.names(path):
-                if name.endswith(TEMPORARY):  # a small file that was being replaced
+                if name.endswith(TEMPORARY):  # a leftover of an interrupted replacement
                     files.remove(path / name)
             _check_owner(files, path, broker_id, cluster_id)
             has_points = files.size_bytes(path / RECOVERY_POINTS) is not None
@@ -88,20 +87,20 @@ class DataDirectory:
         return cls(path, files, was_clean, recovery_points, log_start_offsets, high_watermarks, lock)
 
     def recovery_point(self, partition: Partition) -> int | None:
-        """The offset before which a partition was synced; None when that is not known of any.
+        """Return the offset before which a partition was synced; None if that is unknown for all partitions.
 
-        A partition that the checkpoint does not name was made since it was written.
+        A partition that the checkpoint does not name was created after its last write.
         """
         return None if self.recovery_points is None else self.recovery_points.get(partition, 0)
 
     def fail(self, error: MillraceError) -> None:
-        """Stop using the directory; the first error is what is told from then on."""
+        """Stop using the directory; later calls report the first error."""
         if self.failure is None:
             self.failure = error
             _LOG.error("log directory %s is offline: %s", self.path, error.message)
 
     def keep_checkpoints(self, partition: Partition) -> None:
-        """Leave what the checkpoints say of a partition as it is, for it could not be loaded."""
+        """Keep the checkpoints of a partition unchanged, because it could not be loaded."""
         self._kept.add(partition)
 
     def write_checkpoints(
@@ -110,7 +109,7 @@ class DataDirectory:
         high_watermarks: dict[Partition, int],
         log_start_offsets: dict[Partition, int],
     ) -> None:
-        """Replace those checkpoints whose offsets changed, but for what is to be kept. Raises ``StorageError``."""
+        """Replace the checkpoints whose offsets changed, except kept entries. Raises ``StorageError``."""
         kept_points = {key: (self.recovery_points or {}).get(key, 0) for key in self._kept}
         kept_starts = {key: self.log_start_offsets[key] for key in self._kept & self.log_start_offsets.keys()}
         self._write(RECOVERY_POINTS, kept_points | recovery_points)
@@ -119,21 +118,21 @@ class DataDirectory:
         self._gone.clear()
 
     def write_high_watermarks(self, high_watermarks: dict[Partition, int]) -> None:
-        """Replace the checkpoint of high watermarks, but for what is to be kept of it. Raises ``StorageError``."""
+        """Replace the checkpoint of high watermarks, except kept entries. Raises ``StorageError``."""
         kept = {key: self.high_watermarks[key] for key in self._kept & self.high_watermarks.keys()}
         self._write(HIGH_WATERMARKS, kept | high_watermarks)
 
     def _write(self, name: str, offsets: dict[Partition, int]) -> None:
         if offsets != self._written.get(name):
-            self._written.pop(name, None)  # in case it fails
+            self._written.pop(name, None)  # in case the write fails
             write_offsets(self.files, self.path / name, offsets)
             self._written[name] = offsets
 
     def forget(self, partition: Partition) -> None:
-        """Note that a partition is gone. The checkpoints leave it out when they are next written.
+        """Take note that a partition is gone. The next write of the checkpoints leaves it out.
 
-        They must be written before the partition is made again (``names_gone``): what they say of the one that is gone
-        would count for the new one after a crash.
+        The checkpoints must be written before the partition is created again (``names_gone``). Otherwise the old
+        entries would count for the new partition after a crash.
         """
         self._gone.add(partition)
         for offsets in (self.recovery_points, self.log_start_offsets, self.high_watermarks):
@@ -141,31 +140,32 @@ class DataDirectory:
                 offsets.pop(partition, None)
 
     def forget_others(self, present: Set[Partition]) -> None:
-        """Note that of the partitions that the checkpoints name only these are there."""
+        """Forget all partitions of the checkpoints that are not in ``present``."""
         named = {*(self.recovery_points or ()), *self.log_start_offsets, *self.high_watermarks}
         for partition in named - present:
             self.forget(partition)
 
     def names_gone(self, partition: Partition) -> bool:
-        """Whether the checkpoints may name a partition that is gone."""
+        """Return whether the checkpoints may name a partition that is gone."""
         return partition in self._gone
 
     def mark_clean(self) -> None:
-        """Say that all is synced and nothing will be appended: the next start need not recover.
+        """Write the clean-shutdown marker, so that the next start skips recovery.
 
-        Does nothing while a partition could not be loaded, so that the next start looks at that again.
+        All logs are synced and take no more appends. Does nothing while a partition could not be loaded, so that the
+        next start loads it again.
         """
         if not self._kept:
             content = json.dumps({"version": 0, "brokerEpoch": -1}).encode()
             replace_file(self.files, self.path / CLEAN_SHUTDOWN, content)
 
     def release(self) -> None:
-        """Unlock."""
+        """Unlock the directory."""
         self._lock.release()
 
 
 def _read_high_watermarks(files: Files, path: Path) -> dict[Partition, int]:
-    """Read the high watermarks; none if the file is damaged, for that what is known of them is too low does no harm."""
+    """Read the high watermarks; returns none if the file is damaged, because too low values do no harm."""
     try:
         return read_offsets(files, path / HIGH_WATERMARKS)
     except StorageError as error:
@@ -174,7 +174,7 @@ def _read_high_watermarks(files: Files, path: Path) -> dict[Partition, int]:
 
 
 def read_meta_properties(files: Files, directory: Path) -> dict[str, str]:
-    """Read whose directory it is; empty when it is nobody's yet."""
+    """Read the owner of a directory; returns an empty mapping if it has none yet."""
     text = (files.read_bytes(directory / META_PROPERTIES) or b"").decode("utf-8", "replace")
     pairs = (line.partition("=") for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -183,7 +183,7 @@ def read_meta_properties(files: Files, directory: Path) -> dict[str, str]:
 def _check_owner(files: Files, directory: Path, broker_id: int, cluster_id: str) -> None:
     found = read_meta_properties(files, directory)
     if not found:
-        files.sync_directory(directory.parent)  # the directory may have been made just now
+        files.sync_directory(directory.parent)  # the directory may be new
         lines = ["#", "version=0", f"broker.id={broker_id}", f"cluster.id={cluster_id}"]
         replace_file(files, directory / META_PROPERTIES, "".join(f"{line}\n" for line in lines).encode())
         return
@@ -201,7 +201,7 @@ def _check_owner(files: Files, directory: Path, broker_id: int, cluster_id: str)
 
 
 def make_directory(directory: Path) -> None:
-    """Make a data directory. Raises ``EnvironmentProblemError`` when it cannot be made, or is not writable."""
+    """Create a data directory. Raises ``EnvironmentProblemError`` when that fails or the directory is not writable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Files that left a log: out of its names at once, removed after ``file.delete.delay.ms``.
+"""Deleted files of a log, removed after ``file.delete.delay.ms``.
 
-Whoever is reading such a file goes on in peace, and the wait for the disk that removing a large one costs is nobody's
-who appends or asks for a deletion. What still waits when the broker ends is removed at the next start.
+A deleted file is renamed at once. Readers of the file continue undisturbed. Appends and deletions do not wait for the
+disk, which may take long to remove a large file. Files that still wait when the broker stops are removed at the next
+start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from millrace_broker.runtime import Clock
 
 
 class DeletedFiles:
-    """Files and whole directories that wait for their removal; any thread may use it."""
+    """Files and directories that wait for their removal; any thread may use it."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files: Final = files
@@ -29,13 +30,13 @@ class DeletedFiles:
         return len(self._waiting)
 
     def add(self, paths: Iterable[Path], delay_ms: int) -> None:
-        """Have files or directories, whose names already say that they are deleted, removed after a time."""
+        """Schedule the removal of files or directories; their names already mark them as deleted."""
         due = self._clock.monotonic() + delay_ms / 1000
         with self._lock:
             self._waiting += [(due, path) for path in paths]
 
     def rename_segment(self, directory: Path, base_offset: int, delay_ms: int) -> None:
-        """Take a segment's files out of the log, to be removed after a time. Raises ``StorageError``."""
+        """Rename a segment's files and schedule their removal. Raises ``StorageError``."""
         for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT):
             path = directory / segment_file_name(base_offset, suffix)
             if self._files.size_bytes(path) is not None:
@@ -44,7 +45,7 @@ class DeletedFiles:
                 self.add([deleted], delay_ms)
 
     def remove_due(self) -> None:
-        """Remove what has waited long enough. Raises ``StorageError``; what is left is removed at the next start."""
+        """Remove files whose delay is over. Raises ``StorageError``; the next start removes the remaining files."""
         now = self._clock.monotonic()
         with self._lock:
             due = [path for when, path in self._waiting if when <= now]

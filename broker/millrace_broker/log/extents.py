@@ -1,7 +1,8 @@
-"""Cut a range of offsets into runs of batches that tasks can read side by side.
+"""Extents: runs of batches that tasks read in parallel.
 
-Invariant: the extents tile the range. The first begins at its start, each next one where the one before ended, the
-last ends at its end; every batch of the range lies wholly in one extent, by file position.
+Invariant: the extents tile a range of offsets. The first begins at the start of the range, each next one at the end of
+the previous one, and the last ends at the end of the range. By file position, every batch of the range lies wholly in
+one extent.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from millrace_broker.log.segment import Segment
 class Extent:
     """A run of whole batches in one segment's ``.log``. End offset and position are exclusive.
 
-    ``uri`` is set where the ``.log`` is a copy in the remote store; ``path`` then is no file. One that ``has_messages``
-    begins with messages of magic 0 or 1, which only the broker makes batches of.
+    ``uri`` is set if the ``.log`` is a copy in the remote store; ``path`` then is no file. With ``has_messages`` the
+    extent begins with messages of magic 0 or 1, which only the broker converts to batches.
     """
 
     segment_base_offset: int
@@ -33,9 +34,9 @@ class Extent:
 
 
 def cut(segments: Sequence[Segment], start_offset: int, end_offset: int, split_bytes: int) -> list[Extent]:
-    """Cut ``start_offset..end_offset`` (exclusive, both inside the log) to about ``split_bytes``; 0: per segment.
+    """Cut a range of offsets into extents of about ``split_bytes``; 0 cuts per segment.
 
-    ``segments`` are the log's, in order.
+    The range is ``start_offset..end_offset`` (exclusive, inside the log). ``segments`` are the log's, in order.
     """
     extents: list[Extent] = []
     for number, segment in enumerate(segments):
@@ -86,7 +87,7 @@ def _extent(segment: Segment, start_offset: int, end_offset: int, start_position
 
 
 def _tile(extents: list[Extent], start_offset: int, end_offset: int) -> list[Extent]:
-    """Close the gaps that compaction left between batches: each extent reaches to where the next begins."""
+    """Extend each extent to the start of the next, over the gaps that compaction left between batches."""
     starts = [start_offset, *(extent.start_offset for extent in extents[1:]), end_offset]
     return [
         replace(extent, start_offset=starts[number], end_offset=starts[number + 1])

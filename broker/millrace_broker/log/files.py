@@ -1,11 +1,12 @@
-"""All disk access of the log, behind one interface: the real file system, or one that tears writes and loses power.
+"""The log's interface to the file system.
+
+The implementations are the real file system, and one for tests that tears writes and loses power.
 
 Durability is explicit. Written bytes survive the death of the process at once, and that of the machine after
-``File.sync``; a created, renamed or removed name survives it after ``Files.sync_directory``.
+``File.sync``. A created, renamed or removed name survives the death of the machine after ``Files.sync_directory``.
 
-Errors of the operating system come out as ``StorageError`` that names the path, and ``DiskFullError`` where it is only
-space that is missing; a missing file is ``None``, ``False``
-or an empty list where that is an answer.
+Errors of the operating system are raised as ``StorageError`` with the path, or as ``DiskFullError`` if only space is
+missing. A missing file is no error where ``None``, ``False`` or an empty list can express it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from millrace.errors import DiskFullError, EnvironmentProblemError, StorageError
 Part = bytes | bytearray | memoryview
 
 TEMPORARY: Final = ".tmp"
-"""Added to a small file that is being written to replace another; left over, it means nothing."""
+"""The suffix of a small file that is being written to replace another; a leftover has no meaning."""
 
 _BUFFERS_MAX: Final = 1024
 """IOV_MAX of Linux: the parts that one system call writes."""
 
 
 class File(Protocol):
-    """An open file. Reading is safe from any thread; it closes when the last reference goes, or by ``close``."""
+    """An open file. Reads are safe from any thread; it closes with the last reference, or by ``close``."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Read up to ``size_bytes`` at ``position``; less only at the end of the file."""
@@ -43,7 +44,7 @@ class File(Protocol):
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Set the size: cut off the end, or lengthen with zeros that take no space."""
+        """Set the size: truncate, or extend with zeros that take no space."""
         ...
 
     def size_bytes(self) -> int:
@@ -55,7 +56,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Close now; nobody may be reading. Closing again does nothing."""
+        """Close the file; no thread may read it. Closing again does nothing."""
         ...
 
 
@@ -63,7 +64,7 @@ class Lock(Protocol):
     """A directory's lock; held until ``release`` or the end of the process."""
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         ...
 
 
@@ -83,7 +84,7 @@ class Files(Protocol):
         ...
 
     def forget_cached(self, path: Path) -> None:
-        """Have a file read from the disk the next time, but for what was written and is on its way there."""
+        """Drop a file from the page cache, except for pages that are not written back yet."""
         ...
 
     def read_bytes(self, path: Path) -> bytes | None:
@@ -95,7 +96,7 @@ class Files(Protocol):
         ...
 
     def is_directory(self, path: Path) -> bool:
-        """Whether ``path`` is a directory."""
+        """Return whether ``path`` is a directory."""
         ...
 
     def size_bytes(self, path: Path) -> int | None:
@@ -107,7 +108,7 @@ class Files(Protocol):
         ...
 
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
-        """Set when a file counts as last modified."""
+        """Set the time of a file's last modification."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
@@ -115,15 +116,15 @@ class Files(Protocol):
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file; a missing one is fine."""
+        """Remove a file; a missing one is no error."""
         ...
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its parents; an existing one is fine."""
+        """Create a directory and its parents; an existing one is no error."""
         ...
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it; a missing one is fine."""
+        """Remove a directory and its content; a missing one is no error."""
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -131,7 +132,7 @@ class Files(Protocol):
         ...
 
     def lock(self, path: Path) -> Lock:
-        """Take the exclusive lock that ``path`` stands for.
+        """Take the exclusive lock file ``path``.
 
         Raises ``EnvironmentProblemError`` when another process holds it.
         """
@@ -139,7 +140,7 @@ class Files(Protocol):
 
 
 def replace_file(files: Files, path: Path, *parts: Part, suffix: str = TEMPORARY) -> None:
-    """Write a file whole or not at all: beside it, synced, then renamed over it, and the name synced too."""
+    """Replace a file as a whole: write beside it, sync, rename, sync the directory."""
     beside = path.with_name(path.name + suffix)
     file = files.open(beside, create=True)
     try:
@@ -161,7 +162,7 @@ class OsFile:
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Read up to ``size_bytes`` at ``position``."""
-        try:  # without a context manager, which costs as much as reading from the page cache
+        try:  # no context manager here, because it costs as much as a read from the page cache
             data = os.pread(self._descriptor, size_bytes, position)
             while data and len(data) < size_bytes:
                 more = os.pread(self._descriptor, size_bytes - len(data), position + len(data))
@@ -173,7 +174,7 @@ class OsFile:
         return data
 
     def write(self, position: int, parts: Sequence[Part]) -> None:
-        """Write ``parts``, completely or raise."""
+        """Write ``parts`` completely, or raise ``StorageError``."""
         with _storage_errors("write", self._path):
             for first in range(0, len(parts), _BUFFERS_MAX):
                 position = self._write_some(position, parts[first : first + _BUFFERS_MAX])
@@ -181,7 +182,7 @@ class OsFile:
     def _write_some(self, position: int, parts: Sequence[Part]) -> int:
         size_bytes = sum(len(part) for part in parts)
         written = os.pwritev(self._descriptor, parts, position)
-        if written < size_bytes:  # a signal, or the disk is nearly full: then the next call says so
+        if written < size_bytes:  # a signal, or the disk is nearly full; in that case the next call raises
             rest = memoryview(b"".join(parts))[written:]
             while rest:
                 count = os.pwrite(self._descriptor, rest, position + size_bytes - len(rest))
@@ -201,7 +202,7 @@ class OsFile:
             return os.fstat(self._descriptor).st_size
 
     def sync(self) -> None:
-        """fdatasync, which writes the size as well, but not the times."""
+        """Call fdatasync, which also writes the size, but not the times."""
         with _storage_errors("sync", self._path):
             os.fdatasync(self._descriptor)
 
@@ -254,7 +255,7 @@ class OsFiles:
                 return None
 
     def forget_cached(self, path: Path) -> None:
-        """Drop a file's clean pages: the kernel counts those among them that it could not write."""
+        """Drop a file's clean pages; the kernel also counts pages that it failed to write as clean."""
         with _storage_errors("read", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -279,7 +280,7 @@ class OsFiles:
                 return []
 
     def is_directory(self, path: Path) -> bool:
-        """Whether ``path`` is a directory."""
+        """Return whether ``path`` is a directory."""
         return path.is_dir()
 
     def size_bytes(self, path: Path) -> int | None:
@@ -305,7 +306,7 @@ class OsFiles:
             os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, replacing."""
+        """Rename, replacing the target."""
         with _storage_errors("rename", source):
             os.replace(source, target)
 
@@ -315,17 +316,17 @@ class OsFiles:
             path.unlink(missing_ok=True)
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its parents."""
+        """Create a directory and its parents."""
         with _storage_errors("make directory", path):
             path.mkdir(parents=True, exist_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it."""
+        """Remove a directory and its content."""
         with _storage_errors("remove", path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def sync_directory(self, path: Path) -> None:
-        """fsync a directory."""
+        """Call fsync on a directory."""
         with _storage_errors("sync", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -334,7 +335,7 @@ class OsFiles:
                 os.close(descriptor)
 
     def lock(self, path: Path) -> Lock:
-        """Take an advisory lock (flock), with this process's id in the file for people to read."""
+        """Take an advisory lock (flock), with this process's id in the file for administrators."""
         with _storage_errors("lock", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

@@ -1,14 +1,14 @@
-"""What a follower needs of a partition's log: a leader's batches as they are, and going back to where logs part.
+"""The follower's operations on a partition's log: replicated appends and truncation.
 
 Invariants:
 
-- What is appended here is byte for byte what the leader sent: offsets, epochs and times are its. Only checksums and the
-  order of offsets are checked.
+- An appended batch is byte for byte the leader's batch, with its offset, epoch and times. Only checksums and the order
+  of offsets are checked.
 - The high watermark is set from outside while there are other replicas (``hold_watermark``), and is at most the end.
-- Truncation removes segments from the end on, each durably before the one before it, then cuts the last one durably:
-  a crash leaves the log longer than it was to be, never with a hole, and no record that was cut off comes back behind
-  one that was appended in its place. Epochs are forgotten only after the records that have them.
-- The recovery point that is on the disk never lies beyond a log's end: it is lowered, and written, before a truncation.
+- Truncation removes segments from the end on, each durably before the previous one, and then truncates the last one
+  durably. A crash leaves the log longer than intended, but never with a hole. No truncated record comes back after a
+  record that replaced it. Epochs are forgotten only after their records.
+- The recovery point on the disk is never beyond a log's end. It is lowered and written before a truncation.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from millrace_broker.log.segment import Segment
 _LOG: Final = logging.getLogger(__name__)
 
 Batches = Sequence[tuple[int, BatchHeader]]
-"""Position and header of each."""
+"""The position and header of each batch."""
 
 
 def check_replicated(records: ReadableBuffer) -> Batches:
-    """Check the batches that a leader sent, which are whole ones: their checksums, and that their offsets rise.
+    """Check that a leader's answer has whole batches with correct checksums and ascending offsets.
 
     Raises ``CorruptBatchError``.
     """
@@ -61,19 +61,20 @@ def check_replicated(records: ReadableBuffer) -> Batches:
 
 
 class FollowingLog(AppendableLog):
-    """A partition's log as a replica of it sees it."""
+    """A partition's log with the operations of replicas."""
 
-    # --- the watermark ---------------------------------------------------------------------------------------
+    # --- high watermark --------------------------------------------------------------------------------------
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Which leader epoch begins where; not to be changed."""
+        """The start offsets of the leader epochs; the caller must not change them."""
         return self._epochs
 
     def hold_watermark(self, offset: int) -> None:
-        """Let the high watermark be here, or as near as the log has it, and be moved by ``raise_watermark`` alone.
+        """Set the high watermark to ``offset``, or as near as the log allows.
 
-        Where it goes back, as in a log that was loaded, transactions whose markers are behind it are undecided again.
+        Only ``raise_watermark`` moves it from now on. It may go back, for example in a log that was just loaded.
+        Transactions with markers after it are undecided again.
         """
         with self._lock:
             self._is_only_replica = False
@@ -85,41 +86,42 @@ class FollowingLog(AppendableLog):
                 )
 
     def raise_watermark(self, offset: int) -> None:
-        """Every replica in sync has everything before an offset. It does not go back.
+        """Raise the high watermark to ``offset``; it does not go back.
 
-        For the one who decides on it, without the lock: an append that is being written does not keep it waiting.
+        All replicas in sync have the records before it. The one caller that decides about the high watermark needs no
+        lock, and so does not wait for an append.
         """
         self._high_watermark = max(self._high_watermark, min(offset, self._log_end_offset))
 
     def release_watermark(self) -> None:
-        """Let the high watermark follow the end of the log: there is no other replica."""
+        """Let the high watermark follow the log end, because there is no other replica."""
         with self._lock:
             self._is_only_replica = True
             self._follow_end()
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Note that a leader epoch begins where the log ends.
+        """Begin a leader epoch at the log end.
 
-        It is written down before anything is appended in it: should that be forgotten, nothing was.
+        It is written before the first append in it. Until then a crash may lose it, but no records with it.
         """
         with self._lock:
             epochs = LeaderEpochs(self._epochs.entries)
             if epochs.assign(leader_epoch, self._log_end_offset):
                 self._epochs, self._has_unwritten_epoch = epochs, True
 
-    # --- appending -------------------------------------------------------------------------------------------
+    # --- appends ---------------------------------------------------------------------------------------------
 
     def takes_at_once(self, size_bytes: int) -> bool:
-        """Whether so many bytes of a leader's take no more than a write: no sync, and no other file."""
+        """Return whether appending ``size_bytes`` of a leader's batches needs only a write: no sync, no new file."""
         appender = self._appender
         is_open = appender is not None and appender.segment.size_bytes + size_bytes <= self._config.segment_bytes
         return not size_bytes or (is_open and not self._config.syncs_before_ack)
 
     def append_replicated(self, records: ReadableBuffer, batches: Batches) -> int:
-        """Append a leader's batches as they are (``check_replicated``); returns where the log ends then.
+        """Append a leader's batches unchanged (``check_replicated``); returns the new log end offset.
 
         Raises ``CorruptBatchError`` for offsets that the log has already, and ``StorageError`` when the disk fails; the
-        log then has the batches before.
+        log then keeps the batches before the failed one.
         """
         view = memoryview(as_arrow_buffer(records))
         with self._lock:
@@ -134,7 +136,7 @@ class FollowingLog(AppendableLog):
             return self._log_end_offset
 
     def _append_run(self, view: memoryview, run: Batches) -> None:
-        """Append batches that fit into a segment. A control batch is alone."""
+        """Append batches that fit into one segment. A control batch is alone."""
         headers = [header for _, header in run]
         start, size_bytes = run[0][0], sum(header.size_bytes for header in headers)
         records, now_ms = view[start : start + size_bytes], self._clock.now_ms()
@@ -166,10 +168,12 @@ class FollowingLog(AppendableLog):
         appender = self._appender or self._open_appender(now_ms)
         return self.roll() if self._must_roll(appender, headers, size_bytes, now_ms) else appender
 
-    # --- going back ------------------------------------------------------------------------------------------
+    # --- truncation ------------------------------------------------------------------------------------------
 
     def lower_recovery_point(self, offset: int) -> bool:
-        """Count what is behind an offset as not synced, for it is to go; returns whether that is news for the disk."""
+        """Lower the recovery point before a truncation to ``offset``; returns whether the checkpoint must be
+        written.
+        """
         with self._sync_lock, self._lock:
             is_inside = self._segments[0].base_offset <= offset < self._log_end_offset
             end_offset = self._cut_of(offset)[2] if is_inside else offset
@@ -178,9 +182,9 @@ class FollowingLog(AppendableLog):
             return is_news
 
     def _cut_of(self, offset: int) -> tuple[Segment, int, int]:
-        """Where to cut for the log to end before an offset: segment and position, and the offset that it ends at then.
+        """Return where to cut the log before an offset: the segment, the position, and the resulting log end offset.
 
-        Compaction may have left a gap before the offset: then that is where the gap begins.
+        Compaction may have left a gap before the offset. The resulting end is the start of that gap then.
         """
         segment = self._segments[floor(self._segments, offset)]
         found = segment.find(offset)
@@ -188,10 +192,10 @@ class FollowingLog(AppendableLog):
         return segment, position, segment.end_before(position)
 
     def truncate_to(self, offset: int) -> None:
-        """Let the log end at an offset, or where the last batch before it does; ``LogManager.truncate`` prepares it.
+        """Truncate the log to an offset, or to the end of the last batch before it.
 
-        Epochs that begin there or later are forgotten, also where the log ends there already. Raises ``StorageError``;
-        the partition then takes no more appends until it has been loaded again.
+        ``LogManager.truncate`` prepares it. Epochs that begin there or later are forgotten, also if the log ends there
+        already. Raises ``StorageError``; the partition then takes no more appends until it is loaded again.
         """
         with self._sync_lock, self._lock:
             self._check_online()
@@ -209,9 +213,9 @@ class FollowingLog(AppendableLog):
                 raise
 
     def begin_at(self, offset: int) -> None:
-        """Drop everything: the log begins, empty, at an offset; ``LogManager.begin_at`` prepares it.
+        """Delete all records; the empty log starts at an offset. ``LogManager.begin_at`` prepares it.
 
-        Raises ``StorageError``; the partition then takes no more appends until it has been loaded again.
+        Raises ``StorageError``; the partition then takes no more appends until it is loaded again.
         """
         with self._sync_lock, self._lock:
             self._check_online()
@@ -232,13 +236,13 @@ class FollowingLog(AppendableLog):
         self._end_at(end_offset)
         self._remove_last(self._segments.index(segment) + 1)
         if position < segment.size_bytes:
-            # Nobody has been told of what is behind the watermark, so nobody has it mapped.
+            # Readers do not know records after the high watermark, so no reader has them mapped.
             segment = self._cut_segment(segment, position, end_offset, in_place=end_offset >= was_readable)
         self._open_appender(self._clock.now_ms())
         self._load_producers_again(segment, end_offset)
 
     def _end_at(self, end_offset: int) -> None:
-        """Take back in memory what lies behind an offset, before it goes from the disk."""
+        """Lower the offsets in memory to ``end_offset``, before the records go from the disk."""
         self._log_start_offset = min(self._log_start_offset, end_offset)
         self._high_watermark = min(self._high_watermark, end_offset)
         self._log_end_offset = end_offset
@@ -247,7 +251,7 @@ class FollowingLog(AppendableLog):
         self._appender = None
 
     def _remove_last(self, kept: int) -> None:
-        """Remove all segments but the first ``kept``, the last one first and each durably."""
+        """Remove all segments after the first ``kept``, the last one first and each durably."""
         gone = self._segments[kept:]
         if kept:
             self._segments = self._segments[:kept]
@@ -258,7 +262,7 @@ class FollowingLog(AppendableLog):
         self._unsynced_sealed = [each for each in self._unsynced_sealed if each.segment not in gone]
 
     def _cut_segment(self, segment: Segment, position: int, end_offset: int, *, in_place: bool) -> Segment:
-        """Let a segment end at ``position``, durably, with its indexes. Returns what stands for it from now on."""
+        """Truncate a segment to ``position``, durably, with its indexes. Returns the segment that replaces it."""
         offsets, times = segment.indexes()
         builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
         offset_count = sum(1 for entry in offsets if entry.position < position)
@@ -276,7 +280,7 @@ class FollowingLog(AppendableLog):
         return shorter
 
     def _load_producers_again(self, last: Segment, end_offset: int) -> None:
-        """Take back what producers wrote behind the end; the last segment's transaction index is built anew with it."""
+        """Load the producer states at the new end again; this also rebuilds the last segment's transaction index."""
         self._ended = tuple(each for each in self._ended if each.last_offset < end_offset)
         if not len(self._producers) and not last.transaction_index():
             return
@@ -311,7 +315,7 @@ class FollowingLog(AppendableLog):
 
 
 def _runs(batches: Iterable[tuple[int, BatchHeader]], size_bytes_max: int) -> Iterator[Batches]:
-    """Cut batches into runs that fit into a segment, one batch at least; control batches are alone."""
+    """Cut batches into runs that fit into a segment, with at least one batch each; control batches are alone."""
     run: list[tuple[int, BatchHeader]] = []
     size_bytes = 0
     for position, header in batches:

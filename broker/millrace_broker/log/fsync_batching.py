@@ -1,11 +1,11 @@
-"""Waiting for the disk together: appends that come while a partition is being synced share its next sync.
+"""Shared fsyncs: appends during a partition's sync share the next one.
 
 Invariants
-* A partition is synced by one thread at a time. A sync covers what was appended before it began: who comes later waits
-  for the one after it, whoever of the waiting has to begin that.
-* All methods run in the event loop's thread; syncs run in threads of their own, so that reads need not queue for them.
-  Partitions are synced side by side: the file system writes one journal commit for those that wait together.
-* A sync goes on when those who wait for it are cancelled. One that fails fails all that wait for it.
+* One thread at a time syncs a partition. A sync covers the appends before its start. A later append waits for the next
+  sync, which one of the waiting appends starts.
+* All methods run in the event loop's thread. Syncs run in threads of their own, so that reads do not queue behind them.
+  Partitions are synced in parallel; the file system writes one journal commit for all that wait together.
+* A sync continues when its waiting calls are cancelled. A failed sync fails all calls that wait for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FsyncStatistics:
-    """How often appends waited for a sync, how many syncs that took, and how many are going on."""
+    """The number of appends that waited for a sync, of syncs, and of syncs in progress."""
 
     waits: int
     syncs: int
@@ -32,7 +32,7 @@ class FsyncStatistics:
 
 
 class FsyncBatching:
-    """Syncs logs for those who must not answer before what they appended is on the disk."""
+    """Syncs of logs, for calls that must not answer before their appends are on the disk."""
 
     def __init__(self, threads: int) -> None:
         self._threads: Final = ThreadPoolExecutor(threads, thread_name_prefix="millrace-sync")
@@ -42,16 +42,16 @@ class FsyncBatching:
         self._syncs = 0
 
     async def synced(self, log: PartitionLog, end_offset: int) -> None:
-        """Return when everything before ``end_offset`` is on the disk. Raises ``StorageError`` when a sync fails."""
+        """Wait until all records before ``end_offset`` are on the disk. Raises ``StorageError`` when a sync fails."""
         self._waits += 1
         while log.recovery_point < end_offset:
             running = self._running.get(log)
-            if running is None or running.done():  # its callback, which forgets it, may not have run yet
+            if running is None or running.done():  # its callback, which removes it, may not have run yet
                 running = self._begin(log)
             await asyncio.shield(running)
 
     def sync_within(self, log: PartitionLog, delay_s: float) -> None:
-        """Have what has been appended synced within a time (``flush.ms``); failures take the partition offline."""
+        """Sync the appended records within a time (``flush.ms``); a failure takes the partition offline."""
         if log not in self._timers:
             self._timers[log] = asyncio.get_running_loop().call_later(delay_s, self._sync_in_time, log)
 
@@ -71,15 +71,15 @@ class FsyncBatching:
         if self._running.get(log) is done:
             del self._running[log]
         error = None if done.cancelled() else done.exception()
-        if error is not None and not isinstance(error, MillraceError):  # the log has logged its own
+        if error is not None and not isinstance(error, MillraceError):  # the log has reported its own error
             _logger.error("syncing %s failed unexpectedly", log.name, exc_info=error)
 
     def statistics(self) -> FsyncStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         return FsyncStatistics(waits=self._waits, syncs=self._syncs, in_progress=len(self._running))
 
     def close(self) -> None:
-        """Wait for the syncs that run; nobody may be waiting any more."""
+        """Wait for the running syncs; no call may wait any more."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,7 +1,7 @@
-"""Which batches get an index entry: the one rule that appending and rebuilding share (Kafka's ``LogSegment.append``).
+"""The rule for index entries that appends and rebuilds share (Kafka's ``LogSegment.append``).
 
-A batch gets an entry in both indexes when more than ``index.interval.bytes`` of batches came since the last entry.
-The time index gets one only if the largest timestamp so far has grown, and a last one when the segment is sealed, so
+A batch gets an entry in both indexes when more than ``index.interval.bytes`` of batches came since the last entry. The
+time index gets the entry only if the largest timestamp has grown. It gets a last entry when the segment is sealed, so
 that its last entry always holds the segment's largest timestamp.
 """
 
@@ -17,23 +17,23 @@ from millrace_broker.log.files import Files, replace_file
 
 
 class IndexedBatch(Protocol):
-    """What indexes need to know of a batch: a ``BatchHeader``, or what stands for one."""
+    """The fields of a batch that indexes need; a ``BatchHeader`` has them."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch."""
+        """The size of the whole batch."""
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record that it once had."""
+        """The offset of the last record that the batch once had."""
 
     @property
     def max_timestamp(self) -> int:
-        """Largest timestamp in ms, -1 for none."""
+        """The largest timestamp in ms, -1 for none."""
 
 
 class Growth(NamedTuple):
-    """What some batches add to the indexes of a segment: entries for both, and the state after the last batch."""
+    """The index entries of some batches, and the builder's state after the last batch."""
 
     offset_entries: bytes
     time_entries: bytes
@@ -42,7 +42,7 @@ class Growth(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A state of an ``IndexBuilder`` to go back to."""
+    """A saved state of an ``IndexBuilder``."""
 
     offset_bytes: int
     time_bytes: int
@@ -51,9 +51,9 @@ class Mark(NamedTuple):
 
 
 class IndexBuilder:
-    """Both indexes of a segment as they grow, in memory.
+    """Both indexes of a growing segment, in memory.
 
-    ``largest`` is the largest timestamp so far with the last offset of the batch that has it first.
+    ``largest`` is the largest timestamp so far with the last offset of the first batch that has it.
     """
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
@@ -67,14 +67,16 @@ class IndexBuilder:
         self.bytes_since_entry = 0
 
     def resume(self, offset_entries: bytes, time_entries: bytes) -> None:
-        """Start from the entries of a segment's files; the batches behind the last one are added by ``add``."""
+        """Start from the entries of a segment's files; the caller adds the batches after the last entry with
+        ``add``.
+        """
         self.offset_bytes[:] = offset_entries
         self.time_bytes[:] = time_entries
         self.largest = self.time_index.last()
         self.bytes_since_entry = 0
 
     def growth(self, position: int, headers: Iterable[IndexedBatch]) -> Growth:
-        """Say what batches would add that follow the last one taken in, the first beginning at ``position``."""
+        """Return the growth by the batches at ``position``, which follow the last batch of the indexes."""
         largest, bytes_since_entry = self.largest, self.bytes_since_entry
         indexed_ms = self.time_index.last().timestamp_ms
         offset_entries, time_entries = bytearray(), bytearray()
@@ -92,7 +94,7 @@ class IndexBuilder:
         return Growth(bytes(offset_entries), bytes(time_entries), largest, bytes_since_entry)
 
     def last_growth(self) -> Growth:
-        """Say what is added when nothing follows: the largest timestamp."""
+        """Return the growth at the end of the segment: an entry for the largest timestamp."""
         is_new = self.largest.timestamp_ms > self.time_index.last().timestamp_ms
         return Growth(b"", self._pack_time(self.largest) if is_new else b"", self.largest, self.bytes_since_entry)
 
@@ -100,29 +102,29 @@ class IndexBuilder:
         return pack_time_entry(entry.timestamp_ms, entry.offset - self.base_offset)
 
     def take(self, growth: Growth) -> None:
-        """Grow."""
+        """Apply a growth."""
         self.offset_bytes += growth.offset_entries
         self.time_bytes += growth.time_entries
         self.largest, self.bytes_since_entry = growth.largest, growth.bytes_since_entry
 
     def add(self, position: int, header: BatchHeader) -> None:
-        """Take in the batch that begins at ``position``, which follows the last one taken in."""
+        """Add the batch at ``position``, which follows the last batch of the indexes."""
         self.take(self.growth(position, (header,)))
 
     def finish(self) -> None:
-        """Take in the largest timestamp, for nothing follows."""
+        """Add the entry for the largest timestamp at the end of the segment."""
         self.take(self.last_growth())
 
     def mark(self) -> Mark:
-        """Remember the present state."""
+        """Return the present state."""
         return Mark(len(self.offset_bytes), len(self.time_bytes), self.largest, self.bytes_since_entry)
 
     def reset(self, mark: Mark) -> None:
-        """Forget what was added since ``mark``."""
+        """Go back to a saved state."""
         del self.offset_bytes[mark.offset_bytes :], self.time_bytes[mark.time_bytes :]
         self.largest, self.bytes_since_entry = mark.largest, mark.bytes_since_entry
 
     def write(self, files: Files, offset_index_path: Path, time_index_path: Path) -> None:
-        """Put the entries in the place of both index files."""
+        """Replace both index files by these entries."""
         replace_file(files, offset_index_path, bytes(self.offset_bytes))
         replace_file(files, time_index_path, bytes(self.time_bytes))
