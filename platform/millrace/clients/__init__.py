@@ -1,12 +1,12 @@
-"""Producer, consumer and admin: synchronous clients over gRPC, configured with Kafka's names.
+"""Producer, consumer and admin clients, configured with Kafka's names.
 
-* ``model``         what clients take and give
-* ``connections``   channels, deadlines and retries; ``metadata`` and ``schema_cache`` what is remembered of the cluster
-* ``admin``         topics, schemas, configuration; finding and reading ranges
-* ``producer``      what callers see of sending; ``producing`` is what it is made of
-* ``consumer``      topics to records or Arrow tables; ``consuming`` is what it is made of
-* ``share_consumer``  topics as queues; ``sharing`` is what it is made of
-* ``membership``    being a member of a group, and committing offsets; ``assignors`` who of a group reads what
+* ``model``         arguments and results of the clients
+* ``connections``   channels, deadlines and retries; ``metadata`` and ``schema_cache`` cache the cluster's state
+* ``admin``         topics, schemas, configuration; location and reading of ranges
+* ``producer``      the interface of the producer; ``producing`` holds its internals
+* ``consumer``      topics to records or Arrow tables; ``consuming`` holds its internals
+* ``share_consumer``  topics as queues; ``sharing`` holds its internals
+* ``membership``    group membership and offset commits; ``assignors`` partition assignment in a group
 """
 
 from millrace.clients.admin import Admin

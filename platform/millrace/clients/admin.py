@@ -1,4 +1,4 @@
-"""Managing topics, and finding and reading ranges of their logs."""
+"""Admin client: topics, schemas, configuration and ranges of logs."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE
 
 
 class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, ClusterOperations):
-    """Creates, describes, changes and deletes topics. Thread safe; close it when done, or use it in ``with``.
+    """Admin client for topics, groups, transactions and the cluster (Kafka's ``Admin``). Thread safe.
 
-    ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options.
+    ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options. Close the client when done, or use
+    it in ``with``.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
@@ -64,10 +65,11 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         configs: Mapping[str, Any] | None = None,
         validate_only: bool = False,
     ) -> TopicDescription | None:
-        """Create a topic, typed when a ``schema`` is given (anything that ``parse_schema`` takes).
+        """Create a topic, typed if a ``schema`` is given (anything that ``parse_schema`` takes).
 
-        -1 is the broker's default; ``assignment`` says which brokers get which partition instead. Returns the topic as
-        it is now; ``None`` with ``validate_only``, which only checks.
+        -1 means the broker's default. ``assignment`` maps partitions to brokers instead. Returns the created topic,
+        or
+        ``None`` with ``validate_only``, which only checks.
 
         Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
         ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``.
@@ -96,7 +98,7 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         return None if validate_only else self._metadata.topic(name, fresh=True)
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics with all their records; raises the first error after having tried all of them."""
+        """Delete topics with all their records; raises the first error after trying all of them."""
         wanted = list(names)
         request = pb.DeleteTopicsRequest(names=wanted, timeout_ms=self._config.request_timeout_ms)
         response = self._connections.call(
@@ -119,11 +121,11 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         return self._metadata.topic(name, fresh=True)
 
     def describe_cluster(self) -> ClusterDescription:
-        """The cluster's id and brokers."""
+        """Return the cluster's id and brokers."""
         return self._metadata.cluster()
 
     def broker_version(self) -> str:
-        """The software version of a broker; also the cheapest way to see that one answers."""
+        """Return the software version of a broker; also the cheapest check that a broker answers."""
         response = self._connections.call(
             lambda stub: stub.ApiVersions, pb.ApiVersionsRequest(client_software_name="millrace")
         )
@@ -139,8 +141,8 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
     ) -> None:
         """Raise a topic's number of partitions to ``total``; raises ``InvalidPartitionsError``.
 
-        ``assignment`` says which brokers get the new ones.
-        Records stay where they are: from then on a key may lie in two partitions.
+        ``assignment`` maps new partitions to brokers. Records stay in their partitions, so the records of a key may
+        be in two partitions from then on.
         """
         request = pb.CreatePartitionsRequest(
             topics=[pb.CreatePartitionsRequest.TopicCount(name=name, count=total, assignment=_assignment(assignment))],
@@ -156,9 +158,9 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
     # --- schemas ---------------------------------------------------------------------------------------------
 
     def evolve_schema(self, topic: str, schema: Any) -> TopicSchema:
-        """Make a new version of a typed topic's schema, as far as the topic's ``schema.compatibility`` allows.
+        """Create a new version of a typed topic's schema, if the topic's ``schema.compatibility`` allows it.
 
-        Raises ``IncompatibleSchemaError`` naming column, change and mode.
+        Raises ``IncompatibleSchemaError`` with column, change and mode.
         """
         request = pb.EvolveSchemaRequest(topic=topic, arrow_schema=serialize_schema(parse_schema(schema)))
         response = self._connections.call(
@@ -168,10 +170,10 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         return _topic_schema(response.schema)
 
     def check_schema(self, topic: str, schema: Any, *, compatibility: str = "") -> TopicSchema:
-        """Check what ``evolve_schema`` would do, and change nothing: the version as it would be, with id 0.
+        """Check ``evolve_schema`` without a change; returns the resulting version, with id 0.
 
-        The present schema is returned as it is. ``compatibility`` checks by another mode than the topic's. Raises
-        ``IncompatibleSchemaError``, and ``InvalidConfigError`` for a mode that does not exist.
+        An unchanged schema is returned as it is. ``compatibility`` checks by another mode than the topic's. Raises
+        ``IncompatibleSchemaError``, and ``InvalidConfigError`` for an unknown mode.
         """
         request = pb.EvolveSchemaRequest(
             topic=topic,
@@ -182,16 +184,16 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         return _topic_schema(self._connections.call(lambda stub: stub.EvolveSchema, request).schema)
 
     def topic_schemas(self, topic: str) -> list[TopicSchema]:
-        """All versions of a topic's schema, oldest first; none for an opaque topic."""
+        """Return all versions of a topic's schema, oldest first; none for an opaque topic."""
         response = self._connections.call(lambda stub: stub.GetSchemas, pb.GetSchemasRequest(topic=topic))
         return sorted(map(_topic_schema, response.schemas), key=lambda schema: schema.version)
 
     # --- configuration ---------------------------------------------------------------------------------------
 
     def describe_configs(self, name: str, *, resource: str = "topic") -> dict[str, ConfigValue]:
-        """All options of a topic, of a broker by its id (``resource="broker"``), or of a group (``"group"``).
+        """Return all options of a topic, of a broker by its id (``resource="broker"``), or of a group (``"group"``).
 
-        Of all brokers together (``""``), what was set for them while they ran.
+        The broker name ``""`` returns the dynamic options of all brokers.
         """
         wanted = pb.ConfigResource(type=_resource_type(resource), name=str(name))
         response = self._connections.call(
@@ -212,7 +214,7 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         }
 
     def _broker_address(self, name: str) -> str | None:
-        """Where a broker is to be asked of itself; None: any broker says that there is none of that name."""
+        """Return a broker's own address; None lets any broker report that the name is unknown."""
         if not name.isdigit():
             return None
         self._metadata.cluster()
@@ -227,9 +229,9 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         resource: str = "topic",
         validate_only: bool = False,
     ) -> None:
-        """Set options and return others to their defaults; raises ``InvalidConfigError`` and then changes nothing.
+        """Set options and reset others to their defaults; raises ``InvalidConfigError`` and then changes nothing.
 
-        Of brokers some can be changed while they run: of one by its id, of all by ``""`` (``resource="broker"``).
+        Some broker options are dynamic: of one broker by its id, of all by ``""`` (``resource="broker"``).
         """
         alteration = pb.AlterConfigsRequest.Alteration(
             resource=pb.ConfigResource(type=_resource_type(resource), name=str(name)),
@@ -237,7 +239,7 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
             delete=list(delete),
         )
         request = pb.AlterConfigsRequest(alterations=[alteration], validate_only=validate_only)
-        # Repeating it has the same result, so it may be sent again. A broker knows best what it can do.
+        # The call is idempotent, so retries are safe. A broker validates its own options.
         response = self._connections.call(
             lambda stub: stub.AlterConfigs,
             request,
@@ -255,23 +257,24 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Look up offsets: ``"earliest"``, ``"latest"``, ``"max-timestamp"``, or the first at or after a time.
 
-        A time is in ms or a ``datetime`` with zone. The offset is -1 where no record is that new.
+        A time is in ms or a ``datetime`` with zone. The offset is -1 if no record is that new.
         """
         return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
 
     def epoch_ends(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Look up the offset (exclusive) at which a leader epoch ends in each partition's log (KIP-320).
 
-        An epoch without records ends where the one before it does, the last one at the log's end; None for an epoch
-        that the log does not know. Who read further than to there read records that the log has lost.
+        An epoch without records ends at the end of the previous one, and the last epoch ends at the end of the log.
+        None means that the log does not know the epoch. A reader beyond the returned offset has read records that the
+        log lost.
         """
         return epoch_ends(self._connections, self._metadata, wanted)
 
     def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """Delete the records of partitions before an offset, ``"latest"`` (or -1) for all of them.
+        """Delete the records of partitions before an offset; ``"latest"`` (or -1) deletes all of them.
 
-        Returns where each log starts now; an offset before that changes nothing. Raises the first error after all
-        partitions have been tried: ``OffsetOutOfRangeError`` for an offset above the high watermark,
+        Returns the new log start offsets; an offset before the log start changes nothing. Raises the first error
+        after all partitions were tried: ``OffsetOutOfRangeError`` for an offset above the high watermark,
         ``PolicyViolationError`` for a topic that is only compacted.
         """
         starts, failed = delete_records(
@@ -292,11 +295,12 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         topic_id: uuid.UUID | None = None,
         isolation_level: str = Isolation.READ_UNCOMMITTED,
     ) -> LocatedRange:
-        """Find the extents of segment files that hold a range of offsets, cut to about ``split_bytes`` (0: not cut).
+        """Find the extents of segment files that hold a range of offsets, split to about ``split_bytes`` (0: no
+        split).
 
-        ``end_offset`` is exclusive, -1 the high watermark (or last stable offset). With ``topic_id`` a topic that was
-        created again raises ``InconsistentTopicIdError``. Reading committed, the aborted transactions that reach into
-        the range are told as well. Raises ``OffsetOutOfRangeError``.
+        ``end_offset`` is exclusive; -1 means the high watermark (or last stable offset). With ``topic_id``, a topic
+        that was created again raises ``InconsistentTopicIdError``. With read_committed the result includes the
+        aborted transactions that overlap the range. Raises ``OffsetOutOfRangeError``.
         """
         request = pb.LocateRangeRequest(
             topic=topic,
@@ -331,13 +335,13 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         topic_id: uuid.UUID | None = None,
         isolation_level: str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[bytes]:
-        """Stream the batches of a range as chunks of whole batches; the first and last batch may reach beyond it.
+        """Stream the batches of a range as chunks of whole batches; the first and last batch may exceed the range.
 
-        Reading committed, the range must end before the last stable offset; the records of aborted transactions are in
-        it all the same, and ``locate_range`` says which these are.
+        With read_committed the range must end before the last stable offset. The stream still contains the records of
+        aborted transactions; ``locate_range`` lists those transactions.
 
-        When the connection breaks, the stream goes on after the last batch received; after
-        ``socket.connection.setup.timeout.ms`` without progress it raises ``BrokerUnavailableError``.
+        If the connection breaks, the stream continues after the last received batch. Without progress for
+        ``socket.connection.setup.timeout.ms`` it raises ``BrokerUnavailableError``.
         """
         attempt = 0
         position = start_offset

@@ -1,4 +1,4 @@
-"""What ``Admin`` does with a cluster: who leads, who has which partition, and what brokers are configured with."""
+"""Cluster operations of ``Admin``: leader elections and reassignments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ELECTIONS: Final = {"preferred": pb.PREFERRED, "unclean": pb.UNCLEAN}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition on its way: ``replicas`` are all that have it meanwhile, ``adding`` come, ``removing`` go."""
+    """Ongoing reassignment of a partition: all current ``replicas``, and those of them ``adding`` and ``removing``."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -26,12 +26,12 @@ class Reassignment:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Who is to have it in the end."""
+        """Replicas after the reassignment."""
         return tuple(each for each in self.replicas if each not in self.removing)
 
 
 class ClusterOperations:
-    """The part of ``Admin`` that is about where partitions are."""
+    """Operations of ``Admin`` for leaders and replicas of partitions."""
 
     _connections: Connections
     _metadata: MetadataCache
@@ -39,10 +39,11 @@ class ClusterOperations:
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, election: str = "preferred"
     ) -> dict[TopicPartition, MillraceError | None]:
-        """Elect leaders of partitions, of all if none are named: the ``preferred`` ones, or ``unclean`` ones.
+        """Elect leaders of partitions, or of all partitions: ``preferred`` or ``unclean``.
 
-        An unclean election makes somebody lead who was not in sync, where nobody else is left: records are lost.
-        Returns of each partition why there was none; of all partitions, only those for which one was needed.
+        An unclean election selects a replica outside the ISR if no other replica is available, and records are lost.
+        Returns each partition's error, or None after an election. For all partitions, those that needed no election
+        are omitted.
         """
         if election not in _ELECTIONS:
             raise UsageError(f"election {election!r}: it is {' or '.join(_ELECTIONS)}")
@@ -52,7 +53,7 @@ class ClusterOperations:
             all_partitions=partitions is None,
             timeout_ms=self._connections.config.request_timeout_ms,
         )
-        # Repeating it has the same result, so it may be sent again.
+        # The call is idempotent, so retries are safe.
         response = self._connections.call(lambda stub: stub.ElectLeaders, request)
         answers = _errors(response.topics)
         self._metadata.forget({each.topic for each in answers})
@@ -63,9 +64,10 @@ class ClusterOperations:
     def alter_partition_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, MillraceError | None]:
-        """Move partitions to brokers, the preferred leader first; None gives up what is under way (KIP-455).
+        """Reassign partitions to brokers, the preferred leader first; None cancels a reassignment (KIP-455).
 
-        Returns of each partition why not. It goes on by itself: ``list_partition_reassignments`` says how far it is.
+        Returns each partition's error, or None. The reassignment continues in the background;
+        ``list_partition_reassignments`` shows its progress.
         """
         request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._connections.config.request_timeout_ms)
         by_topic: dict[str, pb.AlterPartitionReassignmentsRequest.TopicTargets] = {}
@@ -82,7 +84,7 @@ class ClusterOperations:
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """Which partitions are on their way to other brokers, of all or of some."""
+        """Return the ongoing reassignments, of all partitions or of some."""
         request = pb.ListPartitionReassignmentsRequest(topics=_topics(partitions or ()), all_topics=partitions is None)
         response = self._connections.call(lambda stub: stub.ListPartitionReassignments, request)
         return {

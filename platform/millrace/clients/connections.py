@@ -1,7 +1,7 @@
-"""Connections to brokers, and the one way in which calls are made, timed and retried.
+"""Connections to brokers, with timeouts and retries of calls.
 
-How a call travels is the business of ``transport``. Invariant: a call that changes something is sent again only when it
-is certain that the broker never got it.
+``transport`` carries the calls. Invariant: a call that changes state is retried only if the broker certainly did not
+receive it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Response = TypeVar("Response")
 
 
 def backoff_s(config: ClientConfig, attempt: int) -> float:
-    """How long to wait before retry number ``attempt`` (from 0): exponential with 20 % jitter (KIP-580), in seconds."""
+    """Return the wait before retry number ``attempt`` (from 0): exponential with 20 % jitter (KIP-580), in seconds."""
     wait_ms = min(config.retry_backoff_ms * (1 << min(attempt, 30)), config.retry_backoff_max_ms)
     return wait_ms / 1000 * random.uniform(0.8, 1.2)
 
 
 class Connections:
-    """The ways of one client to the brokers. Thread safe."""
+    """Connections of one client to the brokers. Thread safe."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -66,12 +66,12 @@ class Connections:
             raise ClientClosedError("the client is closed: make a new one")
 
     def stub(self, address: str) -> BrokerStub:
-        """The service at ``host:port`` over gRPC, for its streams; ``explain`` says what their errors mean."""
+        """Return the gRPC service at ``host:port`` for its streams; ``explain`` converts their errors."""
         self.check_open()
         return self._links.to(address).grpc.stub()
 
     def explain(self, error: grpc.RpcError, address: str) -> MillraceError:
-        """The error that a failed stream from ``address`` stands for."""
+        """Return the error of a failed stream from ``address``."""
         if self.is_closed:
             return ClientClosedError("the client was closed during the call")
         return self._links.to(address).grpc.explain(error)
@@ -87,11 +87,11 @@ class Connections:
     ) -> Response:
         """Make a call to ``address`` or any bootstrap broker, with retries, and return its response.
 
-        ``changes`` says what the call would change ("create topic t"): when the connection breaks after it was sent,
-        ``UnknownOutcomeError`` is raised instead of sending it again. ``timeout_ms`` bounds all retries together
+        ``changes`` describes the change of the call ("create topic t"). If the connection breaks after such a call
+        was sent, ``UnknownOutcomeError`` is raised instead of a retry. ``timeout_ms`` limits all retries together
         (``default.api.timeout.ms``).
 
-        Raises the broker's error, or ``BrokerUnavailableError`` when none answered for
+        Raises the broker's error, or ``BrokerUnavailableError`` if none answered for
         ``socket.connection.setup.timeout.ms``.
         """
         started = time.monotonic()
@@ -124,7 +124,7 @@ class Connections:
         address: str,
         timeout_ms: int,
     ) -> Response:
-        """Make a call without repeating it; raises the broker's error, ``BrokerUnavailableError``."""
+        """Make a call without retries; raises the broker's error, ``BrokerUnavailableError``."""
         return self._once(method, request, address, time.monotonic() + timeout_ms / 1000)
 
     def _once(self, method: Method[Request, Response], request: Request, target: str, deadline: float) -> Response:
@@ -135,7 +135,7 @@ class Connections:
         return response
 
     def _send(self, call: UnaryCall[Request, Response], request: Request, target: str, timeout_s: float) -> Response:
-        """Make the call and wait for it; for clients whose waiting can be ended to override."""
+        """Make the call and wait for it; subclasses with an interruptible wait override this."""
         return self._links.to(target).call(call, request, timeout_s)
 
     def begin(
@@ -148,10 +148,10 @@ class Connections:
         on_done: OnDone[Response] | None = None,
         cancellable: bool = False,
     ) -> PendingCall[Response]:
-        """Make a call, once, without waiting for it; ``on_done`` is told its response or its error, in another thread.
+        """Start a call, once, without waiting; ``on_done`` receives its response or error, in another thread.
 
-        Only what is ``cancellable`` may be cancelled. When the connections are closed meanwhile it ends with
-        ``ClientClosedError``; if they are closed already, that is raised.
+        Only a ``cancellable`` call may be cancelled. If the connections are closed meanwhile, it ends with
+        ``ClientClosedError``; if they are closed already, that error is raised.
         """
         pending: PendingCall[Response] = PendingCall(on_done)
         self._links.to(address).begin(call, request, timeout_s, pending, cancellable=cancellable)
@@ -159,15 +159,15 @@ class Connections:
 
     @property
     def helper(self) -> Helper:
-        """What a thread can do while it waits for answers."""
+        """Receiver of responses for a thread that waits."""
         return self._links
 
     def know(self, addresses: Iterable[str]) -> None:
-        """These are the brokers of the cluster: any of them answers what any broker does, as bootstrap ones do."""
+        """Note the cluster's brokers as further bootstrap brokers."""
         self._known = tuple(addresses)
 
     def _bootstrap_address(self, attempt: int) -> str:
-        """The one that answered last, and when it does not the next; each once before any of them again."""
+        """Return the broker that answered last, or the next one for a retry, each once before any is repeated."""
         addresses = list(dict.fromkeys((*self._config.addresses, *self._known)))
         first = addresses.index(self._preferred) if self._preferred in addresses else 0
         return addresses[(first + attempt) % len(addresses)]
@@ -177,18 +177,18 @@ class Connections:
             self._preferred = address
 
     def wait(self, seconds: float) -> None:
-        """Wait before a retry; raises ``ClientClosedError`` when the client is closed meanwhile."""
+        """Wait before a retry; raises ``ClientClosedError`` if the client is closed meanwhile."""
         if self._closed.wait(seconds):
             self.check_open()
 
     def close(self) -> None:
-        """Close all connections; calls under way fail. May be called twice."""
+        """Close all connections; calls in flight fail. May be called twice."""
         self._closed.set()
         self._links.close()
 
 
 def _was_not_sent(error: MillraceError) -> bool:
-    """Whether the request cannot have had an effect: the broker refused it, or no connection was made."""
+    """Return whether the request had no effect: the broker refused it, or no connection was made."""
     if isinstance(error, BrokerUnavailableError):
         return not error.was_sent
     return error.retriable and not isinstance(error, RequestTimedOutError)

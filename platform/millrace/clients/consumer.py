@@ -1,4 +1,4 @@
-"""Reading topics, alone or as a member of a group, as records or as Arrow tables."""
+"""Consumer of topics, alone or in a group, as records or Arrow tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from millrace.errors import ClientClosedError, UnknownTopicOrPartitionError, Usa
 
 _ROWS_MAX: Final = 2**63 - 1
 _POLL_BYTES_MAX: Final = 256 * 2**20
-"""Most bytes of fetched batches that ``poll_table`` puts together."""
+"""Maximum bytes of fetched batches in one table of ``poll_table``."""
 Partitions = Iterable[TopicPartition | tuple[str, int]]
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 P = ParamSpec("P")
@@ -50,7 +50,7 @@ R = TypeVar("R")
 def _in_use(
     method: Callable[Concatenate[Consumer, P], R],
 ) -> Callable[Concatenate[Consumer, P], R]:
-    """One thread at a time, and none after ``close``."""
+    """Guard a method against concurrent use and use after ``close``."""
 
     @wraps(method)
     def guarded(self: Consumer, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,14 +65,14 @@ def _in_use(
 
 
 class Consumer:
-    """Reads topics. For one thread at a time, as Kafka's; only ``wakeup`` may be called from others.
+    """Consumer of topics (Kafka's ``KafkaConsumer``). One thread at a time; only ``wakeup`` is thread safe.
 
-    ``config`` is ``bootstrap.servers`` or a mapping of ``ConsumerConfig``'s options. Partitions come by ``subscribe``,
-    from the group that ``group.id`` names, or by ``assign``. A partition is read from where ``seek`` put it; without,
-    from where the group has committed; without that, from where ``auto.offset.reset`` says.
+    ``config`` is ``bootstrap.servers`` or a mapping of ``ConsumerConfig``'s options. Partitions come from the group
+    (``subscribe`` with ``group.id``) or from ``assign``. Reading starts at the offset of ``seek``, else at the
+    group's committed offset, else at the offset of ``auto.offset.reset``.
 
-    Every method raises ``ConcurrentUseError`` while another thread uses the consumer, ``ClientClosedError`` after
-    ``close``, and, where it waits, ``WakeupError``.
+    Every method raises ``ConcurrentUseError`` while another thread uses the consumer, and ``ClientClosedError`` after
+    ``close``. A method that waits raises ``WakeupError``.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
@@ -102,12 +102,12 @@ class Consumer:
 
     @_in_use
     def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic, for ``assign``; raises ``UnknownTopicOrPartitionError``."""
+        """Return all partitions of a topic, for ``assign``; raises ``UnknownTopicOrPartitionError``."""
         return [TopicPartition(topic, number) for number in range(self._metadata.topic(topic).num_partitions)]
 
     @_in_use
     def assign(self, partitions: Partitions) -> None:
-        """Read these partitions and no others; those that were assigned already keep their positions.
+        """Assign exactly these partitions; those that were assigned already keep their positions.
 
         Raises ``UnknownTopicOrPartitionError``, ``UsageError`` while the consumer is subscribed to topics.
         """
@@ -124,11 +124,11 @@ class Consumer:
     def subscribe(
         self, topics: str | Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
-        """Read what the group gives this member of the topics: named ones, or all whose whole name matches a pattern.
+        """Subscribe to topics by name, or by a pattern that matches whole names.
 
-        The group is joined by the polls that follow. New partitions, and new topics that match, come within
-        ``metadata.max.age.ms``. No topics at all is ``unsubscribe``. Raises ``InvalidGroupIdError`` without a
-        ``group.id``, ``UsageError`` when partitions were assigned by hand.
+        Later polls join the group and get its assignment. New partitions, and new topics that match, are added within
+        ``metadata.max.age.ms``. Without topics this is ``unsubscribe``. Raises ``InvalidGroupIdError`` without a
+        ``group.id``, ``UsageError`` if partitions were assigned by hand.
         """
         if self._group.subscription is None and len(self._assignment):
             raise UsageError("partitions were assigned by hand: unsubscribe before you subscribe to topics")
@@ -140,47 +140,47 @@ class Consumer:
 
     @_in_use
     def unsubscribe(self) -> None:
-        """Leave the group, or drop what was assigned by hand: nothing is read any more."""
+        """Leave the group, or drop the manual assignment: nothing is read any more."""
         self._group.unsubscribe("the consumer unsubscribed", self._api_timeout_s)
 
     @_in_use
     def subscription(self) -> frozenset[str]:
-        """The names that are subscribed to; those of a pattern are known by their partitions (``assignment``)."""
+        """Return the subscribed names; the topics of a pattern appear in ``assignment``."""
         subscription = self._group.subscription
         return frozenset() if subscription is None else subscription.names
 
     @_in_use
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """Return the assigned partitions."""
         return self._assignment.partitions()
 
     @_in_use
     def rejoin(self, reason: str = "the application asked for it") -> None:
-        """Have the group rebalance at the next poll (Kafka's ``enforceRebalance``)."""
+        """Request a rebalance at the next poll (Kafka's ``enforceRebalance``)."""
         self._group.rejoin(reason)
 
     @_in_use
     def pause(self, partitions: Partitions) -> None:
-        """Hand out nothing of these partitions until ``resume``. A rebalance that takes them away forgets it."""
+        """Return no records of these partitions until ``resume``. A rebalance that revokes them resets this."""
         for partition in list(partitions):
             self._assignment.reader(partition).state.is_paused = True
 
     @_in_use
     def resume(self, partitions: Partitions) -> None:
-        """Hand out records of these partitions again."""
+        """Return records of these partitions again."""
         for partition in list(partitions):
             self._assignment.reader(partition).state.is_paused = False
 
     @_in_use
     def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the paused partitions."""
         return [state.partition for state in self._assignment.states() if state.is_paused]
 
     # --- positions ------------------------------------------------------------------------------------------------
 
     @_in_use
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
-        """Go on from ``offset``, which is looked at when it is fetched; with a leader epoch, for truncation too."""
+        """Continue at ``offset``, which the next fetch checks; with a leader epoch, also for truncation."""
         place = OffsetAndMetadata(offset=offset) if isinstance(offset, int) else offset
         if place.offset < 0:
             raise UsageError(f"offset {place.offset}: offsets start at 0; there are seek_to_beginning and seek_to_end")
@@ -188,17 +188,17 @@ class Consumer:
 
     @_in_use
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on from the first record that is left, in these partitions or in all."""
+        """Continue at the first remaining record, in these partitions or in all."""
         self._reset(partitions, "earliest")
 
     @_in_use
     def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on with what comes after this moment (more precisely: after the next poll or ``position``)."""
+        """Continue with records after this call (exactly: after the next poll or ``position``)."""
         self._reset(partitions, "latest")
 
     @_in_use
     def seek_to_time(self, when: int | datetime, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on from the first record at or after a time (ms, or a datetime with zone); without one, from the end."""
+        """Continue at the first record at or after a time (ms, or a datetime with zone); without one, at the end."""
         wanted = [TopicPartition(*partition) for partition in partitions] or self._assignment.partitions()
         for partition, place in self.offsets_for_times(dict.fromkeys(wanted, when)).items():
             if place is None:
@@ -212,7 +212,7 @@ class Consumer:
 
     @_in_use
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record that will be handed out."""
+        """Return the offset of the next record that a poll will return."""
         state = self._assignment.reader(partition).state
         if state.position is None:
             self._poller.find_positions(None)
@@ -221,12 +221,12 @@ class Consumer:
 
     @_in_use
     def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The first offset of each partition that is still there."""
+        """Return the first remaining offset of each partition."""
         return self._offsets(partitions, "earliest")
 
     @_in_use
     def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition that this consumer may see."""
+        """Return the offset after the last record of each partition that this consumer may read."""
         return self._offsets(partitions, "latest")
 
     def _offsets(self, partitions: Partitions, where: str) -> dict[TopicPartition, int]:
@@ -238,18 +238,20 @@ class Consumer:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms, or a datetime with zone), ``None`` without one."""
+        """Find the first record of each partition at or after a time (ms, or a datetime with zone), ``None`` without
+        one.
+        """
         found = list_offsets(self._connections, self._metadata, times, isolation_level=self._config.isolation_level)
         return {partition: place if place.offset >= 0 else None for partition, place in found.items()}
 
     @_in_use
     def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The partition's high watermark at the last fetch; -1 before the first."""
+        """Return the partition's high watermark at the last fetch; -1 before the first."""
         return self._assignment.reader(partition).state.high_watermark
 
     @_in_use
     def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
-        """Records that this consumer may read and has not been handed, as of the last fetch; ``None`` if not known."""
+        """Return the number of readable records not yet returned, as of the last fetch; ``None`` if unknown."""
         state = self._assignment.reader(partition).state
         is_committed = self._config.isolation_level == "read_committed"
         end = state.last_stable_offset if is_committed else state.high_watermark
@@ -259,10 +261,10 @@ class Consumer:
 
     @_in_use
     def commit(self, offsets: Offsets | None = None, timeout_ms: int | None = None) -> None:
-        """Commit offsets (of the next record to read), by default of all that has been handed out, and wait.
+        """Commit offsets (of the next record to read), by default of all returned records, and wait.
 
-        Repeated until it is done or ``timeout_ms`` (``default.api.timeout.ms``) has passed. Raises
-        ``CommitFailedError`` when the group has given the partitions to others, ``RebalanceInProgressError`` while
+        Retries until it succeeds or ``timeout_ms`` (``default.api.timeout.ms``) has passed. Raises
+        ``CommitFailedError`` if the group has assigned the partitions to others, ``RebalanceInProgressError`` while
         it is about to (poll, then commit again), ``FencedInstanceIdError``, ``InvalidGroupIdError`` without a
         ``group.id``, ``OffsetMetadataTooLargeError``, ``UnknownTopicOrPartitionError``, ``UsageError``.
         """
@@ -271,10 +273,10 @@ class Consumer:
 
     @_in_use
     def commit_async(self, offsets: Offsets | None = None, on_commit: OnCommit | None = None) -> None:
-        """Commit and go on. ``on_commit(offsets, error)`` is called by a later ``poll``, ``commit`` or ``close``.
+        """Commit without waiting. A later ``poll``, ``commit`` or ``close`` calls ``on_commit(offsets, error)``.
 
-        Not repeated after an error; without ``on_commit`` it is logged. Commits are made in the order of the calls.
-        Raises what ``commit`` raises before anything is sent.
+        An error is not retried; without ``on_commit`` it is logged. Commits are made in the order of the calls.
+        Raises the errors of ``commit`` that occur before anything is sent.
         """
         self._group.commit_async(self._to_commit(offsets), on_commit)
 
@@ -291,14 +293,14 @@ class Consumer:
 
     @_in_use
     def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of these partitions; ``None`` where it has committed nothing."""
+        """Return the group's committed offsets of these partitions; ``None`` without a commit."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         found = self._group.committed(wanted)
         return {partition: found.get(partition) for partition in wanted}
 
     @_in_use
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who commits, for ``Producer.send_offsets_to_transaction``: it fences members that the group went on without.
+        """Return the group metadata for ``Producer.send_offsets_to_transaction``, which fences former members.
 
         Raises ``InvalidGroupIdError`` without a ``group.id``.
         """
@@ -314,12 +316,12 @@ class Consumer:
     def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records, at most ``max_records`` (``max.poll.records``), waiting for the first of them.
 
-        Empty when there are none within ``timeout_ms``. Members of a group must poll every ``max.poll.interval.ms`` at
-        least; it is here that partitions change hands and listeners are called. While brokers are away it waits and
-        tries again, and raises ``BrokerUnavailableError`` after ``default.api.timeout.ms``. Raises
-        ``OffsetOutOfRangeError`` (``LogTruncationError`` where records that were read are gone from the log) with
-        ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``,
-        ``CorruptBatchError``, ``WakeupError``, ``FencedInstanceIdError`` and what else the group refuses for good.
+        The result is empty if no records come within ``timeout_ms``. Members of a group must poll at least every
+        ``max.poll.interval.ms``; polls process rebalances and call listeners. While no broker is reachable, the poll
+        retries and raises ``BrokerUnavailableError`` after ``default.api.timeout.ms``. Raises
+        ``OffsetOutOfRangeError`` (``LogTruncationError`` if the log lost records that were read) with
+        ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``, ``CorruptBatchError``, ``WakeupError``,
+        ``FencedInstanceIdError`` and other fatal errors of the group.
         """
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = self._config.max_poll_records if max_records is None else max_records
@@ -342,19 +344,19 @@ class Consumer:
         columns: Sequence[str] | None = None,
         metadata: Sequence[str] | bool = False,
     ) -> pa.Table:
-        """Return the next records as a table, waiting for the first of them; no rows when none come in time.
+        """Return the next records as a table, waiting for the first of them; without rows after the timeout.
 
-        Everything that has been fetched is returned, or at most ``max_records``. The columns are those of the topic's
-        newest schema (``key`` and ``value`` of an opaque topic), or ``columns`` of them, then those of ``metadata``:
+        The table holds all fetched records, or at most ``max_records``. Its columns are those of the topic's newest
+        schema (``key`` and ``value`` of an opaque topic), or ``columns`` of them, then those of ``metadata``:
         ``__topic``, ``__partition``, ``__offset``, ``__timestamp`` (``True`` for these), ``__headers``,
         ``__tombstone``. Batches of older versions have nulls in newer columns. A member that has no partitions yet
         gets a table of the topics it is subscribed to by name, or one without columns.
 
-        Raises what ``poll`` does, and ``UsageError`` when the topics have different schemas.
+        Raises the errors of ``poll``, and ``UsageError`` if the topics have different schemas.
         """
         beside = METADATA_COLUMNS[:4] if metadata is True else metadata or ()
         if len(self._assignment):
-            TableShape.of(self._topics(), columns, beside)  # what is asked for is wrong before anything is waited for
+            TableShape.of(self._topics(), columns, beside)  # report wrong arguments before waiting
         ready = self._poller.wait_for_data(timeout_ms)
         topics = self._topics()
         if not topics:
@@ -373,7 +375,7 @@ class Consumer:
         return pa.Table.from_batches(batches, schema=shape.schema)
 
     def _handed_out(self, records: int, timeout_ms: int) -> None:
-        """Count, and ask for what comes next."""
+        """Count returned records, and fetch the next ones."""
         self._polls += 1
         self._records += records
         self._fetcher.send(self._assignment.states(), timeout_ms)
@@ -390,12 +392,12 @@ class Consumer:
             try:
                 topics.append(self._metadata.topic(name))
             except UnknownTopicOrPartitionError:
-                continue  # it may come
+                continue  # the topic may be created later
         return topics
 
     @_in_use
     def statistics(self) -> ConsumerStatistics:
-        """What the consumer has done so far, and what waits in it."""
+        """Return counters of the consumer, and its waiting data."""
         fetches, fetched_bytes, mapped_bytes = self._fetcher.counts
         return ConsumerStatistics(
             polls=self._polls,
@@ -412,22 +414,22 @@ class Consumer:
     # --- life -----------------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
-        """End the wait of a ``poll`` (or of any other call) with ``WakeupError``, now or next time. From any thread."""
+        """End the wait of a ``poll`` (or of any other call) with ``WakeupError``, now or next time. Thread safe."""
         self._signal.wakeup()
 
     def forget_wakeup(self) -> None:
-        """Take a ``wakeup`` back that has not ended anything yet. From any thread."""
+        """Cancel a ``wakeup`` that has not taken effect. Thread safe."""
         self._signal.forget_wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end, as they come."""
+        """Iterate over records without end."""
         while True:
             yield from self.poll(self._config.fetch_max_wait_ms)
 
     def close(self, timeout_ms: int = 30_000) -> None:
-        """Commit (where that is automatic), leave the group, and close the connections. May be called twice.
+        """Commit (with auto commit), leave the group, and close the connections. May be called twice.
 
-        Takes ``timeout_ms`` at most for what brokers must answer. Raises what the listener raises, when all is closed.
+        Waits at most ``timeout_ms`` for brokers. Raises the listener's exceptions after everything is closed.
         """
         with self._signal.in_use():
             if self._is_closed:

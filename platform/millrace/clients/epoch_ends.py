@@ -1,4 +1,4 @@
-"""Where leader epochs end in the logs of their partitions' leaders, by which it shows that a log was cut (KIP-320)."""
+"""Lookup of leader epoch ends, which show truncation (KIP-320)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking the leaders of partitions, wherever they are by then: each broker once, and again where a leader has moved."""
+"""Calls to partition leaders, one per broker, with retries after leader changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOVED: Final = (
     ReplicaNotAvailableError,
     BrokerUnavailableError,
 )
-"""Errors that say that somebody else leads the partition by now, or soon will."""
+"""Errors that show a past or imminent leader change of the partition."""
 
 
 def ask_leaders(
@@ -41,10 +41,10 @@ def ask_leaders(
     partitions: Iterable[TopicPartition],
     ask: Callable[[str, list[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]],
 ) -> dict[TopicPartition, Answer | MillraceError]:
-    """Have ``ask`` called with the address of each leader and its partitions; returns what it said of each.
+    """Call ``ask`` with the address of each leader and its partitions; returns its result for each partition.
 
-    Errors that pass are waited for, up to ``default.api.timeout.ms``; what ``ask`` asks for may so be asked twice.
-    Raises what ``ask`` raises and does not pass, and what finding a leader raises.
+    Transient errors are retried up to ``default.api.timeout.ms``, so the request of ``ask`` may be sent twice. Raises
+    permanent errors of ``ask``, and errors of the leader lookup.
     """
     deadline = time.monotonic() + connections.config.default_api_timeout_ms / 1000
     answers: dict[TopicPartition, Answer | MillraceError] = {}

@@ -1,4 +1,4 @@
-"""Objects that a configuration names: instances, classes, or ``module:Class``."""
+"""Loader of objects from a configuration: instances, classes, or ``module:Class``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from millrace.errors import InvalidConfigError
 
 
 def load_objects(option: str, named: Iterable[Any]) -> list[Any]:
-    """Make the objects that ``option`` names; classes are called without arguments.
+    """Create the objects that ``option`` names; classes are called without arguments.
 
-    Raises ``InvalidConfigError`` naming the option and what could not be found or made.
+    Raises ``InvalidConfigError`` with the option and the name that cannot be found or created.
     """
     return [_load(option, each) for each in named]
 

@@ -1,6 +1,6 @@
-"""What a client knows of topics and brokers, fetched when needed and again when old or wrong.
+"""Metadata cache of a client: topics and brokers.
 
-Invariant: a topic's description is replaced as a whole, never edited; what a caller holds stays consistent.
+Invariant: a topic's description is replaced as a whole and never edited, so that a caller's copy stays consistent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millrace.schemas import deserialize_schema
 class MetadataCache:
     """Topics by name and brokers by id, as one client sees them. Thread safe.
 
-    With ``may_create`` topics that are asked for by name are created, if ``auto.create.topics.enable`` is on there.
+    With ``may_create``, requested topics are created if ``auto.create.topics.enable`` is on at the broker.
     """
 
     def __init__(self, connections: Connections, *, may_create: bool = False) -> None:
@@ -40,23 +40,23 @@ class MetadataCache:
         self._last_heard: dict[tuple[uuid.UUID, int], PartitionInfo] = {}
 
     def topic(self, name: str, *, fresh: bool = False, timeout_ms: int | None = None) -> TopicDescription:
-        """Describe a topic, from memory unless it is older than ``metadata.max.age.ms`` or ``fresh`` is asked for.
+        """Describe a topic, from the cache unless it is older than ``metadata.max.age.ms`` or ``fresh`` is set.
 
-        Fetching it may take ``timeout_ms``, by default ``default.api.timeout.ms``. Raises
-        ``UnknownTopicOrPartitionError`` with the remedy when there is none of that name.
+        A fetch may take ``timeout_ms``, by default ``default.api.timeout.ms``. Raises
+        ``UnknownTopicOrPartitionError`` with the remedy if the topic does not exist.
         """
         known = None if fresh else self.known(name)
         return self.fetch([name], timeout_ms)[0] if known is None else known
 
     def known(self, name: str) -> TopicDescription | None:
-        """A topic as it is in memory, ``None`` when it is not or is older than ``metadata.max.age.ms``."""
+        """Return a topic from the cache, or ``None`` if it is missing or older than ``metadata.max.age.ms``."""
         known = self._topics.get(name)
         if known is None or time.monotonic() - known[0] >= self._max_age_s:
             return None
         return known[1]
 
     def fetch(self, names: Sequence[str] = (), timeout_ms: int | None = None) -> list[TopicDescription]:
-        """Fetch topics anew, all of them when no names are given; raises the first topic's error."""
+        """Fetch topics again, all of them without ``names``; raises the first topic's error."""
         response = self._request(names, timeout_ms)
         topics = []
         for topic in response.topics:
@@ -75,7 +75,7 @@ class MetadataCache:
         return topics
 
     def _as_last_heard(self, topic: TopicDescription) -> TopicDescription:
-        """The topic, with what was heard before of partitions of which the answering broker knows only older epochs."""
+        """Return the topic with the newest known partitions, if the broker answered with older leader epochs."""
         partitions = []
         with self._lock:
             for partition in topic.partitions:
@@ -87,8 +87,8 @@ class MetadataCache:
         return replace(topic, partitions=tuple(partitions))
 
     def cluster(self) -> ClusterDescription:
-        """The cluster's brokers, fetched anew."""
-        # A name that no topic can have, so that the response is not the description of all topics.
+        """Fetch the cluster's brokers."""
+        # Use a name that no topic can have, so that the response does not describe all topics.
         response = self._request(["."])
         brokers = tuple(
             BrokerInfo(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -107,13 +107,13 @@ class MetadataCache:
         return response
 
     def forget(self, names: str | Iterable[str]) -> None:
-        """Drop topics from memory, so that they are fetched anew when next asked for."""
+        """Drop topics from the cache, so that the next call fetches them."""
         with self._lock:
             for name in [names] if isinstance(names, str) else names:
                 self._topics.pop(name, None)
 
     def leader_address(self, partition: TopicPartition, timeout_ms: int | None = None) -> str:
-        """Where the leader of a partition listens; finding out may take ``timeout_ms``.
+        """Return the address of a partition's leader; the lookup may take ``timeout_ms``.
 
         Raises ``UnknownTopicOrPartitionError`` or, while there is no leader, ``LeaderNotAvailableError``.
         """
@@ -132,14 +132,14 @@ class MetadataCache:
         return address
 
     def known_leader_address(self, partition: TopicPartition) -> str | None:
-        """The same as far as it is in memory, ``None`` where it is not."""
+        """Return the leader's address from the cache, or ``None``."""
         topic = self.known(partition.topic)
         if topic is None or not 0 <= partition.partition < topic.num_partitions:
             return None
         return self._addresses.get(topic.partitions[partition.partition].leader)
 
     def address_of(self, node_id: int) -> str | None:
-        """Where a broker listens, by its id, as far as is known."""
+        """Return a broker's address by its id, if known."""
         return self._addresses.get(node_id)
 
 
@@ -152,7 +152,7 @@ def check_partition(topic: TopicDescription, partition: int) -> None:
 
 
 def broker_address(host: str, port: int) -> str:
-    """Where a broker is reached, as connections take it: ``host:port``, with brackets round an IPv6 host."""
+    """Format a broker's address as ``host:port``, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 

@@ -1,4 +1,4 @@
-"""What clients take and give: topics, partitions, offsets, records. All frozen."""
+"""Topics, partitions, offsets and records of the clients. All frozen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """Where a partition is. ``leader`` is a broker's id, -1 while there is none."""
+    """Leader and replicas of a partition. ``leader`` is a broker's id, -1 without a leader."""
 
     partition: int
     leader: int
@@ -37,7 +37,7 @@ class PartitionInfo:
 class TopicDescription:
     """A topic as the broker describes it. An opaque topic has ``schema_id`` 0 and no ``schema``.
 
-    ``schema`` is the newest version, which what is sent has to fit; records of all versions are read in ``read_schema``
+    ``schema`` is the newest version, which new records must fit. Records of all versions are read in ``read_schema``
     (see ``millrace.schemas.compatibility``).
     """
 
@@ -53,7 +53,7 @@ class TopicDescription:
 
     @property
     def num_partitions(self) -> int:
-        """How many partitions there are; they are numbered from 0."""
+        """Number of partitions; they are numbered from 0."""
         return len(self.partitions)
 
 
@@ -68,7 +68,7 @@ class TopicSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerInfo:
-    """A broker and where it listens."""
+    """A broker and its address."""
 
     node_id: int
     host: str
@@ -87,7 +87,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """The value of an option, where it comes from (``DEFAULT_CONFIG``, ...), and what it means."""
+    """Value of an option, with its source (``DEFAULT_CONFIG``, ...) and documentation."""
 
     value: str
     source: str
@@ -97,7 +97,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndTimestamp:
-    """An offset and the timestamp of the record there, in ms; -1 each where there is none."""
+    """An offset and the timestamp of its record, in ms; both are -1 if there is no record."""
 
     offset: int
     timestamp_ms: int
@@ -109,7 +109,7 @@ class LocatedExtent:
     """A run of whole batches in one segment file; the first batch may begin before ``start_offset``.
 
     ``end_offset`` is exclusive, and the last batch may end after it. ``path`` is the file on the broker's host, empty
-    when the broker does not name it; ``uri`` names the segment's copy in the remote store, where it is only there.
+    if the broker does not name it. ``uri`` names the copy in the remote store, if the segment exists only there.
     """
 
     segment_base_offset: int
@@ -122,13 +122,13 @@ class LocatedExtent:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes between the positions."""
+        """Number of bytes between the positions."""
         return self.end_position - self.start_position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedRange:
-    """What a range of offsets is made of, and the partition's bounds at that moment."""
+    """Extents of a range of offsets, and the partition's bounds at that time."""
 
     topic_id: uuid.UUID
     log_start_offset: int
@@ -136,12 +136,14 @@ class LocatedRange:
     last_stable_offset: int
     extents: tuple[LocatedExtent, ...]
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
-    """Those that reach into the range, when reading committed: ``millrace.records.decode_range`` takes them."""
+    """Aborted transactions that overlap the range, with read_committed; ``millrace.records.decode_range`` takes
+    them.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
-    """An offset that is or shall be committed: of the next record to read, with a text of the application's own."""
+    """A committed offset, of the next record to read, with metadata of the application."""
 
     offset: int
     metadata: str = ""
@@ -150,7 +152,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadata:
-    """Who commits offsets for a group: what ``Producer.send_offsets_to_transaction`` takes, to fence former members.
+    """Group member that commits offsets; ``Producer.send_offsets_to_transaction`` uses it to fence former members.
 
     Without a membership (generation -1, no member id) nothing is fenced.
     """
@@ -162,9 +164,9 @@ class ConsumerGroupMetadata:
 
 
 class ProducerRecord(NamedTuple):
-    """A record to be sent, as interceptors and partitioners see it. ``partition`` is ``None`` where none is named.
+    """A record to send, as interceptors and partitioners see it. ``partition`` is ``None`` if not specified.
 
-    ``timestamp_ms`` ``None`` is the present time.
+    ``timestamp_ms`` ``None`` means the current time.
     """
 
     topic: str
@@ -177,26 +179,26 @@ class ProducerRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStatistics:
-    """What a producer has done since it was made, in counts, and what it holds now."""
+    """Counters of a producer since its creation, and its current buffer."""
 
     records_sent: int
-    """Records that were acknowledged."""
+    """Acknowledged records."""
     records_failed: int
     batches_sent: int
     bytes_sent: int
-    """Bytes of the batches that were acknowledged, compressed."""
+    """Bytes of acknowledged batches, compressed."""
     batches_repeated: int
-    """Batches that were sent again."""
+    """Retried batches."""
     requests: int
     batches_waiting: int
-    """Batches that are not acknowledged now."""
+    """Batches that are not acknowledged yet."""
     buffer_bytes: int
-    """Bytes of ``buffer.memory`` that are taken now."""
+    """Bytes of ``buffer.memory`` in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
-    """A transaction whose records are all in their partitions: what ``Admin.commit_transactions`` commits or aborts."""
+    """A transaction that is ready to commit: ``Admin.commit_transactions`` commits or aborts it."""
 
     transactional_id: str
     producer_id: int
@@ -204,7 +206,9 @@ class PreparedTransaction:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record landed. ``offset`` is -1 with ``acks=0``; ``timestamp_ms`` is the broker's where it sets them."""
+    """Place of a record in the log. ``offset`` is -1 with ``acks=0``; ``timestamp_ms`` is the broker's if it sets
+    them.
+    """
 
     topic: str
     partition: int
@@ -214,7 +218,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetadata:
-    """Where a batch of a table landed: ``num_records`` offsets from ``base_offset`` (-1 with ``acks=0``)."""
+    """Place of a batch of a table: ``num_records`` offsets from ``base_offset`` (-1 with ``acks=0``)."""
 
     topic: str
     partition: int
@@ -223,16 +227,16 @@ class BatchMetadata:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch."""
+        """Offset after the batch."""
         return self.base_offset + self.num_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStatistics:
-    """What a consumer has done so far, and what waits in it.
+    """Counters of a consumer, and its waiting data.
 
-    ``fetched_bytes`` came over the network, ``mapped_bytes`` were read from files of the broker that are here.
-    ``waiting_bytes`` are fetched and not handed out, ``asked_bytes`` the most that requests under way may bring.
+    ``fetched_bytes`` came over the network; ``mapped_bytes`` were read from local files of the broker.
+    ``waiting_bytes`` are fetched but not returned; ``asked_bytes`` is the maximum size of the responses in flight.
     """
 
     polls: int
@@ -247,10 +251,10 @@ class ConsumerStatistics:
 
 
 class ConsumerRecord(NamedTuple):
-    """One record. Of an opaque topic key and value are bytes; of a typed topic, dicts of columns.
+    """One record. Key and value are bytes in an opaque topic, and dicts of columns in a typed topic.
 
-    ``value`` is ``None`` for a tombstone; ``key`` holds the key columns of a typed topic, ``None`` without any.
-    ``delivery_count`` says how often a share group has given it to somebody, this time included.
+    ``value`` is ``None`` for a tombstone. ``key`` holds the key columns of a typed topic, ``None`` without any.
+    ``delivery_count`` counts the deliveries in a share group, including this one.
     """
 
     topic: str

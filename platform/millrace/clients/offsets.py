@@ -1,4 +1,4 @@
-"""Looking up offsets by time, for admin clients and consumers alike."""
+"""Offset lookup by time (ListOffsets), for admin clients and consumers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS: Final = {
 
 
 def wire_time(when: str | int | datetime) -> int:
-    """A time as ListOffsets takes it: ms since the epoch, or one of its negative numbers; raises ``UsageError``."""
+    """Return a time as ListOffsets takes it: ms since the epoch, or a negative special value; raises ``UsageError``."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise UsageError(f"time {when} has no zone: give it one, when.replace(tzinfo=UTC) say")
@@ -41,7 +41,7 @@ def wire_time(when: str | int | datetime) -> int:
 
 
 def isolation_number(level: str) -> pb.IsolationLevel.ValueType:
-    """The wire's number of an isolation level; raises ``UsageError`` for another word."""
+    """Return the protocol's number of an isolation level; raises ``UsageError`` for an unknown name."""
     try:
         return pb.READ_COMMITTED if Isolation(level) is Isolation.READ_COMMITTED else pb.READ_UNCOMMITTED
     except ValueError:

@@ -1,4 +1,4 @@
-"""Schemas of payloads in the broker's registry: register, look up, delete, and what a registry's dump holds."""
+"""Payload schemas in the broker's registry, and registry dumps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millrace.protocol import millrace_pb2 as pb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReference:
-    """What a schema calls another one (an Avro name, a ``$ref``, an imported file), and where that is registered."""
+    """Reference of a schema to another: its name there (Avro name, ``$ref``, imported file), subject and version."""
 
     name: str
     subject: str
@@ -24,7 +24,7 @@ class SchemaReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """A schema of payloads under the id by which they name it. ``subjects`` are (subject, version)."""
+    """A payload schema with the id that payloads carry. ``subjects`` are (subject, version)."""
 
     id: int
     kind: PayloadKind
@@ -35,7 +35,7 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class PayloadRegistry:
-    """All registered schemas, as they were at one moment."""
+    """Snapshot of all registered schemas."""
 
     schemas: Mapping[int, RegisteredSchema]
     _versions: Mapping[tuple[str, int], int] = field(repr=False)
@@ -47,7 +47,7 @@ class PayloadRegistry:
         return cls(by_id, {version: schema.id for schema in by_id.values() for version in schema.subjects})
 
     def payload_schema(self, schema_id: int, message: str = "") -> PayloadSchema:
-        """A schema with all that it refers to; raises ``UnknownSchemaError`` naming what is not there."""
+        """Return a schema with all its references; raises ``UnknownSchemaError`` naming a missing one."""
         schema = self.schemas.get(schema_id)
         if schema is None:
             raise UnknownSchemaError(
@@ -59,7 +59,7 @@ class PayloadRegistry:
         return PayloadSchema(kind=schema.kind, text=schema.text, references=references, message=message)
 
     def latest(self, subject: str) -> int:
-        """The id of a subject's newest version; raises ``UnknownSchemaError``."""
+        """Return the id of a subject's newest version; raises ``UnknownSchemaError``."""
         versions = {version: schema_id for (name, version), schema_id in self._versions.items() if name == subject}
         if not versions:
             known = sorted({name for name, _ in self._versions})
@@ -69,7 +69,7 @@ class PayloadRegistry:
         return versions[max(versions)]
 
     def _collect(self, schema: RegisteredSchema, found: dict[str, str], within: tuple[int, ...]) -> None:
-        """What a schema refers to, what that refers to first."""
+        """Collect the references of a schema, dependencies first."""
         if schema.id in within:
             raise SchemaError(f"payload schema {schema.id} refers to itself")
         for reference in schema.references:
@@ -84,17 +84,17 @@ class PayloadRegistry:
 
 
 class PayloadSchemaOperations:
-    """The part of ``Admin`` that is about schemas of payloads."""
+    """Operations of ``Admin`` for payload schemas."""
 
     _connections: Connections
 
     def register_payload_schemas(
         self, schemas: Sequence[RegisteredSchema], *, validate_only: bool = False
     ) -> list[RegisteredSchema]:
-        """Register schemas, all or none; id 0 stands for that of the same schema, or the next free one.
+        """Register schemas, all or none; id 0 means the id of the same schema, or the next free one.
 
-        Each is parsed first, with what it refers to. The same again changes nothing. Raises ``SchemaError`` for a text
-        that is no schema, and when an id or a subject's version has another schema already.
+        Each schema is parsed first, with its references. Registering the same schema again changes nothing. Raises
+        ``SchemaError`` for an invalid schema, or if an id or a subject's version has another schema already.
         """
         registry = PayloadRegistry.of([*self.payload_registry().schemas.values(), *schemas])
         for position, schema in enumerate(schemas):
@@ -110,12 +110,12 @@ class PayloadSchemaOperations:
         return [_registered(schema) for schema in response.schemas]
 
     def payload_registry(self) -> PayloadRegistry:
-        """All schemas of payloads."""
+        """Fetch all payload schemas."""
         response = self._connections.call(lambda stub: stub.GetPayloadSchemas, pb.GetPayloadSchemasRequest())
         return PayloadRegistry.of(map(_registered, response.schemas))
 
     def delete_payload_schemas(self, ids: Iterable[int]) -> None:
-        """Forget schemas: records that name their ids can no longer be decoded. Raises ``UnknownSchemaError``."""
+        """Delete schemas; records with their ids can then no longer be decoded. Raises ``UnknownSchemaError``."""
         self._connections.call(
             lambda stub: stub.DeletePayloadSchemas,
             pb.DeletePayloadSchemasRequest(ids=ids),
@@ -124,7 +124,7 @@ class PayloadSchemaOperations:
 
 
 def _check(schema: RegisteredSchema, registry: PayloadRegistry) -> None:
-    """Parse a schema. What has no columns may be registered: others read it."""
+    """Parse a schema. A schema without columns may be registered, because other readers can use it."""
     references: dict[str, str] = {}
     registry._collect(schema, references, ())
     if schema.kind is PayloadKind.AVRO:
@@ -177,9 +177,9 @@ _DUMP_FORM: Final = (
 
 
 def read_dump(text: str) -> list[RegisteredSchema]:
-    """Read a Confluent registry's dump: the answer of ``GET /schemas``, or the values of its topic, one a line.
+    """Read a Confluent registry's dump: the response of ``GET /schemas``, or the values of its topic, one a line.
 
-    Deleted schemas and entries that are none are left out. Raises ``SchemaError`` for what is no dump.
+    Deleted schemas and entries without a schema are skipped. Raises ``SchemaError`` for an invalid dump.
     """
     merged: dict[int, RegisteredSchema] = {}
     for entry in _entries(text):
@@ -198,7 +198,7 @@ def read_dump(text: str) -> list[RegisteredSchema]:
 
 
 def write_dump(schemas: Iterable[RegisteredSchema]) -> list[dict[str, Any]]:
-    """Schemas as a Confluent registry's ``GET /schemas`` answers, which ``read_dump`` takes: an entry a subject."""
+    """Write schemas in the format of a Confluent registry's ``GET /schemas``, for ``read_dump``: an entry a subject."""
     return [
         {
             "subject": subject,

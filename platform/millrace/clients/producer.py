@@ -1,4 +1,4 @@
-"""Sending records and tables to topics, in transactions or without."""
+"""Producer of records and tables, with or without transactions."""
 
 from __future__ import annotations
 
@@ -49,20 +49,21 @@ from millrace.schemas import to_table
 
 logger = logging.getLogger(__name__)
 _ABORT_ON_CLOSE_S: Final = 10.0
-"""How long closing waits for an open transaction to be aborted, where it has no time-out of its own."""
+"""Time that ``close`` waits for the abort of an open transaction, if it has no timeout of its own."""
 
 
 class Producer(TransactionCalls):
-    """Sends records one by one (``send``), many at once (``send_batch``) or as tables (``send_table``). Thread safe.
+    """Producer of single records (``send``), lists (``send_batch``) or tables (``send_table``). Thread safe.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ProducerConfig``'s options. Records of one thread to one
     partition keep their order; with ``enable.idempotence`` (the default) retries do not duplicate them. With
-    ``transactional.id`` it sends in transactions only: ``init_transactions`` first, then ``with transaction():``. Close
-    it, or use it in ``with``: what has not been sent is lost when the process ends.
+    ``transactional.id`` all sends are transactional: call ``init_transactions`` first, then use ``with
+    transaction():``. Close the producer, or use it in ``with``, because unsent records are lost when the process
+    ends.
     """
 
     _may_block: ClassVar[bool] = True
-    """Whether the thread that sends may be kept waiting; asyncio's may not."""
+    """Whether the sending thread may block; asyncio's may not."""
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
         self._config = ProducerConfig.of(config)
@@ -79,7 +80,7 @@ class Producer(TransactionCalls):
         self._connections = Connections(config)
         self._metadata = MetadataCache(self._connections, may_create=True)
         self._closing = threading.Lock()
-        # Topics whose records take the short way: none of them wherever a record needs to be looked at more closely.
+        # Buffers of topics with the fast path. Without an entry, each record is checked fully.
         self._direct: dict[str, RecordBuffer] = {}
         # Shared by all futures and the sender.
         self._condition = Outcomes(self._connections.helper)
@@ -119,16 +120,17 @@ class Producer(TransactionCalls):
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> SendFuture[RecordMetadata]:
-        """Send a record: bytes or text to an opaque topic (``None`` is a tombstone), a dict of columns to a typed one.
+        """Send a record: bytes or text to an opaque topic (``None`` is a tombstone), a dict of columns to a typed
+        one.
 
-        Returns at once, unless ``buffer.memory`` is full. Without ``partition`` the ``partitioner.class`` decides, by
-        default the key, and without a key about a batch goes to each partition in turn. The future has the record's
-        place or its error; ``on_delivery(metadata, error)`` is told the same, in the order of each partition's records,
-        in a thread of the producer's: it must not block.
+        Returns at once, unless ``buffer.memory`` is full. Without ``partition`` the ``partitioner.class`` decides. By
+        default the key decides, and records without a key go to each partition in turn, about a batch at a time. The
+        future has the record's place or its error. ``on_delivery(metadata, error)`` receives the same, in the order
+        of each partition's records, in a thread of the producer. It must not block.
 
         Raises ``SchemaMismatchError`` naming the column, ``UnknownTopicOrPartitionError``, ``BufferExhaustedError``
         after ``max.block.ms``, ``ClientClosedError``; in transactions ``InvalidTxnStateError`` outside of one,
-        ``AbortableTransactionError`` once a part of it has failed, ``ProducerFencedError``.
+        ``AbortableTransactionError`` after a part of it has failed, ``ProducerFencedError``.
         """
         buffer = self._direct.get(topic)
         if buffer is not None and headers is None and timestamp_ms is None and partition is None:
@@ -142,7 +144,7 @@ class Producer(TransactionCalls):
     def _intercepted(
         self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> tuple[ProducerRecord, OnDelivery | None]:
-        """What interceptors make of a record, and what is told its outcome then."""
+        """Pass a record through the interceptors; returns it with the callback for its outcome."""
         self._check_can_send()
         if not self._interceptors:
             return record, on_delivery
@@ -156,7 +158,7 @@ class Producer(TransactionCalls):
         buffer = self._records.buffer(topic)
         partition = self._place(record)
         if not buffer.is_opaque and isinstance(record.value, Mapping) and not buffer.has_columns(record.value):
-            buffer.use(self._metadata.topic(topic.name, fresh=True))  # columns that were added since, perhaps
+            buffer.use(self._metadata.topic(topic.name, fresh=True))  # columns may have been added
         if self._partitioner is None and not self._interceptors:
             self._direct[topic.name] = buffer
             if not self._may_send:  # the transaction ended, or the producer was closed, meanwhile
@@ -172,7 +174,7 @@ class Producer(TransactionCalls):
         return tell
 
     def _place(self, record: ProducerRecord) -> int:
-        """The partition that a record names, or that the partitioner chooses; -1 where the key or the producer does."""
+        """Return the record's explicit partition or the partitioner's choice; -1 if the key or the producer decides."""
         if record.partition is not None:
             self._topic_with(record.topic, record.partition)
             return record.partition
@@ -186,11 +188,10 @@ class Producer(TransactionCalls):
     ) -> SendFuture[list[RecordMetadata]]:
         """Send many records, faster than one by one. All are checked before the first is sent.
 
-        To an opaque topic each is a value (bytes, text or ``None``), a tuple of key and value, or a dict with some of
-        ``value``, ``key``, ``headers``, ``timestamp_ms`` and ``partition``; to a typed topic a dict of its columns; to
-        both a ``ProducerRecord``. The future has the place of each record, in the order given, or the first error.
-
-        Raises what ``send`` raises, naming the record's number.
+        In an opaque topic each is a value (bytes, text or ``None``), a tuple of key and value, or a dict with some of
+        ``value``, ``key``, ``headers``, ``timestamp_ms`` and ``partition``. In a typed topic each is a dict of its
+        columns. Both accept a ``ProducerRecord``. The future has the place of each record, in the given order, or the
+        first error. Raises the errors of ``send``, with the record's number.
         """
         self._check_can_send()
         if self._interceptors:
@@ -228,17 +229,18 @@ class Producer(TransactionCalls):
         """Send the rows of an Arrow, pandas or polars table (anything that ``to_table`` takes).
 
         A typed topic takes its schema's columns (nullable ones may be missing), and ``__timestamp``, ``__headers``,
-        ``__partition``, ``__tombstone`` beside them. An opaque topic takes ``value`` and, if wanted, ``key``,
-        ``headers``, ``timestamp``, ``partition``.
+        ``__partition``, ``__tombstone``. An opaque topic takes ``value`` and optionally ``key``, ``headers``,
+        ``timestamp``, ``partition``.
 
-        ``timestamps`` are one for all in ms, the name of a column, or an array; otherwise the present time.
-        ``partition`` is a number, the name of a column, or an array; otherwise the ``partitioner.class`` decides, by
-        default the keys, and of rows without a key about a batch goes to each partition in turn. All rows are checked
-        before the first is sent. Blocks while ``buffer.memory`` is full. The future has the batches in the order in
-        which they were made.
+        ``timestamps`` are one for all in ms, the name of a column, or an array; the default is the current time.
+        ``partition`` is a number, the name of a column, or an array. By default the ``partitioner.class`` decides;
+        without it the keys decide, and rows without a key go to each partition in turn, about a batch at a time. All
+        rows are checked before the first is sent. Blocks while ``buffer.memory`` is full. The future has the batches
+        in the order in which they were built.
 
         Raises ``SchemaMismatchError`` naming column and row, ``UnknownTopicOrPartitionError``,
-        ``MessageTooLargeError``, ``BufferExhaustedError``, ``ClientClosedError``; in transactions what ``send`` raises.
+        ``MessageTooLargeError``, ``BufferExhaustedError``, ``ClientClosedError``; in transactions the errors of
+        ``send``.
         """
         self._check_can_send()
         if self._interceptors:
@@ -249,13 +251,13 @@ class Producer(TransactionCalls):
         now_ms = time.time_ns() // 1_000_000
         try:
             fitted = fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
-        except UnknownTopicOrPartitionError:  # a partition that was added since, perhaps
+        except UnknownTopicOrPartitionError:  # the partition may have been added
             description = self._metadata.topic(topic, fresh=True)
             fitted = fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
         return self._tables.send(fitted)
 
     def _topic_for(self, name: str, table: pa.Table) -> TopicDescription:
-        """Describe a topic, anew when the table has columns that its known schema lacks: it may have been evolved."""
+        """Describe a topic, fetched again if the table has unknown columns, because the schema may have evolved."""
         topic = self._topic(name)
         if topic.schema is not None and not set(table.column_names) <= set(topic.schema.names):
             topic = self._metadata.topic(name, fresh=True)
@@ -276,7 +278,9 @@ class Producer(TransactionCalls):
         return self._metadata.topic(name, timeout_ms=self._config.max_block_ms)
 
     def _topic_with(self, name: str, partition: int) -> TopicDescription:
-        """Describe a topic that has a partition, anew when it does not: it may have been added since."""
+        """Describe a topic with a partition, fetched again if the partition is unknown, because it may have been
+        added.
+        """
         topic = self._topic(name)
         if not 0 <= partition < topic.num_partitions:
             topic = self._metadata.topic(name, fresh=True, timeout_ms=max(self._config.max_block_ms, 1))
@@ -288,18 +292,18 @@ class Producer(TransactionCalls):
         return self._topic(topic)
 
     def partitions_for(self, topic: str) -> int:
-        """How many partitions a topic has."""
+        """Return the number of partitions of a topic."""
         return self._topic(topic).num_partitions
 
     # --- state -----------------------------------------------------------------------------------------------------
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it has a ``transactional.id``, and so sends in transactions only."""
+        """Whether the producer has a ``transactional.id``, so that all sends are transactional."""
         return self._transactions is not None
 
     def statistics(self) -> ProducerStatistics:
-        """What this producer has done so far, and what it holds now."""
+        """Return counters of this producer, and its current buffer."""
         return self._sender.statistics(self._memory.used_bytes)
 
     @property
@@ -322,9 +326,9 @@ class Producer(TransactionCalls):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything and wait until it is acknowledged or has failed; failures are in the futures.
+        """Send everything and wait until it is acknowledged or has failed; the futures hold failures.
 
-        Callbacks have been called then. Raises ``RequestTimedOutError`` when it takes longer than ``timeout`` seconds,
+        All callbacks have been called at the return. Raises ``RequestTimedOutError`` after ``timeout`` seconds,
         ``UsageError`` in a callback, which would wait for itself.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -336,10 +340,11 @@ class Producer(TransactionCalls):
             )
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, at most for ``timeout`` seconds, and end; what is left then fails. May be called twice.
+        """Send the remaining records for at most ``timeout`` seconds, and close; later records fail. May be called
+        twice.
 
-        With 0 nothing is waited for. A transaction that is open is aborted, unless it is prepared. Raises
-        ``UsageError`` in a callback.
+        With 0 it does not wait. An open transaction is aborted, unless it is prepared. Raises ``UsageError`` in a
+        callback.
         """
         if self._sender.is_in_callback:
             raise UsageError("a producer's callback cannot close the producer: close it elsewhere")
@@ -349,7 +354,7 @@ class Producer(TransactionCalls):
             try:
                 self._end_sending(timeout)
             except RequestTimedOutError:
-                # Asked for by the caller, who learns from the futures what was not sent.
+                # The caller chose the timeout, and the futures show the unsent records.
                 pass
             finally:
                 self._sender.stop()

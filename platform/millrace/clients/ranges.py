@@ -1,4 +1,4 @@
-"""What brokers say about ranges of offsets, as it is known here."""
+"""Conversion of the brokers' messages about ranges of offsets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from millrace.records import AbortedTransaction
 
 
 def aborted_transactions(messages: Iterable[pb.AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions that reach into what was read or located."""
+    """Convert the aborted transactions that overlap a read or located range."""
     return tuple(AbortedTransaction(each.producer_id, each.first_offset, each.last_offset) for each in messages)
 
 
 def located_range(response: pb.LocateRangeResponse) -> LocatedRange:
-    """What a range is made of."""
+    """Convert the response of LocateRange."""
     return LocatedRange(
         topic_id=uuid.UUID(bytes=response.topic_id),
         log_start_offset=response.log_start_offset,

@@ -1,4 +1,4 @@
-"""Deleting the records of partitions before an offset, each partition at its leader."""
+"""Deletion of records before an offset, at each partition's leader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def delete_records(
     *,
     timeout_ms: int,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MillraceError]]:
-    """Ask the leader of each partition to delete: where the logs start now, and what went wrong elsewhere."""
+    """Delete records at each partition's leader; returns the new log start offsets, and errors by partition."""
     offsets = {TopicPartition(*partition): _offset(offset) for partition, offset in before.items()}
 
     def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | MillraceError]:
@@ -32,7 +32,7 @@ def delete_records(
             topic = topics.setdefault(partition.topic, pb.DeleteRecordsRequest.TopicOffsets(name=partition.topic))
             topic.partitions.add(partition=partition.partition, offset=offsets[partition])
         request = pb.DeleteRecordsRequest(timeout_ms=timeout_ms, topics=topics.values())
-        # To delete the same again changes nothing, so it may be sent again.
+        # The call is idempotent, so retries are safe.
         response = connections.once(lambda stub: stub.DeleteRecords, request, address=address, timeout_ms=timeout_ms)
         return {
             TopicPartition(result.name, each.partition): (

@@ -1,4 +1,4 @@
-"""Schemas by their ids, fetched once: an id's schema never changes."""
+"""Cache of schemas by id; an id's schema never changes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class SchemaCache:
-    """Looks up what the schema id in a columnar batch means. Thread safe.
+    """Lookup of the schema for the schema id in a columnar batch. Thread safe.
 
-    ``schema_of`` is what ``millrace.records.decode_batch`` takes. Made from ``bootstrap.servers`` or options it has
-    connections of its own, which ``close`` ends.
+    ``millrace.records.decode_batch`` takes ``schema_of``. A cache that is created from ``bootstrap.servers`` or
+    options has its own connections, which ``close`` closes.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class SchemaCache:
         self._schemas: dict[int, pa.Schema] = dict(known or {})
 
     def schema_of(self, schema_id: int) -> pa.Schema:
-        """The Arrow schema of an id; raises ``UnknownSchemaError`` when no topic has it."""
+        """Return the Arrow schema of an id; raises ``UnknownSchemaError`` if no topic has it."""
         schema = self._schemas.get(schema_id)
         if schema is None:
             response = self._connections.call(lambda stub: stub.GetSchemas, pb.GetSchemasRequest(ids=[schema_id]))
@@ -45,6 +45,6 @@ class SchemaCache:
         return schema
 
     def close(self) -> None:
-        """End connections that this cache made itself."""
+        """Close the cache's own connections."""
         if self._owns_connections:
             self._connections.close()

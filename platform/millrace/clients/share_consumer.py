@@ -1,4 +1,4 @@
-"""Consuming as a member of a share group: a queue, each record of which one consumer gets at a time (KIP-932)."""
+"""Consumer of a share group, where each record goes to one consumer (KIP-932)."""
 
 from __future__ import annotations
 
@@ -36,15 +36,13 @@ OnAcknowledged = Callable[[TopicPartition, MillraceError | None], None]
 
 
 class ShareConsumer:
-    """A member of a share group. For one thread at a time; only ``wakeup`` may be called from others.
+    """Member of a share group (Kafka's ``KafkaShareConsumer``). One thread at a time; only ``wakeup`` is thread safe.
 
-    ``config`` is a mapping of ``ShareConsumerConfig``'s options, ``group.id`` among them. Records come in no order, and
-    again if nothing is said of them within the broker's ``group.share.record.lock.duration.ms``, up to
+    ``config`` is a mapping of ``ShareConsumerConfig``'s options, including ``group.id``. Records come in no fixed
+    order. They are redelivered if not acknowledged within the broker's ``group.share.record.lock.duration.ms``, up to
     ``group.share.delivery.count.limit`` times. With ``share.acknowledgement.mode=implicit`` the next ``poll`` or
-    ``commit`` accepts what the last poll returned; with ``explicit`` every record must be acknowledged before.
-
-    ``on_acknowledged(partition, error)`` is called when a poll learns what became of acknowledgements; without it
-    errors are logged.
+    ``commit`` accepts the last poll's records. With ``explicit`` every record must be acknowledged before. A poll
+    calls ``on_acknowledged(partition, error)`` with the outcome of acknowledgements; without it errors are logged.
     """
 
     def __init__(self, config: Mapping[str, Any], on_acknowledged: OnAcknowledged | None = None) -> None:
@@ -66,7 +64,7 @@ class ShareConsumer:
     # --- subscription ---------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Get records of these topics; those of new partitions come by themselves."""
+        """Subscribe to topics; new partitions are added automatically."""
         with self._signal.in_use():
             self._check_open()
             names = Subscription.of(topics).names
@@ -76,7 +74,7 @@ class ShareConsumer:
             self._member.subscribe(names)
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to."""
+        """Return the subscribed topics."""
         return self._topics
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -84,9 +82,9 @@ class ShareConsumer:
     def poll(self, timeout_ms: int = 0) -> ConsumerRecords:
         """Acquire the next records, waiting for the first of them; each has its ``delivery_count``, from 1.
 
-        Empty when there are none within ``timeout_ms``. Raises ``UsageError`` when nothing is subscribed to, or (with
-        explicit acknowledgement) when something of the last poll was not acknowledged, ``WakeupError``,
-        ``ConcurrentUseError``, ``ClientClosedError`` and what the group refuses for good.
+        The result is empty if no records come within ``timeout_ms``. Raises ``UsageError`` without a subscription, or
+        (with explicit acknowledgement) if a record of the last poll was not acknowledged. Raises ``WakeupError``,
+        ``ConcurrentUseError``, ``ClientClosedError`` and fatal errors of the group.
         """
         with self._signal.in_use():
             self._check_open()
@@ -129,7 +127,7 @@ class ShareConsumer:
                 del self._in_hand[partition]
 
     def _ask(self) -> float:
-        """Send fetches where none is under way; returns after how many seconds to try again."""
+        """Send fetches unless one is in flight; returns the seconds until the next attempt."""
         partitions = self._member.assigned
         try:
             told = self._fetcher.send(self._member.member_id, partitions, self._to_tell)
@@ -166,7 +164,7 @@ class ShareConsumer:
         elif error.retriable:
             self._metadata.forget(given.partition.topic)
         else:
-            # Not before the records that came with it are handed out: they would be accepted unseen.
+            # Raise this only after its records are returned, because otherwise they would be accepted unseen.
             self._failure = error
 
     def _raise_failure(self) -> None:
@@ -183,7 +181,7 @@ class ShareConsumer:
     # --- acknowledging --------------------------------------------------------------------------------------------
 
     def acknowledge(self, record: ConsumerRecord, what: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """Say what has become of a record of the last poll; the next poll or ``commit`` tells the broker.
+        """Acknowledge a record of the last poll; the next poll or ``commit`` sends it to the broker.
 
         Raises ``InvalidRecordStateError`` for another record, ``UsageError`` with implicit acknowledgement.
         """
@@ -200,10 +198,10 @@ class ShareConsumer:
             hand.say(record.offset, what)
 
     def commit(self) -> dict[TopicPartition, MillraceError | None]:
-        """Tell the brokers what was said (implicitly: that all is accepted), and wait.
+        """Send the acknowledgements (implicit mode: accept all records), and wait.
 
-        Returns each partition's error, ``None`` where all was taken: ``InvalidRecordStateError`` when the time for a
-        record was up, and somebody else may have it.
+        Returns each partition's error, ``None`` on success. ``InvalidRecordStateError`` means that a record's lock
+        expired, and another member may have it.
         """
         with self._signal.in_use():
             self._check_open()
@@ -223,16 +221,16 @@ class ShareConsumer:
     # --- life -----------------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
-        """End the wait of a ``poll`` with ``WakeupError``, now or the next time. From any thread."""
+        """End the wait of a ``poll`` with ``WakeupError``, now or the next time. Thread safe."""
         self._signal.wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end, as they come."""
+        """Iterate over records without end."""
         while True:
             yield from self.poll(self._config.fetch_max_wait_ms)
 
     def close(self) -> None:
-        """Tell what was said, give back the rest for others to have, and leave the group. May be called twice."""
+        """Send acknowledgements, release the other records, and leave the group. May be called twice."""
         with self._signal.in_use():
             if self._is_closed:
                 return
@@ -245,7 +243,9 @@ class ShareConsumer:
                     if error is not None and self._on_acknowledged is None:
                         logger.warning("%s: acknowledgements were not taken: %s", partition, error.message)
                 self._member.leave()
-            except MillraceError as error:  # what could not be told comes again when its time is up
+            except (
+                MillraceError
+            ) as error:  # unsent acknowledgements: the records are redelivered after their lock expires
                 logger.warning("closing the consumer: %s", error.message)
             finally:
                 self._connections.close()

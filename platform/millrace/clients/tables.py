@@ -1,4 +1,4 @@
-"""Decoded batches to what a consumer hands out: records, or tables with metadata columns."""
+"""Conversion of decoded batches to records, or to tables with metadata columns."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ METADATA_TYPES: Final = {
     "__tombstone": pa.bool_(),
 }
 METADATA_COLUMNS: Final = tuple(METADATA_TYPES)
-"""What can stand beside a record's columns, in the order in which ``metadata=True`` adds the first four."""
+"""Metadata columns; ``metadata=True`` adds the first four in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a table of records looks like: columns of the topics' schema, then metadata columns."""
+    """Columns of a table of records: those of the topics' schema, then metadata columns."""
 
     data: pa.Schema
     metadata: tuple[str, ...]
@@ -37,7 +37,7 @@ class TableShape:
     def of(
         cls, topics: Sequence[TopicDescription], columns: Sequence[str] | None, metadata: Sequence[str]
     ) -> TableShape:
-        """Decide on the columns; raises ``UsageError`` for unknown ones and for topics that do not go together."""
+        """Determine the columns; raises ``UsageError`` for unknown ones and for topics with different schemas."""
         schemas = [OPAQUE_SCHEMA if topic.read_schema is None else topic.read_schema for topic in topics]
         for topic, schema in zip(topics, schemas, strict=True):
             if schema != schemas[0]:
@@ -64,7 +64,7 @@ class TableShape:
 
 
 def batch_to_table(shape: TableShape, partition: TopicPartition, batch: DecodedBatch) -> pa.RecordBatch:
-    """The records of a batch in the given shape."""
+    """Convert the records of a batch to the given shape."""
     arrays = list(batch.read_as(shape.data).columns) if len(shape.data) else []
     arrays += [_metadata(name, partition, batch) for name in shape.metadata]
     return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
@@ -88,7 +88,7 @@ def _metadata(name: str, partition: TopicPartition, batch: DecodedBatch) -> pa.A
 def batch_to_records(
     partition: TopicPartition, batch: DecodedBatch, key_columns: Sequence[str]
 ) -> list[ConsumerRecord]:
-    """The records of a batch as Python values."""
+    """Convert the records of a batch to Python values."""
     keys: Any = repeat(None)
     values: list[Any]
     if batch.schema_id:

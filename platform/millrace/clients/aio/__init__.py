@@ -1,4 +1,4 @@
-"""The clients' asyncio face: the same options, promises and errors, awaited.
+"""Asyncio clients with the options, guarantees and errors of the synchronous ones.
 
 * ``producer``  ``AsyncProducer``
 * ``consumer``  ``AsyncConsumer``

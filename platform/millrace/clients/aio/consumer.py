@@ -1,7 +1,7 @@
-"""Consuming from asyncio: ``Consumer`` in a thread of its own, which the event loop waits for.
+"""Asyncio consumer: ``Consumer`` in its own thread, awaited by the event loop.
 
-Invariant: what a poll handed out is given to the caller or kept for its next poll, whatever is cancelled when:
-positions have moved on, and nothing of it would come again.
+Invariant: the records of a poll go to the caller or are kept for its next poll, whatever is cancelled. Positions have
+advanced, so those records would not be fetched again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Partitions = Iterable[TopicPartition | tuple[str, int]]
 
 
 class AsyncConsumer:
-    """``Consumer`` for asyncio, with the same options, promises and errors. Use it in ``async with``, or close it.
+    """``Consumer`` for asyncio, with the same options, guarantees and errors. Use it in ``async with``, or close it.
 
-    Calls of several tasks are made one after another. Listeners are called in the consumer's own thread, where they may
-    use ``synchronous``, and nothing else of this class. A task that is cancelled while it polls ends the poll.
+    Calls of several tasks are serialized. Listeners run in the consumer's own thread, where they may use
+    ``synchronous`` but nothing else of this class. The cancellation of a polling task ends the poll.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
         self.synchronous = Consumer(config)
-        """The consumer behind this one, for listeners."""
+        """The underlying consumer, for listeners."""
         self._worker = ThreadPoolExecutor(1, "millrace-consumer")
         self._is_closed = False
         self._kept: list[asyncio.Future[ConsumerRecords]] = []
@@ -65,11 +65,11 @@ class AsyncConsumer:
         await self._run(self.synchronous.assign, list(partitions))
 
     async def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """Return the assigned partitions."""
         return await self._run(self.synchronous.assignment)
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic."""
+        """Return all partitions of a topic."""
         return await self._run(self.synchronous.partitions_for, topic)
 
     async def pause(self, partitions: Partitions) -> None:
@@ -150,7 +150,7 @@ class AsyncConsumer:
         return await self._polled(poll, self._kept_tables)
 
     async def _polled(self, poll: Callable[[], T], kept: list[asyncio.Future[T]]) -> T:
-        """Poll in the thread. Who is cancelled meanwhile leaves what came, were it an error, to the next poll."""
+        """Poll in the thread. After a cancellation the result, or error, is kept for the next poll."""
         self._check_open()
         while kept:
             with contextlib.suppress(WakeupError):
@@ -166,12 +166,12 @@ class AsyncConsumer:
             raise
 
     def _end_wakeup(self, polled: asyncio.Future[T]) -> None:
-        """A poll that ended before it was woken up has left the wake-up for the next, which it is not meant for."""
+        """Cancel the wake-up of a poll that ended before it, because the wake-up is not meant for the next poll."""
         if not isinstance(polled.exception(), WakeupError):
             self.synchronous.forget_wakeup()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records without end, as they come."""
+        """Iterate over records without end."""
         while True:
             for record in await self.poll(500):
                 yield record
@@ -179,7 +179,7 @@ class AsyncConsumer:
     # --- life -----------------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
-        """End a ``poll`` that waits, with ``WakeupError``."""
+        """End a waiting ``poll`` with ``WakeupError``."""
         self.synchronous.wakeup()
 
     async def close(self, timeout_ms: int = 30_000) -> None:

@@ -1,7 +1,7 @@
-"""Sending from asyncio. One producer underneath, whose thread does the sending: no thread for each call.
+"""Asyncio producer over one synchronous producer, without a thread for each call.
 
-What a synchronous producer would wait for is awaited: room in ``buffer.memory``, acknowledgements. What takes long or
-waits in other ways (tables, topics not known yet, flushing, transactions) runs in one of two helper threads.
+It awaits free ``buffer.memory`` and acknowledgements instead of blocking. Slow or blocking work (tables, unknown
+topics, flush, transactions) runs in one of two helper threads.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Result = TypeVar("Result")
 
 
 class AsyncProducer:
-    """``Producer`` for asyncio, with the same options, promises and errors. For the tasks of one event loop.
+    """``Producer`` for asyncio, with the same options, guarantees and errors. For the tasks of one event loop.
 
-    ``future = await producer.send(...)`` waits for room only, ``await future`` for the record's place; or at once:
-    ``await producer.send_and_wait(...)``. Use it in ``async with``, or close it. When a task is cancelled that waits
-    for room, its record is not sent; what was accepted is sent in any case.
+    ``future = await producer.send(...)`` waits for buffer memory only, and ``await future`` for the record's place.
+    ``await producer.send_and_wait(...)`` does both. Use the producer in ``async with``, or close it. If a task is
+    cancelled while it waits for memory, its record is not sent. Accepted records are always sent.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
         self._core = _Core(config)
         self._deliveries = _Deliveries()
-        # Tables keep their order; who flushes or commits does not keep tables from being sent.
+        # Tables keep their order in one thread; flushes and commits in the other do not block tables.
         self._worker = ThreadPoolExecutor(1, "millrace-producer-work")
         self._waiter = ThreadPoolExecutor(1, "millrace-producer-wait")
 
@@ -65,7 +65,7 @@ class AsyncProducer:
     ) -> asyncio.Future[RecordMetadata]:
         """Accept a record for sending and return the future of its place: see ``Producer.send``.
 
-        Waits while ``buffer.memory`` is full, and for a topic that is not known yet, at most ``max.block.ms``.
+        Waits while ``buffer.memory`` is full, and for an unknown topic, at most ``max.block.ms``.
         """
         record = ProducerRecord(topic, value, key, as_headers(headers), timestamp_ms, partition)
         if not self._core.is_known(topic, partition):
@@ -82,7 +82,7 @@ class AsyncProducer:
                 return outcome
 
     async def _room(self, full: NoRoomError) -> None:
-        """Wait for room and reserve it for the topic's records."""
+        """Wait for memory and reserve it for the topic's records."""
         loop = asyncio.get_running_loop()
         served = asyncio.Event()
         waiter = self._core.memory.acquire_later(full.size_bytes, partial(_call_in, loop, served.set))
@@ -163,7 +163,7 @@ class AsyncProducer:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Begin a transaction and commit it, or abort it when the block (or the commit) fails or is cancelled."""
+        """Begin a transaction and commit it, or abort it if the block (or the commit) fails or is cancelled."""
         await self.begin_transaction()
         try:
             yield self
@@ -179,8 +179,10 @@ class AsyncProducer:
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left, at most for ``timeout`` seconds, and end: see ``Producer.close``. May be called twice."""
-        # Not in a helper thread: they may be busy with what closing ends.
+        """Send the remaining records for at most ``timeout`` seconds, and close: see ``Producer.close``. May be
+        called twice.
+        """
+        # Do not use a helper thread, because both may be busy with work that the close ends.
         await asyncio.to_thread(self._core.close, timeout)
         self._worker.shutdown(wait=False)
         self._waiter.shutdown(wait=False)
@@ -199,18 +201,18 @@ class AsyncProducer:
 
 
 class _Core(Producer):
-    """The producer underneath, whose ``accept`` never waits."""
+    """The underlying producer, whose ``accept`` never waits."""
 
     _may_block = False
 
     @property
     def memory(self) -> BufferMemory:
-        """What bounds that which is not acknowledged."""
+        """Limit of unacknowledged bytes."""
         return self._memory
 
     @property
     def max_block_s(self) -> float:
-        """How long a task may wait for room."""
+        """Time limit of a task's wait for memory."""
         return self._config.max_block_ms / 1000
 
     def check_open(self) -> None:
@@ -218,7 +220,7 @@ class _Core(Producer):
         self._connections.check_open()
 
     def is_known(self, topic: str, partition: int | None) -> bool:
-        """Whether a record can be accepted without asking the broker for its topic."""
+        """Return whether a record can be accepted without a topic lookup."""
         known = self._metadata.known(topic)
         return known is not None and (partition is None or 0 <= partition < known.num_partitions)
 
@@ -230,7 +232,7 @@ class _Core(Producer):
             self._topic_with(topic, partition)
 
     def intercepted(self, record: ProducerRecord, on_delivery: OnDelivery) -> tuple[ProducerRecord, OnDelivery | None]:
-        """What interceptors make of a record."""
+        """Pass a record through the interceptors."""
         return self._intercepted(record, on_delivery)
 
     def accept(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> None:
@@ -238,12 +240,12 @@ class _Core(Producer):
         self._append(record, on_delivery)
 
     def abort_after_failure(self) -> None:
-        """Abort what is open without raising."""
+        """Abort the open transaction without raising."""
         self._abort_after_failure(self._needed_transactions())
 
 
 class _Deliveries:
-    """Takes outcomes from the producer's thread into the event loop, many with one call."""
+    """Transfers outcomes from the producer's thread to the event loop, many with one call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -259,7 +261,7 @@ class _Deliveries:
         metadata: RecordMetadata | None,
         error: MillraceError | None,
     ) -> None:
-        """Have ``outcome`` completed in its loop."""
+        """Complete ``outcome`` in its loop."""
         with self._lock:
             self._waiting.append((outcome, metadata, error))
             is_first, self._is_scheduled = not self._is_scheduled, True
@@ -271,7 +273,7 @@ class _Deliveries:
             waiting, self._waiting = self._waiting, deque()
             self._is_scheduled = False
         for outcome, metadata, error in waiting:
-            if outcome.done():  # cancelled: nobody wants to know
+            if outcome.done():  # cancelled: the outcome is discarded
                 continue
             if error is not None:
                 outcome.set_exception(error)
@@ -280,6 +282,6 @@ class _Deliveries:
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
-    """Call something in a loop from another thread; a loop that is closed has nobody who waits."""
+    """Call a function in a loop from another thread; a closed loop has no waiting tasks."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call)

@@ -1,18 +1,18 @@
-"""Who of a consumer group reads which partitions: the four assignors of Kafka 3.9, as pure functions of the group.
+"""Partition assignors of consumer groups: Kafka 3.9's four, as pure functions.
 
-The leader of a group gives all members' subscriptions to the assignor that the group agreed on, and gets what each
-member shall read. Equal input gives equal output whatever the order of the members, so the result can be replayed.
+The leader of a group passes all members' subscriptions to the assignor that the group agreed on, and gets the
+assignment. Equal input gives equal output in any order of the members, so that the result is reproducible.
 
-* ``model``               a member as it joined; what an assignor is
+* ``model``               a group member, and the assignor interface
 * ``registry``            assignors by Kafka's names
-* ``range_assignor``      of each topic a run of neighbouring partitions
-* ``round_robin``         all partitions dealt out in turn
-* ``sticky``              balance with the fewest moves; ``sticky_user_data`` is how members say what they had
-* ``cooperative_sticky``  the same, and nothing changes hands before its owner has let go of it
-* ``sticky_rules``        what the two share, from ``ownership`` (who held what, by generation), ``group`` (who may hold
-                          what), ``equal_subscriptions`` and ``differing_subscriptions`` (the latter with ``balancing``
-                          and ``movements``)
-* ``racks``               which members are near which partitions: all but ``roundrobin`` see to that, within balance
+* ``range_assignor``      a run of adjacent partitions of each topic
+* ``round_robin``         all partitions assigned in turn
+* ``sticky``              balance with the fewest moves; ``sticky_user_data`` encodes the members' previous partitions
+* ``cooperative_sticky``  the same, but a partition moves only after its owner has revoked it
+* ``sticky_rules``        common rules of the two, from ``ownership`` (previous owners by generation), ``group``
+                          (subscribers), ``equal_subscriptions`` and ``differing_subscriptions`` (the latter with
+                          ``balancing`` and ``movements``)
+* ``racks``               members and partitions in the same rack: all but ``roundrobin`` prefer them, within balance
 """
 
 from millrace.clients.assignors.cooperative_sticky import CooperativeStickyAssignor

@@ -1,7 +1,7 @@
-"""Moving partitions between members until no move makes a group more balanced.
+"""Balancing of a group by moving partitions until no move improves it.
 
-Invariants: every partition has one owner, ``owner_of[p] == m`` exactly if ``p in held[m]``; ``_ranking`` has (number of
-partitions, member) of every member once, ascending.
+Invariants: every partition has one owner, and ``owner_of[p] == m`` exactly if ``p in held[m]``. ``_ranking`` has
+(number of partitions, member) of every member once, ascending.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from millrace.clients.assignors.movements import Movements
 from millrace.clients.model import TopicPartition
 
 Held = list[dict[TopicPartition, None]]
-"""What each member holds; a dict is a set that keeps the order in which it got them."""
+"""Partitions of each member; a dict is a set that keeps the order of insertion."""
 
 
 class Balancer:
-    """A group while it is being balanced.
+    """State of a group while it is being balanced.
 
-    A partition moves when its owner holds at least two more than another member that wants its topic: to its former
-    owner if that is such a member, else to the one with the fewest.
+    A partition moves if its owner holds at least two more than another subscriber of its topic. It moves to its
+    former owner if that is such a member, else to the one with the fewest partitions.
     """
 
     __slots__ = ("_former", "_group", "_movements", "_owner_of", "_ranking", "held")
@@ -35,10 +35,10 @@ class Balancer:
         self._ranking = sorted((len(partitions), member) for member, partitions in enumerate(held))
 
     def spread(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Move those of ``partitions`` that make the group more balanced; whether any moved.
+        """Move those of ``partitions`` that improve the balance; returns whether any moved.
 
-        Partitions are gone through again as long as some move. The limit is for safety: sending a partition home
-        instead of the one at hand (``Movements``) may undo some balance, so nothing says that the moves must end.
+        The loop continues as long as partitions move. The limit is for safety: ``Movements`` may return another
+        partition to its former owner instead, which can undo some balance. So termination is not proven.
         """
         has_moved = False
         for _ in range(len(partitions) + 1):
@@ -48,7 +48,7 @@ class Balancer:
         return has_moved
 
     def _improve(self, partition: TopicPartition) -> bool:
-        """Move the partition, or one instead of it, if that is of use."""
+        """Move the partition, or one instead of it, if that improves the balance."""
         owner = self._owner_of[partition]
         target = self._better_owner(partition, owner)
         if target is None:

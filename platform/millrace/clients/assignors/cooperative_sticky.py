@@ -1,8 +1,8 @@
-"""Assignor ``cooperative-sticky``: shares out as ``sticky`` does, in two rounds wherever partitions change hands.
+"""Assignor ``cooperative-sticky``: the result of ``sticky`` in two rounds.
 
-Members go on reading what they hold while a rebalance is under way. So a partition that moves is assigned to nobody in
-the first round: its owner sees that it is missing, lets go of it and joins again, and the new owner gets it in the
-second round. At no time do two members read it (KIP-429).
+Members continue to read their partitions during a rebalance. So a partition that moves is assigned to no member in
+the first round. Its owner notices that it is missing, revokes it and joins again; the new owner gets it in the second
+round. No two members ever read it at the same time (KIP-429).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CooperativeStickyAssignor:
         members: Sequence[MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignment:
-        """Share out the partitions, except those that must first be given up by another member."""
+        """Assign the partitions, except those that another member must revoke first."""
         in_order = by_id(members)
         sticky = assign_sticky(partition_counts, in_order, [_claim(member) for member in in_order], racks)
         return {
@@ -40,11 +40,13 @@ class CooperativeStickyAssignor:
         }
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """The generation; None from a member that was in none yet."""
+        """Return the generation as user data; None from a member without one."""
         return None if generation == NO_GENERATION else encode_cooperative(generation)
 
 
 def _claim(member: MemberSubscription) -> Claim:
-    """What the member holds, and since when: the consumer protocol's generation, in older versions the user data's."""
+    """Return the member's partitions and their generation, from the consumer protocol or, in older versions, the user
+    data.
+    """
     is_told = member.generation > NO_GENERATION
     return Claim(member.owned_partitions, member.generation if is_told else decode_cooperative(member.user_data))

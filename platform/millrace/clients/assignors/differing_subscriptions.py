@@ -1,8 +1,8 @@
-"""Sticky assignment of a group whose members want different topics: as balanced as their wishes allow.
+"""Sticky assignment for members with different subscriptions, as balanced as they allow.
 
-Members keep what they may (where racks matter, what is near), what nobody holds goes to whoever holds least, near
-members first, then partitions move until no single move
-helps. Moves that in the end leave the group no more balanced than before are not made at all.
+Members first keep the partitions that they may keep (only those of near racks, if racks matter). Unowned partitions
+go to the member with the fewest, near members first. Then partitions move until no single move improves the balance.
+Moves that leave the group no more balanced than before are discarded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace.clients.model import TopicPartition
 
 
 def assign_differing(group: Group, ownership: Ownership) -> list[list[TopicPartition]]:
-    """Share out all partitions. Members have first what they keep, then what they got, in that order."""
+    """Assign all partitions; members list kept partitions first, then new ones."""
     held: Held = [
         {
             partition: None
@@ -38,7 +38,7 @@ def assign_differing(group: Group, ownership: Ownership) -> list[list[TopicParti
     before = [dict(partitions) for partitions in held]
     balancer = Balancer(group, held, ownership.former)
     if not is_revoking:
-        # New partitions are moved rather than ones that somebody reads already.
+        # Move new partitions before those that a member reads already.
         balancer.spread([partition for partition in free if partition.topic in shared])
     has_moved = balancer.spread(group.partitions([topic for topic in scarce_first if topic in shared]))
     if has_moved and not is_fresh:
@@ -49,7 +49,7 @@ def assign_differing(group: Group, ownership: Ownership) -> list[list[TopicParti
 
 
 def _hand_out_nearby(group: Group, held: Held, free: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Give each partition to the subscriber that holds least of those it is near to; returns what nobody is near."""
+    """Give each partition to the near subscriber with the fewest; returns partitions without a near subscriber."""
     left = []
     for partition in free:
         nearby = [member for member in group.subscribers[partition.topic] if group.nearness.allows(member, partition)]
@@ -61,7 +61,7 @@ def _hand_out_nearby(group: Group, held: Held, free: Iterable[TopicPartition]) -
 
 
 def _hand_out(group: Group, held: Held, free: Iterable[TopicPartition]) -> None:
-    """Give each partition to the subscriber that holds least; of those who hold as little, the first."""
+    """Give each partition to the subscriber with the fewest; the first one of equals."""
     for topic, partitions in groupby(free, key=attrgetter("topic")):
         candidates = [(len(held[member]), member) for member in group.subscribers[topic]]
         heapify(candidates)
@@ -72,7 +72,7 @@ def _hand_out(group: Group, held: Held, free: Iterable[TopicPartition]) -> None:
 
 
 def _imbalance(held: Held, members: Sequence[int]) -> int:
-    """By how many partitions members differ, summed over all pairs of them; 0 if all hold the same number."""
+    """Return the sum of the differences in partition counts over all pairs of members; 0 if all are equal."""
     counts = sorted(len(held[member]) for member in members)
-    # In ascending order the count at place i is the larger one of i pairs, and the smaller one of the others.
+    # In ascending order the count at index i is the larger one of i pairs, and the smaller one of the others.
     return sum(count * (2 * place - len(counts) + 1) for place, count in enumerate(counts))

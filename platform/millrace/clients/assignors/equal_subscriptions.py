@@ -1,8 +1,8 @@
-"""Sticky assignment of a group whose members all want the same topics: balanced to one, with the fewest moves.
+"""Sticky assignment for members with equal subscriptions, balanced with the fewest moves.
 
-Every member gets the same number of partitions, and some get one more where they do not divide. So it is known
-beforehand how many a member may keep; the rest is dealt out to those who have too few. Where racks matter members keep
-only what is near, and what is near them is dealt out first.
+Every member gets the same number of partitions, and some get one more if they do not divide. So the number that a
+member may keep is known beforehand. The rest is assigned to members with too few. If racks matter, members keep only
+near partitions, and near partitions are assigned first.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from millrace.clients.model import TopicPartition
 
 
 def assign_equally(group: Group, owned: Sequence[Sequence[TopicPartition]]) -> list[list[TopicPartition]]:
-    """Share out all partitions; ``owned`` are those that members hold now. A group has at least one member.
+    """Assign all partitions; ``owned`` are the members' current ones. A group has at least one member.
 
-    Members keep the lowest numbers of what they hold, and get what was dealt to them after that.
+    Members keep the lowest numbers of their partitions, and list new ones after them.
     """
     partitions = group.partitions(sorted(group.partition_counts))
     fair_share, num_larger = divmod(len(partitions), len(group.member_ids))
@@ -39,9 +39,9 @@ def assign_equally(group: Group, owned: Sequence[Sequence[TopicPartition]]) -> l
 def _keep(
     owned: Sequence[Sequence[TopicPartition]], fair_share: int, num_larger: int
 ) -> tuple[list[list[TopicPartition]], deque[int]]:
-    """Let members keep what they may: what each keeps, and who of those with a fair share may get one more.
+    """Return the partitions that each member keeps, and the members with a fair share that may get one more.
 
-    The first ``num_larger`` members that hold more than a fair share keep one of it.
+    The first ``num_larger`` members with more than a fair share keep one above it.
     """
     kept: list[list[TopicPartition]] = []
     growing: deque[int] = deque()
@@ -59,9 +59,10 @@ def _keep(
 
 @dataclass(slots=True)
 class _NearDealing:
-    """Dealing out partitions to members that are near. What is dealt is as balanced as without racks.
+    """Assignment of partitions to near members, as balanced as without racks.
 
-    ``lacking`` have less than a fair share, ``growing`` have it and may get one more, as long as ``larger_left`` may.
+    Members in ``lacking`` have less than a fair share. Members in ``growing`` have it and may get one more, while
+    ``larger_left`` is positive.
     """
 
     kept: list[list[TopicPartition]]
@@ -73,7 +74,7 @@ class _NearDealing:
     turn: int = 0
 
     def deal(self, free: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Deal, partitions that few are near first; returns what no member that lacks something is near."""
+        """Assign partitions, those with few near members first; returns the partitions that no near member can take."""
         return [partition for partition in self.nearness.scarce_first(free) if not self._deal_one(partition)]
 
     def _deal_one(self, partition: TopicPartition) -> bool:
@@ -114,7 +115,7 @@ def _deal(
     free: Sequence[TopicPartition],
     fair_share: int,
 ) -> None:
-    """Deal out what nobody holds: in turn to those who lack a fair share, then one more each to those who have it."""
+    """Assign the free partitions in turn to members below a fair share, then one more each to members with it."""
     for partition in free:
         member = lacking.popleft() if lacking else growing.popleft()
         kept[member].append(partition)

@@ -1,7 +1,7 @@
-"""Who may hold what: a group as the sticky assignors see it, members being numbers in the order of their ids.
+"""Group as the sticky assignors see it, with members as numbers.
 
-Unlike the other assignors they take static members for no others, as Kafka's do: what a member had decides, not its
-place.
+Members are numbered in the order of their ids. Like Kafka's, the sticky assignors do not distinguish static members,
+because previous partitions decide, not positions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from millrace.clients.model import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The members of a group, from 0 in the order of their ids, and the topics that any of them wants.
+    """Members of a group, from 0 in the order of their ids, and the topics of their subscriptions.
 
-    ``topics`` and ``subscribers`` know topics that exist only; ``subscribers`` are ascending. ``is_uniform`` says that
-    all members named the same topics, whether these exist or not.
+    ``topics`` and ``subscribers`` contain only existing topics; ``subscribers`` ascend. ``is_uniform`` means that all
+    members named the same topics, whether these exist or not.
     """
 
     member_ids: tuple[str, ...]
@@ -43,7 +43,7 @@ class Group:
         members: Sequence[MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Group:
-        """Look at a group; ``members`` are in the order of ``by_id``."""
+        """Create the group; ``members`` are in the order of ``by_id``."""
         wanted = wanted_topics(partition_counts, members)
         existing = frozenset(wanted)
         topics = tuple(member.topics & existing for member in members)
@@ -63,18 +63,18 @@ class Group:
         )
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the partition exists and some member wants its topic."""
+        """Return whether the partition exists and a member subscribes to its topic."""
         return 0 <= partition.partition < self.partition_counts.get(partition.topic, 0)
 
     def may_hold(self, member: int, partition: TopicPartition) -> bool:
-        """Whether the member subscribes to the partition's topic."""
+        """Return whether the member subscribes to the partition's topic."""
         return partition.topic in self.topics[member]
 
     def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
-        """All partitions of some topics, in that order of topics."""
+        """Return all partitions of some topics, in that order of topics."""
         return [partition for topic in topics for partition in partitions_of(topic, self.partition_counts)]
 
 
 def by_id(members: Sequence[MemberSubscription]) -> list[MemberSubscription]:
-    """Members in the order that gives them their numbers."""
+    """Sort members by id, which defines their numbers."""
     return sorted(members, key=lambda member: java_order(member.member_id))

@@ -1,4 +1,4 @@
-"""What assignors take and give: members as they joined a group, and the partitions of each."""
+"""Interface of assignors: members with their subscriptions, and assignments."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from millrace.coordinator_records import ConsumerProtocolSubscription
 NO_GENERATION: Final = -1
 
 Assignment = dict[str, list[TopicPartition]]
-"""The partitions of each member, by member id; a member without any has an empty list."""
+"""Partitions of each member, by member id; a member without any has an empty list."""
 
 
 PartitionRacks = Mapping[TopicPartition, frozenset[str]]
-"""The racks of each partition's replicas. Partitions whose replicas are in no rack may be left out."""
+"""Racks of each partition's replicas. Partitions without racks may be omitted."""
 
 NO_RACKS: Final[PartitionRacks] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSubscription:
-    """A member of a group as it joined: what it wants, and what it says that it had.
+    """A member of a group as it joined: its subscription and its previous partitions.
 
-    ``owned_partitions`` and ``generation`` are those of the consumer protocol (KIP-429, KIP-792): what the member still
-    holds, and the generation in which it got that, -1 if it has none or does not tell. ``user_data`` is what the
-    member's assignor added. A member with a ``group_instance_id`` is static (KIP-345). ``rack`` is its ``client.rack``
-    (KIP-881), empty without.
+    ``owned_partitions`` and ``generation`` are those of the consumer protocol (KIP-429, KIP-792): the partitions that
+    the member still owns, and the generation in which it got them, or -1 if unknown. ``user_data`` comes from the
+    member's assignor. A member with a ``group_instance_id`` is static (KIP-345). ``rack`` is its ``client.rack``
+    (KIP-881), or empty.
     """
 
     member_id: str
@@ -44,7 +44,7 @@ class MemberSubscription:
     def of(
         cls, member_id: str, subscription: ConsumerProtocolSubscription, group_instance_id: str | None = None
     ) -> Self:
-        """Take a member's subscription as it came over the wire."""
+        """Create a member from its subscription on the wire."""
         return cls(
             member_id=member_id,
             topics=frozenset(subscription.topics),
@@ -61,16 +61,16 @@ class MemberSubscription:
 
 
 class Assignor(Protocol):
-    """A strategy for sharing out partitions. It has no state: what members had comes with their subscriptions."""
+    """Assignment strategy. It is stateless, because the subscriptions carry the members' previous partitions."""
 
     @property
     def name(self) -> str:
-        """What members call it when they join a group."""
+        """Name of the assignor in join requests."""
         ...
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether members keep what they hold during a rebalance (KIP-429); else they give up all before it."""
+        """Whether members keep their partitions during a rebalance (KIP-429); else all are revoked before it."""
         ...
 
     def assign(
@@ -79,27 +79,27 @@ class Assignor(Protocol):
         members: Sequence[MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignment:
-        """Share out the partitions of the topics that members subscribe to.
+        """Assign the partitions of the topics to which members subscribe.
 
-        ``partition_counts`` has the topics that exist; others that members name are passed over, and so are topics
-        that nobody named. Members have different ids. ``racks`` are those of all replicas, in sync or not.
+        ``partition_counts`` has the existing topics. Other subscribed topics are ignored, and so are topics without a
+        subscriber. Member ids are unique. ``racks`` are those of all replicas, in sync or not.
         """
         ...
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """What a member that got ``owned`` in ``generation`` adds to its subscription (-1: it was in none yet)."""
+        """Return a member's user data, from ``owned`` and ``generation`` (-1: none yet)."""
         ...
 
 
 def java_order(text: str) -> bytes:
-    """Sort key that orders strings as Java does, by UTF-16 units: it differs from Python's beyond U+FFFF."""
+    """Return a sort key in Java's string order, by UTF-16 units, which differs from Python's beyond U+FFFF."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def static_members_first(members: Iterable[MemberSubscription]) -> list[MemberSubscription]:
-    """Members in the order in which they are served: static ones by instance id, then the others by member id.
+    """Sort static members by instance id, then the others by member id.
 
-    A static member that comes back under a new member id so keeps its place, and its partitions (KIP-345).
+    Therefore a static member that returns under a new member id keeps its place and its partitions (KIP-345).
     """
     return sorted(
         members,
@@ -112,11 +112,11 @@ def static_members_first(members: Iterable[MemberSubscription]) -> list[MemberSu
 
 
 def partitions_of(topic: str, partition_counts: Mapping[str, int]) -> list[TopicPartition]:
-    """All partitions of a topic, in order."""
+    """Return all partitions of a topic, in order."""
     return [TopicPartition(topic, partition) for partition in range(partition_counts[topic])]
 
 
 def wanted_topics(partition_counts: Mapping[str, int], members: Iterable[MemberSubscription]) -> list[str]:
-    """The topics that exist and that somebody subscribes to, sorted."""
+    """Return the existing topics with a subscriber, sorted."""
     named = frozenset[str]().union(*(member.topics for member in members))
     return sorted(topic for topic in named if partition_counts.get(topic, 0) > 0)

@@ -1,7 +1,7 @@
-"""What changed hands while a group was being balanced, so that no two members swap partitions of one topic.
+"""Moves during balancing, recorded so that no two members swap partitions of one topic.
 
-Invariants: a partition is recorded from the member that had it first to the one that has it now, whatever hands it went
-through between; one that came back to the first is not recorded.
+Invariants: a partition is recorded from its first owner to its current owner, whatever owners came between. A
+partition that returned to its first owner is not recorded.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ class Movements:
         self._partitions: dict[tuple[str, _Pair], dict[TopicPartition, None]] = {}
 
     def partition_to_move(self, partition: TopicPartition, source: int, target: int) -> TopicPartition:
-        """What to move instead of ``partition``: one of its topic that went the opposite way, if there is one.
+        """Return the partition to move: one of the topic that moved the opposite way, if any, else ``partition``.
 
-        Sending that one home makes up for both moves. ``source`` counts as the member that had ``partition`` first.
+        Moving that one back replaces both moves. ``source`` counts as the first owner of ``partition`` unless it
+        moved before.
         """
         first_source = self._pair_of.get(partition, (source, source))[0]
         opposite = self._partitions.get((partition.topic, (target, first_source)))
         return next(iter(opposite)) if opposite else partition
 
     def record(self, partition: TopicPartition, source: int, target: int) -> None:
-        """Take note that ``partition`` went from ``source`` to ``target``."""
+        """Record that ``partition`` moved from ``source`` to ``target``."""
         earlier = self._pair_of.pop(partition, None)
         if earlier is not None:
             key = (partition.topic, earlier)

@@ -1,9 +1,9 @@
-"""Who held what before a rebalance: members' claims, judged by the generation in which they got their partitions.
+"""Ownership before a rebalance, from members' claims and their generations.
 
-A member that missed a rebalance still claims what others may have got since. So of several claims to a partition the
-one of the newest generation holds. Two of the same generation can't both be true, and neither holds. An older claim
-that nobody contradicts does hold; one that lost is remembered as a *former* claim, for its member may get the partition
-back at no cost to balance.
+A member that missed a rebalance still claims partitions that others may have got since. So the claim of the newest
+generation is valid. Two claims of the same generation contradict each other, and neither is valid. An older claim
+without contradiction is valid. A refused older claim is kept as a *former* claim, because its member may get the
+partition back at no cost to balance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millrace.clients.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a member says that it had, and the generation in which it got that; -1 where it does not tell."""
+    """Partitions that a member claims, and their generation; -1 if unknown."""
 
     partitions: Sequence[TopicPartition]
     generation: int
@@ -25,11 +25,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """What claims come to.
+    """Result of judging the claims.
 
-    ``owned`` has each member's valid claims in the order in which it made them, also to topics that it wants no more.
-    ``claimed`` are all partitions that anybody claims. ``former`` has the member with the newest claim to each
-    partition among those made in other generations than the newest one.
+    ``owned`` has each member's valid claims in their order, also for topics without its subscription. ``claimed`` are
+    all claimed partitions. ``former`` maps each partition to the member with its newest claim from a generation
+    before the newest one.
     """
 
     owned: Sequence[Sequence[TopicPartition]]
@@ -38,7 +38,7 @@ class Ownership:
 
 
 def judge(group: Group, claims: Sequence[Claim]) -> Ownership:
-    """Decide between claims, which are in the order of the group's members. Partitions that are gone don't count."""
+    """Judge claims in the order of the group's members. Claims of deleted partitions are ignored."""
     newest: dict[TopicPartition, tuple[int, int | None]] = {}
     former: dict[TopicPartition, tuple[int, int]] = {}
     last_generation = max((claim.generation for claim in claims), default=-1)

@@ -1,12 +1,12 @@
-"""Assignor ``range``: of each topic, every subscribed member gets a run of neighbouring partitions.
+"""Assignor ``range``: a run of adjacent partitions of each topic per member.
 
-Topics are shared out one by one, always beginning with the same member. So members with the same subscriptions get the
-same partition numbers of topics with as many partitions, which joins of such topics need; and the first members get
-more than the last ones when there are many topics.
+Topics are assigned one by one, always from the same member. So members with the same subscriptions get the same
+partition numbers of topics with equal partition counts, which joins need. With many topics the first members get more
+partitions than the last ones.
 
-Where racks matter for a topic (KIP-881) each member first gets of its share what is near; the rest is shared out in
-runs. Topics with as many partitions and the same members are dealt out together: a partition number goes to a member
-that is near it in all of them, so that they can still be joined.
+If racks matter for a topic (KIP-881), each member first gets near partitions up to its share; the rest is assigned in
+runs. Topics with equal partition counts and members are assigned together. A partition number goes to a member that
+is near it in all of them, so that they can still be joined.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RangeAssignor:
         members: Sequence[MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignment:
-        """Give each member its run of each topic; topics come in order of their names."""
+        """Assign each member its run of each topic; topics are ordered by name."""
         in_order = static_members_first(members)
         dealings = [
             _Dealing(topic, partitions_of(topic, partition_counts), in_order, racks)
@@ -56,12 +56,12 @@ class RangeAssignor:
         return assignment
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """None: what members had does not matter."""
+        """Return None, because previous partitions do not matter."""
         return None
 
 
 class _Dealing:
-    """One topic while it is dealt out. Its subscribers are numbers, in the order in which they are served."""
+    """Assignment of one topic. Its subscribers are numbers, in the order in which they are served."""
 
     def __init__(
         self,
@@ -85,16 +85,16 @@ class _Dealing:
         )
 
     def room(self, place: int) -> int:
-        """How many more partitions a member may get."""
+        """Return how many more partitions a member may get."""
         return max(0, self._each + (self._larger_left > 0) - len(self.given[place]))
 
     def allows(self, place: int, partition: TopicPartition) -> bool:
-        """Whether a member is near a partition, or in no rack."""
+        """Return whether a member is near a partition, or has no rack."""
         rack = self._member_racks[place]
         return not rack or rack in self._racks.get(partition, ())
 
     def give(self, place: int, partitions: Sequence[TopicPartition]) -> None:
-        """Give a member partitions that it has room for."""
+        """Assign partitions to a member that has room for them."""
         if not partitions:
             return
         self.given[place] += partitions
@@ -103,13 +103,13 @@ class _Dealing:
             del self.free[partition]
 
     def deal_nearby(self) -> None:
-        """Give each member what is near it, as far as it has room."""
+        """Assign near partitions to each member, up to its share."""
         for place in range(len(self.member_ids)):
             nearby = [partition for partition in self.free if self.allows(place, partition)]
             self.give(place, nearby[: self.room(place)])
 
     def deal_rest(self) -> None:
-        """Give each member what it still has room for."""
+        """Assign the remaining partitions up to each member's share."""
         for place in range(len(self.member_ids)):
             self.give(place, list(self.free)[: self.room(place)])
 
@@ -126,7 +126,7 @@ def _deal_nearby(dealings: Sequence[_Dealing]) -> None:
 
 
 def _deal_together(dealings: Sequence[_Dealing]) -> None:
-    """Give partition numbers, of all topics at once, to members that are near in all."""
+    """Assign partition numbers, of all topics at once, to members that are near in all."""
     first = dealings[0]
     if not first.has_racks:
         return

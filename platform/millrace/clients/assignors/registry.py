@@ -1,4 +1,4 @@
-"""The assignors by the names that members of a group call them by."""
+"""Registry of assignors by their names in the group protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType({assignor.name: assi
 
 
 def find_assignor(name: str) -> Assignor:
-    """Find an assignor by its name. Raises ``InvalidConfigError`` that names those there are."""
+    """Find an assignor by its name. Raises ``InvalidConfigError`` with the known names."""
     try:
         return ASSIGNORS[name]
     except KeyError:

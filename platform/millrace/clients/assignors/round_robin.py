@@ -1,7 +1,7 @@
-"""Assignor ``roundrobin``: all partitions of all topics are dealt out to the members in turn.
+"""Assignor ``roundrobin``: all partitions of all topics in turn.
 
-With equal subscriptions members differ by at most one partition. With different ones a member is passed over for topics
-that it does not want, which may leave the group far from balanced.
+With equal subscriptions, members differ by at most one partition. With different ones, a member is skipped for topics
+outside its subscription, which can leave the group far from balanced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RoundRobinAssignor:
         members: Sequence[MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignment:
-        """Deal out the partitions, topics in order of their names. Racks play no part, as for Kafka's."""
+        """Assign the partitions, topics ordered by name. Racks are ignored, as in Kafka."""
         assignment: Assignment = {member.member_id: [] for member in members}
         circle = static_members_first(members)
         turn = 0
@@ -47,5 +47,5 @@ class RoundRobinAssignor:
         return assignment
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """None: what members had does not matter."""
+        """Return None, because previous partitions do not matter."""
         return None

@@ -1,7 +1,7 @@
-"""Assignor ``sticky``: as balanced as possible, and with that as few partitions as possible change hands.
+"""Assignor ``sticky``: best balance, then the fewest moved partitions.
 
-Members give up everything before a rebalance, so what they had comes from their user data alone; what the consumer
-protocol says that they own is not looked at.
+Members revoke everything before a rebalance, so their previous partitions come only from their user data. The owned
+partitions of the consumer protocol are ignored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class StickyAssignor:
         members: Sequence[MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignment:
-        """Share out the partitions; what a member keeps comes before what is new to it."""
+        """Assign the partitions; a member's kept partitions come before new ones."""
         in_order = by_id(members)
         claims = [decode_sticky(member.user_data) for member in in_order]
         return assign_sticky(partition_counts, in_order, claims, racks).target
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """What the member had and in which generation; None from one that was in none yet."""
+        """Return the member's partitions and generation as user data; None without a generation."""
         return None if generation == NO_GENERATION else encode_sticky(owned, generation)

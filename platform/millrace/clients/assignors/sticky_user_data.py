@@ -1,9 +1,9 @@
-"""How members of the sticky assignors say what they had, in Kafka's bytes.
+"""User data of the sticky assignors, in Kafka's encoding.
 
-``sticky`` has members give up all partitions before they join again, so what they had goes into the user data: since
-Kafka 2.3 with the generation (V1), earlier without (V0). Nothing in the bytes tells them apart: what can't be read as
-V1 is V0. ``cooperative-sticky`` writes its generation alone, for leaders that know no newer consumer protocol than
-version 1 (KIP-429, KIP-792).
+``sticky`` revokes all partitions before a join, so the user data holds the previous ones: since Kafka 2.3 with the
+generation (V1), earlier without (V0). The bytes carry no version, so data that is not valid V1 is read as V0.
+``cooperative-sticky`` writes only its generation, for leaders with consumer protocol version 1 or older (KIP-429,
+KIP-792).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millrace.errors import InvalidRecordError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StickyUserData(Message):
-    """What a member of ``sticky`` got in the last rebalance that it took part in."""
+    """Partitions of a ``sticky`` member after its last rebalance."""
 
     VERSION_MAX: ClassVar[int] = 1
 
@@ -34,7 +34,7 @@ class StickyUserData(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CooperativeStickyUserData(Message):
-    """The generation of the last rebalance that a member of ``cooperative-sticky`` took part in."""
+    """Generation of the last rebalance of a ``cooperative-sticky`` member."""
 
     generation: int = of(Kind.INT32)
 
@@ -50,7 +50,7 @@ def encode_sticky(owned: Sequence[TopicPartition], generation: int) -> bytes:
 
 
 def decode_sticky(data: bytes | None) -> Claim:
-    """Read user data of ``sticky``, V1 or V0. What is neither claims nothing: no member can spoil a rebalance."""
+    """Read user data of ``sticky``, V1 or V0. Invalid data claims nothing, so that no member can break a rebalance."""
     if not data:
         return Claim((), NO_GENERATION)
     for version in (1, 0):

@@ -169,9 +169,7 @@ class EpochChecks:
         failed: _Failed,
     ) -> None:
         state = asked.state
-        if isinstance(
-            error, UnsupportedVersionError
-        ):  # a broker without this call: the position counts as valid, as in Kafka
+        if isinstance(error, UnsupportedVersionError):  # broker without this call: position counts as valid
             state.leader_epoch = asked.leader_epoch
         elif error is not None:
             failed(state, error)

@@ -1,7 +1,7 @@
-"""Groups as an administrator sees them: which there are, who is in them, how far they are, and setting that anew.
+"""Group administration: listing, description, lag, and offset resets.
 
-* ``model``       what is described
-* ``operations``  what ``Admin`` does with groups
-* ``lag``         how far a group is behind, in records, bytes and seconds
-* ``resets``      where offsets go when they are reset: pure
+* ``model``       descriptions of groups
+* ``operations``  group operations of ``Admin``
+* ``lag``         lag of a group in records, bytes and seconds
+* ``resets``      target offsets of resets, as pure functions
 """

@@ -1,7 +1,7 @@
-"""How far a group is behind: in records, in bytes, and in seconds.
+"""Lag of a group in records, bytes and seconds.
 
-It needs nothing but committed offsets, so it is the same for consumers, for programs that only commit, and for Spark
-queries that commit their progress (``group.id``).
+It needs only committed offsets. So it works for consumers, for programs that only commit, and for Spark queries that
+commit their progress (``group.id``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Committed(NamedTuple):
-    """A committed offset, when it was committed (ms), and how many offsets after it are done with all the same."""
+    """A committed offset, its commit time (ms), and the number of completed offsets after it."""
 
     offset: int
     at_ms: int | None
@@ -37,10 +37,9 @@ def group_lag(
     *,
     measure: bool = True,
 ) -> list[PartitionLag]:
-    """The lag of every partition that a group has committed or reads now, by topic and partition.
+    """Return the lag of every partition that a group has committed or reads now, by topic and partition.
 
-    Without ``measure`` records are counted, but bytes and seconds, which cost two calls for each partition that is
-    behind, are left out.
+    Without ``measure`` only records are counted. Bytes and seconds cost two calls for each partition with a lag.
     """
     readers = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted(committed.keys() | readers.keys())
@@ -60,7 +59,7 @@ def group_lag(
 
 
 def _edges(admin: Admin, partitions: Iterable[TopicPartition], where: str) -> dict[TopicPartition, int]:
-    """Offsets at one end; partitions that are gone are left out."""
+    """Return the offsets at one end; deleted partitions are omitted."""
     wanted = dict.fromkeys(partitions, where)
     try:
         found: Mapping[TopicPartition, OffsetAndTimestamp] = admin.list_offsets(wanted)
@@ -108,7 +107,7 @@ def _partition_lag(
 
 
 def _bytes(admin: Admin, partition: TopicPartition, first: int, end: int) -> int | None:
-    """The size of the batches that hold a range; ``None`` if retention took them away meanwhile."""
+    """Return the size of the batches that hold a range; ``None`` if retention removed them meanwhile."""
     if first >= end:
         return 0
     try:
@@ -121,7 +120,7 @@ def _bytes(admin: Admin, partition: TopicPartition, first: int, end: int) -> int
 def _seconds(
     admin: Admin, partition: TopicPartition, first: int, end: int, schema_of: Callable[[int], pa.Schema]
 ) -> float | None:
-    """The age of the first record of a range, by its timestamp; ``None`` when there is none, or it has no timestamp."""
+    """Return the age of the first record of a range; ``None`` without a record or timestamp."""
     try:
         for chunk in admin.read_range(partition.topic, partition.partition, first, end):
             for batch in decode_range(pa.py_buffer(chunk), first, end, schema_of, ()):

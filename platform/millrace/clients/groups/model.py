@@ -1,4 +1,4 @@
-"""Groups, their members and their lag, as they are described. All frozen."""
+"""Descriptions of groups, their members and their lag. All frozen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace.clients.model import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group in a list. ``type`` is classic or share; ``state`` is Kafka's word for it."""
+    """A group in a list. ``type`` is classic or share; ``state`` is Kafka's name."""
 
     group_id: str
     protocol_type: str
@@ -18,13 +18,13 @@ class GroupListing:
 
     @property
     def is_simple(self) -> bool:
-        """Whether it has no members by protocol: somebody commits offsets in its name, and that is all."""
+        """Whether the group has no group protocol: programs only commit offsets under its id."""
         return not self.protocol_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMemberDescription:
-    """A member of a group, and what it reads; ``topics`` is what it subscribes to."""
+    """A member of a group with its partitions; ``topics`` is its subscription."""
 
     member_id: str
     group_instance_id: str
@@ -35,7 +35,7 @@ class GroupMemberDescription:
 
     @property
     def name(self) -> str:
-        """How tables name it, as Kafka's tool does: by its instance id before its member id."""
+        """Name in tables, as in Kafka's tool: the instance id if present, else the member id."""
         return self.group_instance_id or self.member_id
 
 
@@ -54,21 +54,21 @@ class GroupDescription:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is a share group."""
+        """Whether the group is a share group."""
         return self.type == "share"
 
     @property
     def is_active(self) -> bool:
-        """Whether it has members, so that its offsets are theirs."""
+        """Whether the group has members, so that its offsets must not be changed."""
         return self.state not in ("Empty", "Dead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePartitionOffsets:
-    """How far a share group is in a partition.
+    """Progress of a share group in a partition.
 
-    Everything before ``start_offset`` is over: accepted, rejected, or given out too often. So are ``complete_count``
-    offsets from there on.
+    All records before ``start_offset`` are completed: accepted, rejected, or delivered too often. ``complete_count``
+    offsets after it are completed as well.
     """
 
     start_offset: int
@@ -77,15 +77,14 @@ class SharePartitionOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """How far a group is behind in one partition; ``None`` where there is nothing to say.
+    """Lag of a group in one partition; ``None`` for unknown values.
 
-    ``committed`` is the next offset to read. ``lag`` counts offsets up to ``log_end`` (records, but for those that
-    compaction took out and for markers). ``lag_bytes`` is the size of the batches that hold them, the first and last
-    of them whole. ``lag_seconds`` is the age of the first record that is not read, 0 when all is read.
-    ``committed_at_ms`` is when the offset was committed.
+    ``committed`` is the next offset to read. ``lag`` counts offsets up to ``log_end``, including offsets of compacted
+    records and markers. ``lag_bytes`` is the size of the batches that hold them, the first and last of them whole.
+    ``lag_seconds`` is the age of the first unread record, 0 if all are read. ``committed_at_ms`` is the commit time.
 
-    Of a share group ``committed`` is its start offset, ``lag`` does not count what is over after it, and ``member`` is
-    ``None``: several may read one partition.
+    For a share group ``committed`` is its start offset. ``lag`` excludes completed offsets after it, and ``member``
+    is ``None``, because several members may read one partition.
     """
 
     group_id: str

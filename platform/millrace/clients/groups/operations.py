@@ -1,4 +1,4 @@
-"""What ``Admin`` does with groups: list and describe them, look offsets up, set and delete them, measure lag."""
+"""Group operations of ``Admin``: descriptions, offsets, members and lag."""
 
 from __future__ import annotations
 
@@ -42,16 +42,18 @@ _NOBODY: Final = GroupDescription(
     members=(),
     coordinator="",
 )
-"""Stands for whoever is at offsets that belong to no group."""
+"""Placeholder group for offsets without a group."""
 
 
 class GroupOperations(ShareGroupOperations):
-    """The part of ``Admin`` that is about groups."""
+    """Operations of ``Admin`` for groups."""
 
     _metadata: MetadataCache
 
     def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
-        """The groups of the cluster by name, of these states (Stable, Empty, ...) and types (classic, share) or all."""
+        """List the cluster's groups by name, all or with these states (Stable, Empty, ...) and types (classic,
+        share).
+        """
         request = pb.ListGroupsRequest(states=list(states), types=list(types))
         found: dict[str, GroupListing] = {}
         for broker in self._metadata.cluster().brokers:
@@ -68,7 +70,7 @@ class GroupOperations(ShareGroupOperations):
         return [found[group_id] for group_id in sorted(found)]
 
     def describe_group(self, group_id: str) -> GroupDescription:
-        """A group and its members. Raises ``GroupIdNotFoundError``."""
+        """Describe a group and its members. Raises ``GroupIdNotFoundError``."""
         request = pb.DescribeGroupsRequest(group_ids=[group_id])
         response = self._of_either_kind(
             group_id, lambda stub: stub.DescribeGroups, request, lambda answer: _check_groups(answer.groups)
@@ -86,9 +88,9 @@ class GroupOperations(ShareGroupOperations):
         )
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Delete groups with their offsets; raises the first error after having tried all of them.
+        """Delete groups with their offsets; raises the first error after trying all of them.
 
-        ``NonEmptyGroupError`` for one that has members, ``GroupIdNotFoundError``.
+        Raises ``NonEmptyGroupError`` for a group with members, ``GroupIdNotFoundError``.
         """
         errors = []
         for group_id in group_ids:
@@ -103,7 +105,7 @@ class GroupOperations(ShareGroupOperations):
     def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, of some partitions or of all; nothing for one that does not exist."""
+        """Return a group's committed offsets, of some partitions or of all; empty for an unknown group."""
         found = {}
         for name, entry in self._offsets(group_id, partitions):
             committed = entry.committed
@@ -115,7 +117,7 @@ class GroupOperations(ShareGroupOperations):
     def _offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None
     ) -> Iterator[tuple[str, pb.OffsetFetchResponse.PartitionOffset]]:
-        """Every partition of which something is committed, with its topic."""
+        """Yield every partition with a committed offset, and its topic."""
         wanted = None if partitions is None else topic_partitions(TopicPartition(*each) for each in partitions)
         group = pb.OffsetFetchRequest.Group(group_id=group_id, topics=wanted or (), all_topics=wanted is None)
         response = self._coordinator(group_id).call(
@@ -133,7 +135,8 @@ class GroupOperations(ShareGroupOperations):
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         """Set a group's offsets; the group must have no members.
 
-        Raises ``UnknownMemberError`` when it has, ``UnknownTopicOrPartitionError``, ``OffsetMetadataTooLargeError``.
+        Raises ``UnknownMemberError`` if it has members, ``UnknownTopicOrPartitionError``,
+        ``OffsetMetadataTooLargeError``.
         """
         places = {
             TopicPartition(*key): OffsetAndMetadata(offset=place) if isinstance(place, int) else place
@@ -148,7 +151,7 @@ class GroupOperations(ShareGroupOperations):
         )
 
     def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget a group's offsets of these partitions.
+        """Delete a group's offsets of these partitions.
 
         Raises ``GroupSubscribedToTopicError`` for a topic that its members read, ``GroupIdNotFoundError``.
         """
@@ -159,9 +162,9 @@ class GroupOperations(ShareGroupOperations):
         )
 
     def remove_members(self, group_id: str, group_instance_ids: Iterable[str] | None = None) -> None:
-        """Put static members out of a group by their instance ids, or (``None``) all members.
+        """Remove static members from a group by their instance ids, or (``None``) all members.
 
-        Raises the first error after having tried all of them: ``UnknownMemberError``, say.
+        Raises the first error after trying all of them, for example ``UnknownMemberError``.
         """
         if group_instance_ids is None:
             members = [
@@ -180,10 +183,10 @@ class GroupOperations(ShareGroupOperations):
                 raise error_of(result.error.code, f"{name}: {result.error.message}")
 
     def group_lag(self: Admin, group_id: str, *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
-        """How far a group is behind, partition by partition. Raises ``GroupIdNotFoundError``.
+        """Return the lag of a group by partition. Raises ``GroupIdNotFoundError``.
 
-        Works for share groups, and for any group that commits offsets, whoever does it: consumers, Spark queries,
-        ``commit`` without membership. ``measure=False`` counts records only, which is cheaper.
+        Works for share groups, and for any group that commits offsets: consumers, Spark queries, ``commit`` without
+        membership. ``measure=False`` counts only records, which is cheaper.
         """
         group = self.describe_group(group_id)
         if group.is_shared:
@@ -201,7 +204,7 @@ class GroupOperations(ShareGroupOperations):
         return group_lag(self, group, committed, SchemaCache(self._connections).schema_of, measure=measure)
 
     def lag_of(self: Admin, offsets: Mapping[TopicPartition, int], *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
-        """How far offsets are behind, as ``group_lag`` tells it, without a group that has committed them."""
+        """Return the lag of offsets like ``group_lag``, without a group that has committed them."""
         committed = {TopicPartition(*partition): Committed(offset, None) for partition, offset in offsets.items()}
         return group_lag(self, _NOBODY, committed, SchemaCache(self._connections).schema_of, measure=measure)
 
@@ -212,7 +215,7 @@ class GroupOperations(ShareGroupOperations):
         request: Asked,
         check: Callable[[Answer], None],
     ) -> Answer:
-        """Ask the coordinator of the group, and if it knows none of this id that of share groups."""
+        """Call the group's coordinator, and if it does not know the id, the share group's coordinator."""
         try:
             return self._coordinator(group_id).call(method, request, check=check)
         except GroupIdNotFoundError:
@@ -235,7 +238,7 @@ def _member(member: pb.DescribeGroupsResponse.Member) -> GroupMemberDescription:
 
 
 def _topics(metadata: bytes) -> tuple[str, ...]:
-    """What a member subscribes to; nothing for members of another protocol than the consumers'."""
+    """Return a member's subscription; empty for protocols other than the consumer protocol."""
     try:
         return read_subscription(metadata)[1].topics if metadata else ()
     except (InvalidRecordError, UnsupportedVersionError):

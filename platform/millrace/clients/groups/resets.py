@@ -1,6 +1,6 @@
-"""Where a group's offsets go when they are reset: pure functions of what there is, as Kafka's tool decides it.
+"""Target offsets of group resets, as pure functions with the rules of Kafka's tool.
 
-Offsets stay within what a partition holds: a target before its start becomes the start, one after its end the end.
+Offsets stay within the partition: a target before its start becomes the start, one after its end the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DURATION: Final = re.compile(
 
 
 class Target(StrEnum):
-    """Kinds of targets, named as the options are."""
+    """Kinds of targets, named like the command's options."""
 
     EARLIEST = "to-earliest"
     LATEST = "to-latest"
@@ -36,9 +36,9 @@ class Target(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a partition holds, and what the group has committed of it; ``at_time`` is the offset for a time asked for.
+    """Offset bounds of a partition, and the group's committed offset; ``at_time`` is the offset for a requested time.
 
-    ``at_time`` is ``None`` where no record is that new.
+    ``at_time`` is ``None`` if no record is that new.
     """
 
     start: int
@@ -48,10 +48,9 @@ class Bounds:
 
 
 def decide(target: Target, bounds: Mapping[TopicPartition, Bounds], number: int = 0) -> dict[TopicPartition, int]:
-    """The offset that each partition gets; ``number`` is that of ``to-offset`` and ``shift-by``.
+    """Return the new offset of each partition; ``number`` is that of ``to-offset`` and ``shift-by``.
 
-    Of a partition of which nothing is committed ``to-current`` is the end, as for Kafka's tool; ``shift-by`` leaves it
-    out.
+    Without a committed offset ``to-current`` is the end, as in Kafka's tool, and ``shift-by`` omits the partition.
     """
     decided = {}
     for partition, bound in sorted(bounds.items()):
@@ -78,7 +77,7 @@ def _wanted(target: Target, bound: Bounds, number: int) -> int | None:
 
 
 def parse_duration(text: str) -> timedelta:
-    """A duration in ISO 8601, ``P7DT12H`` or ``PT30M`` say; raises ``UsageError``."""
+    """Parse a duration in ISO 8601, for example ``P7DT12H`` or ``PT30M``; raises ``UsageError``."""
     found = _DURATION.fullmatch(text)
     parts = {name: float(value) for name, value in found.groupdict().items() if value} if found else {}
     if not parts or text.endswith("T"):
@@ -87,7 +86,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_time(text: str) -> datetime:
-    """A time in ISO 8601, in UTC unless it has a zone; raises ``UsageError``."""
+    """Parse a time in ISO 8601, in UTC unless it has a zone; raises ``UsageError``."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -100,7 +99,7 @@ Plans = dict[str, dict[TopicPartition, int]]
 
 
 def write_plans(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """Plans as CSV, as Kafka's tool exports them: ``topic,partition,offset``, of several groups ``group,...`` first."""
+    """Write plans as CSV like Kafka's tool: ``topic,partition,offset``, with ``group,...`` first for several groups."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in sorted(plans.items()):
@@ -110,7 +109,7 @@ def write_plans(plans: Mapping[str, Mapping[TopicPartition, int]]) -> str:
 
 
 def read_plans(text: str, groups: Iterable[str], source: str) -> Plans:
-    """Read CSV as ``write_plans`` writes it. Lines without a group are for the one group that there is.
+    """Read CSV in the format of ``write_plans``. Lines without a group are for the only group.
 
     Raises ``UsageError`` naming the line of ``source``.
     """

@@ -1,4 +1,4 @@
-"""Describing and changing where share groups go on, for ``Admin``."""
+"""Offset operations of ``Admin`` for share groups."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from millrace.protocol import millrace_pb2 as pb
 
 
 class ShareGroupOperations:
-    """The part of ``Admin`` that is about the offsets of share groups (KIP-932)."""
+    """Operations of ``Admin`` for the offsets of share groups (KIP-932)."""
 
     _connections: Connections
 
     def list_share_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, SharePartitionOffsets]:
-        """How far a share group is, in some partitions or in all; those that it has not read of are left out.
+        """Return a share group's progress, in some partitions or in all; unread partitions are omitted.
 
         Raises ``GroupIdNotFoundError``.
         """
@@ -44,9 +44,9 @@ class ShareGroupOperations:
         }
 
     def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Have a share group go on from other offsets, whatever it was given; it must have no members.
+        """Set the start offsets of a share group, whatever was delivered; it must have no members.
 
-        Raises ``NonEmptyGroupError`` when it has, ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError``.
+        Raises ``NonEmptyGroupError`` if it has members, ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError``.
         """
         request = pb.AlterShareGroupOffsetsRequest(group_id=group_id)
         topics: dict[str, pb.AlterShareGroupOffsetsRequest.TopicOffsets] = {}
@@ -60,9 +60,9 @@ class ShareGroupOperations:
         )
 
     def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
-        """Have a share group forget topics: it begins there anew, by ``share.auto.offset.reset``.
+        """Delete a share group's state of topics; it starts there again, by ``share.auto.offset.reset``.
 
-        Raises ``NonEmptyGroupError`` when it has members, ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError``.
+        Raises ``NonEmptyGroupError`` if it has members, ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError``.
         """
         request = pb.DeleteShareGroupOffsetsRequest(group_id=group_id, topics=list(topics))
         self._share_coordinator(group_id).call(lambda stub: stub.DeleteShareGroupOffsets, request, check=_check_deleted)

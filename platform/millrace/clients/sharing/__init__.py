@@ -1,6 +1,6 @@
-"""Being a member of a share group (KIP-932): many consumers on one partition, each record with one of them at a time.
+"""Client side of share groups (KIP-932): many consumers per partition, each record at one of them.
 
-* ``acknowledgements``  what a member has in hand, and what it says of it: pure
-* ``membership``        joining, living and leaving by heartbeats: pure; ``member`` sends them
-* ``fetching``          getting records and handing in acknowledgements, broker by broker
+* ``acknowledgements``  acquired records and their acknowledgements, pure
+* ``membership``        join, heartbeats and leave, pure; ``member`` sends them
+* ``fetching``          fetches and acknowledgements to the share coordinator
 """

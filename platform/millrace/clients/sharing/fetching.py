@@ -1,6 +1,6 @@
-"""Getting records of a share group from its coordinator, and handing in what was said of others.
+"""Fetches of a share group's records from its coordinator, with acknowledgements.
 
-Invariant: at most one fetch is under way; its answer comes in another thread, which only puts it down.
+Invariant: at most one fetch is in flight; another thread only stores its response.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Said = Mapping[TopicPartition, list[Run]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What came of one partition: records, the runs that were acquired, and errors of fetching and acknowledging."""
+    """Response for one partition: records, acquired runs, and errors of fetch and acknowledgement."""
 
     partition: TopicPartition
     records: list[ConsumerRecord]
@@ -44,7 +44,7 @@ class Given:
 
 
 class ShareFetcher:
-    """Sends fetches with acknowledgements, and takes what comes apart. In the caller's thread."""
+    """Sends fetches with acknowledgements, and decodes responses. Runs in the caller's thread."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class ShareFetcher:
         self._answers: deque[tuple[list[TopicPartition], pb.ShareFetchResponse | None, MillraceError | None]] = deque()
 
     def send(self, member_id: str, partitions: Iterable[TopicPartition], said: Said) -> set[TopicPartition]:
-        """Ask the coordinator for records of these partitions, and tell what was said; returns of which it was told.
+        """Fetch records of these partitions and send acknowledgements; returns the partitions of the request.
 
-        Nothing is asked while something is under way. Raises what finding the coordinator does.
+        Nothing is sent while a fetch is in flight. Raises the errors of the coordinator lookup.
         """
         asked = sorted({*partitions, *said})
         if self.is_busy or not asked:
@@ -102,7 +102,7 @@ class ShareFetcher:
         self._signal.ring()
 
     def take_in(self) -> list[Given]:
-        """What has come since."""
+        """Process and return the received responses."""
         given: list[Given] = []
         while self._answers:
             asked, response, error = self._answers.popleft()
@@ -123,7 +123,7 @@ class ShareFetcher:
         try:
             return self._decoded(partition, result)
         except MillraceError as error:
-            # What was acquired comes again when the time for it is up.
+            # The acquired records are redelivered after their lock expires.
             return Given(partition=partition, records=[], acquired=[], error=error)
 
     def _decoded(self, partition: TopicPartition, result: pb.ShareFetchResponse.PartitionRecords) -> Given:
@@ -157,7 +157,7 @@ class ShareFetcher:
         )
 
     def acknowledge(self, member_id: str, said: Said) -> dict[TopicPartition, MillraceError | None]:
-        """Hand in what was said, and wait for the answer."""
+        """Send acknowledgements, and wait for the response."""
         request = pb.ShareAcknowledgeRequest(group_id=self._config.group_id, member_id=member_id)
         for partition in sorted(said):
             topic = _topic_of(request.topics, partition.topic)
@@ -176,17 +176,17 @@ class ShareFetcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a fetch is under way, or has not been taken in."""
+        """Whether a fetch is in flight, or its response is not processed."""
         return self._under_way is not None
 
     def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the fetch in flight."""
         if self._under_way is not None:
             self._under_way.cancel()
 
 
 def _topic_of(topics: Any, name: str) -> Any:
-    """The part of a request that is about a topic; partitions come sorted."""
+    """Return the entry of a topic in a request; partitions come sorted."""
     return topics[-1] if topics and topics[-1].name == name else topics.add(name=name)
 
 

@@ -1,4 +1,4 @@
-"""A share group's member in motion: a thread that sends its heartbeats."""
+"""Driver of a share group member: a heartbeat thread."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class ShareMember:
 
     @property
     def member_id(self) -> str:
-        """The id that this member chose."""
+        """Member id, chosen by this member."""
         return self._state.member_id
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
-        """The partitions that this member gets records of."""
+        """Assigned partitions of this member."""
         return self._state.assigned
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """Want these topics."""
+        """Subscribe to topics."""
         with self._condition:
             self._state = self._state.subscribed(topics, time.monotonic())
             self._condition.notify_all()
@@ -57,7 +57,7 @@ class ShareMember:
             self._thread.start()
 
     def raise_failure(self) -> None:
-        """Raise what the group refused for good, once."""
+        """Raise a fatal error of the group, once."""
         with self._condition:
             failure = self._state.failure
             if failure is not None:
@@ -66,7 +66,7 @@ class ShareMember:
                 raise failure
 
     def rejoin(self, error: MillraceError) -> None:
-        """A fetch said that the group does not know this member."""
+        """Process a fetch error that shows that the group does not know this member."""
         with self._condition:
             self._state = self._state.failed(error, 0.0, time.monotonic())
             self._condition.notify_all()
@@ -122,7 +122,7 @@ class ShareMember:
         )
 
     def leave(self) -> None:
-        """Leave: the coordinator gives to others what this member still has."""
+        """Leave the group; the coordinator delivers this member's acquired records to others."""
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()

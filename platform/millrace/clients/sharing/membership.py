@@ -1,4 +1,4 @@
-"""Membership of a share group as a pure machine: there are only heartbeats, and the coordinator shares out."""
+"""Share group membership as a pure state machine with heartbeats only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIRST_INTERVAL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A heartbeat: ``topics`` are sent with the first one and when they have changed."""
+    """A heartbeat; ``topics`` are sent first and after changes."""
 
     epoch: int
     topics: frozenset[str] | None
@@ -22,7 +22,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareMembership:
-    """A member, which chose its id itself. ``epoch`` 0: it is not in the group (any more)."""
+    """A member, which chose its own id. ``epoch`` 0 means that it is not in the group."""
 
     member_id: str
     topics: frozenset[str] = frozenset()
@@ -34,11 +34,11 @@ class ShareMembership:
     failure: MillraceError | None = None
 
     def subscribed(self, topics: frozenset[str], now: float) -> ShareMembership:
-        """The member wants these topics; the coordinator hears it at once."""
+        """Return the state with these topics, which the next heartbeat sends at once."""
         return replace(self, topics=topics, due_at=min(self.due_at, now))
 
     def request(self, now: float) -> Beat | None:
-        """The heartbeat that is due, if any."""
+        """Return the heartbeat that is due, if any."""
         if now < self.due_at or not self.topics or self.failure is not None:
             return None
         is_news = self.epoch == JOINING or self.topics != self.told_topics
@@ -47,7 +47,7 @@ class ShareMembership:
     def answered(
         self, beat: Beat, epoch: int, assigned: frozenset[TopicPartition] | None, interval_s: float, now: float
     ) -> ShareMembership:
-        """The coordinator knows the member; ``assigned`` is ``None`` when that has not changed."""
+        """Process a heartbeat response; ``assigned`` is ``None`` if unchanged."""
         told = self.told_topics if beat.topics is None else beat.topics
         return replace(
             self,
@@ -59,7 +59,7 @@ class ShareMembership:
         )
 
     def failed(self, error: MillraceError, backoff_s: float, now: float) -> ShareMembership:
-        """A heartbeat failed. One that the group does not know (any more) joins anew, under the same id."""
+        """Process a heartbeat error. A member that the group does not know joins again, with the same id."""
         if isinstance(error, (UnknownMemberError, FencedMemberEpochError)):
             return replace(self, epoch=JOINING, assigned=frozenset(), due_at=now, attempts=self.attempts + 1)
         if not error.retriable:
@@ -67,5 +67,5 @@ class ShareMembership:
         return replace(self, due_at=now + backoff_s, attempts=self.attempts + 1)
 
     def took_failure(self) -> ShareMembership:
-        """The caller was told: polling again tries again."""
+        """Return the state after the failure was raised; the next poll retries."""
         return replace(self, failure=None)

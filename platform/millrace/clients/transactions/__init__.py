@@ -1,5 +1,5 @@
-"""Transactions as administrators see them: listed, described, found hanging, ended; and several committed as one.
+"""Transaction administration: listing, description, hanging transactions, and joint commits.
 
-* ``model``       what is described
-* ``operations``  the part of ``Admin`` that is about transactions
+* ``model``       descriptions of transactions
+* ``operations``  transaction operations of ``Admin``
 """

@@ -1,4 +1,4 @@
-"""Transactions and the producers in a partition, as they are described. All frozen."""
+"""Descriptions of transactions and of the producers in a partition. All frozen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace.clients.model import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional id in a list. ``state`` is Kafka's word for it; ``coordinator_id`` is a broker's."""
+    """A transactional id in a list. ``state`` is Kafka's name; ``coordinator_id`` is a broker's."""
 
     transactional_id: str
     producer_id: int
@@ -19,7 +19,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id and the transaction that is open, if one is: then ``start_time_ms`` is not -1."""
+    """A transactional id with its open transaction, if any; ``start_time_ms`` is -1 without one."""
 
     transactional_id: str
     coordinator_id: int
@@ -33,7 +33,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerDescription:
-    """A producer as a partition remembers it; ``transaction_start_offset`` is -1 when none of its is open there."""
+    """A producer in a partition's state; ``transaction_start_offset`` is -1 without an open transaction there."""
 
     producer_id: int
     producer_epoch: int
@@ -45,7 +45,7 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that is open in a partition."""
+    """An open transaction in a partition."""
 
     partition: TopicPartition
     producer: ProducerDescription
@@ -53,10 +53,10 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOutcome:
-    """What ``Admin.commit_transactions`` did.
+    """Result of ``Admin.commit_transactions``.
 
-    ``was_committed_before``: this epoch or a later one had been committed by an earlier call, and the members of this
-    one were aborted. ``last_committed_epoch`` is the latest that is committed now.
+    ``was_committed_before`` means that an earlier call committed this epoch or a later one, and that the members of
+    this call were aborted. ``last_committed_epoch`` is the latest committed epoch.
     """
 
     was_committed_before: bool

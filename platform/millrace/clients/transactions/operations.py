@@ -1,4 +1,4 @@
-"""What ``Admin`` does with transactions: list and describe them, find and end those that hang, commit many as one."""
+"""Transaction operations of ``Admin``: listing, hanging transactions and joint commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millrace.protocol import millrace_pb2 as pb
 
 
 class TransactionOperations:
-    """The part of ``Admin`` that is about transactions."""
+    """Operations of ``Admin`` for transactions."""
 
     _connections: Connections
     _metadata: MetadataCache
@@ -34,10 +34,10 @@ class TransactionOperations:
     def list_transactions(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms_min: int = -1
     ) -> list[TransactionListing]:
-        """The transactional ids of the cluster, in their order; of these states (Ongoing, ...) and producers, or all.
+        """List the cluster's transactional ids, all or with these states (Ongoing, ...) and producers.
 
-        With ``duration_ms_min`` only those with a transaction that has been open for longer. Raises ``UsageError`` for
-        a state that is none.
+        With ``duration_ms_min`` only ids with a transaction that is open for longer are listed. Raises ``UsageError``
+        for an unknown state.
         """
         request = pb.ListTransactionsRequest(
             states=list(states), producer_ids=list(producer_ids), duration_ms_min=duration_ms_min
@@ -62,9 +62,10 @@ class TransactionOperations:
         return sorted(found, key=lambda listing: listing.transactional_id)
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Transactional ids and what is open under each; raises ``TransactionalIdNotFoundError`` for the first unknown.
+        """Describe transactional ids and their open transactions; raises ``TransactionalIdNotFoundError`` for the
+        first unknown.
 
-        All brokers are asked, for a ``coordinator.key`` may decide which of them coordinates.
+        All brokers are asked, because a ``coordinator.key`` may select the coordinator.
         """
         wanted = list(dict.fromkeys(transactional_ids))
         request = pb.DescribeTransactionsRequest(transactional_ids=wanted)
@@ -86,7 +87,7 @@ class TransactionOperations:
     def describe_producers(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """The producers that partitions remember, by producer id; raises the first partition's error."""
+        """Return the producers in the partitions' state, by producer id; raises the first partition's error."""
         found = {}
         for partition in (TopicPartition(*each) for each in partitions):
             request = pb.DescribeProducersRequest(
@@ -104,10 +105,11 @@ class TransactionOperations:
     def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, last_written_before_ms: int
     ) -> list[OpenTransaction]:
-        """Transactions that are open in partitions while no coordinator knows of them: they hold readers back for ever.
+        """Find transactions that are open in partitions but unknown to every coordinator; they block readers for
+        ever.
 
-        Only those are looked at whose producer has written last before a time, in ms: ``transaction.max.timeout.ms``
-        ago, say, for younger ones may just be being ended.
+        Only producers whose last write was before a time, in ms, are checked. Choose a time
+        ``transaction.max.timeout.ms`` ago, for example, because younger transactions may be ending just now.
         """
         suspects = [
             OpenTransaction(partition=partition, producer=producer)
@@ -123,21 +125,21 @@ class TransactionOperations:
         ]
 
     def _partitions_of_producers(self, producer_ids: set[int]) -> Mapping[int, set[TopicPartition]]:
-        """The partitions of transactions that coordinators know to be open, by producer."""
+        """Return the partitions of transactions that coordinators know to be open, by producer."""
         known: dict[int, set[TopicPartition]] = {}
         for listing in self.list_transactions(producer_ids=producer_ids):
             try:
                 described = self.describe_transactions([listing.transactional_id])[listing.transactional_id]
             except TransactionalIdNotFoundError:
-                continue  # it has expired meanwhile
+                continue  # the id has expired meanwhile
             known.setdefault(described.producer_id, set()).update(described.partitions)
         return known
 
     def abort_transaction(self, partition: TopicPartition | tuple[str, int], *, start_offset: int) -> None:
-        """End a transaction that hangs in a partition, given by the offset at which it begins there.
+        """Abort a hanging transaction in a partition, given by its first offset there.
 
-        One that its coordinator still knows of should be left to it. Raises ``UnknownProducerIdError`` when none that
-        is open begins at that offset.
+        Leave a transaction that its coordinator still knows to the coordinator. Raises ``UnknownProducerIdError`` if
+        no open transaction begins at that offset.
         """
         partition = TopicPartition(*partition)
         for producer in self.describe_producers([partition])[partition]:
@@ -163,7 +165,8 @@ class TransactionOperations:
         producer_epoch: int,
         coordinator_epoch: int,
     ) -> None:
-        """End what a producer has open in a partition, whoever coordinates it: what ``abort_transaction`` does.
+        """Abort a producer's open transaction in a partition, regardless of its coordinator; ``abort_transaction``
+        uses this.
 
         Raises ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``.
         """
@@ -193,14 +196,14 @@ class TransactionOperations:
     ) -> CommitOutcome:
         """Commit the prepared transactions of many producers together, and abort others: all or nothing, and once.
 
-        ``external_id`` names what they write for (a streaming query), and was their ``coordinator.key``;
-        ``external_epoch`` the step of it (its micro-batch). An epoch that was committed before is not committed again:
-        the members of this call are aborted then. Safe to repeat when the outcome of a call is not known. With the
-        ``attempt`` of the members' ``Producer.join_commit`` all that it has open beside them is aborted as well.
+        ``external_id`` names the writer (a streaming query), and was the producers' ``coordinator.key``.
+        ``external_epoch`` is its step (its micro-batch). An epoch that was committed before is not committed again,
+        and the members of this call are aborted. If the outcome of a call is unknown, repeat it. With the ``attempt``
+        of the members' ``Producer.join_commit`` all other open transactions of the attempt are aborted as well.
 
-        Raises ``InvalidTxnStateError`` when one of ``committed`` is not open any more, because its
-        ``transaction.timeout.ms`` has passed, say, and ``ProducerFencedError`` when another attempt has taken over:
-        nothing is committed then.
+        Nothing is committed if an error is raised. Raises ``InvalidTxnStateError`` if one of ``committed`` is no
+        longer open, for example after its ``transaction.timeout.ms``. Raises ``ProducerFencedError`` if another
+        attempt has taken over.
         """
         request = pb.CommitTransactionsRequest(
             external_id=external_id,
@@ -216,9 +219,10 @@ class TransactionOperations:
         )
 
     def abort_commit(self, external_id: str, external_epoch: int, *, attempt: str) -> None:
-        """Abort all that an attempt (see ``Producer.join_commit``) has open; nothing where its epoch was committed.
+        """Abort all open transactions of an attempt (see ``Producer.join_commit``); does nothing if its epoch was
+        committed.
 
-        Raises ``ProducerFencedError`` when another attempt has taken over, and did that.
+        Raises ``ProducerFencedError`` if another attempt has taken over, and thereby aborted them.
         """
         request = pb.AbortCommitRequest(external_id=external_id, external_epoch=external_epoch, attempt=attempt)
         coordinator = Coordinator(self._connections, external_id, pb.TRANSACTION)

@@ -1,7 +1,7 @@
-"""How a client's calls travel: over gRPC, or as frames over TCP where the broker has a port for them.
+"""Transport of a client's calls: gRPC, or frames over TCP if the broker supports them.
 
-``calls`` says what a call is and what one under way can be asked; ``link`` is the way to one broker, which chooses
-between ``grpc_transport`` and ``frame_transport``. Above this package nobody knows which it is.
+``calls`` defines calls and pending calls. ``link`` is the connection to one broker, which selects ``grpc_transport``
+or ``frame_transport``. Other packages do not depend on the choice.
 """
 
 from millrace.clients.transport.calls import FETCH, PRODUCE, Helper, Method, PendingCall, Received, UnaryCall, unary

@@ -1,13 +1,12 @@
-"""Threads in which calls are made that nobody waits for: each is a plain call that blocks its thread.
+"""Threads for background calls, each of which blocks its thread.
 
-grpc's own futures would do the same at twice the cost: the thread that serves them ends when nothing is under way, so
-that a client that sends one thing after another starts a thread for each.
+grpc's own futures cost twice as much. Their thread ends when no call is in flight, so that a client with sequential
+calls starts a thread for each.
 
 Invariants:
 
-- Work is begun at once, in an idle thread or in a new one: calls that take long (a fetch that waits for records) keep
-  none waiting.
-- Threads end with ``close``; one that is in a call then ends with that.
+- Work starts at once, in an idle thread or in a new one, so that long calls (a fetch that waits) delay no other.
+- Threads end with ``close``; a thread in a call ends after that call.
 """
 
 from __future__ import annotations
@@ -21,20 +20,22 @@ logger = logging.getLogger(__name__)
 
 
 class CallThreads:
-    """Threads for calls, as many as were ever under way at a time. Thread safe."""
+    """Threads for calls, as many as were ever in flight at a time. Thread safe."""
 
     def __init__(self, name: str) -> None:
-        """``name`` is the threads'."""
+        """Create the threads' pool; ``name`` is the prefix of their names."""
         self._name = name
         self._lock = threading.Lock()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = 0
         self._idle = 0
-        """Threads that wait, less the work that they will find."""
+        """Number of waiting threads minus the queued work."""
         self._is_closed = False
 
     def start(self, work: Callable[[], None]) -> bool:
-        """Have ``work`` done in a thread; false, and it is not, once closed. It deals with its errors itself."""
+        """Run ``work`` in a thread; returns false without running it after ``close``. ``work`` handles its own
+        errors.
+        """
         with self._lock:
             if self._is_closed:
                 return False
@@ -52,12 +53,12 @@ class CallThreads:
                 work()
             except Exception:
                 logger.exception("what was to follow a call has failed")
-            del work  # an idle thread keeps nothing alive
+            del work  # an idle thread keeps no objects alive
             with self._lock:
                 self._idle += 1
 
     def close(self) -> None:
-        """Start nothing any more; threads end when they have done what they are at."""
+        """Start no more work; threads end after their current work."""
         with self._lock:
             if self._is_closed:
                 return

@@ -1,4 +1,4 @@
-"""What a call is, whichever way it travels, and what one under way can be asked."""
+"""Calls and pending calls, independent of the transport."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 Received = bytes | memoryview
-"""A message as it came; one that was large lies in memory of its own, which it keeps alive."""
+"""A received message; a large one has its own memory, which it keeps alive."""
 
 Method = Callable[["BrokerStub"], "grpc.UnaryUnaryMultiCallable[Request, Response]"]
-"""Names a call of the service so that the types of its messages are known: ``lambda stub: stub.Heartbeat``."""
+"""Selector of a call of the service that types its messages: ``lambda stub: stub.Heartbeat``."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnaryCall(Generic[Request, Response]):
-    """A call with one request and one response, and how these become bytes and are made of them."""
+    """A call with one request and one response, and their encoding."""
 
     name: str
     encode: Callable[[Request], Any]
@@ -42,12 +42,12 @@ class UnaryCall(Generic[Request, Response]):
     def of(
         cls, name: str, *, encode: Callable[[Request], Any], decode: Callable[[Received], Response]
     ) -> UnaryCall[Request, Response]:
-        """A call that is encoded or decoded in a way of its own."""
+        """Create a call with a custom encoding."""
         return UnaryCall(name, encode, decode, name.encode())
 
 
 class _Names:
-    """Stands in for a stub: its attributes are calls, by their names."""
+    """Stand-in for a stub: its attributes are calls, by their names."""
 
     def __getattr__(self, name: str) -> UnaryCall[Any, Any]:
         return _call_of(name)
@@ -64,12 +64,12 @@ def _call_of(name: str) -> UnaryCall[Any, Any]:
 
 
 def unary(method: Method[Request, Response]) -> UnaryCall[Request, Response]:
-    """The call that a ``Method`` names."""
+    """Return the call of a ``Method``."""
     return cast("UnaryCall[Request, Response]", method(cast("BrokerStub", _NAMES)))
 
 
 def decoded(call: UnaryCall[Any, Response], data: Received) -> Response:
-    """The response that was received. Raises ``UnknownServerError`` for what is none."""
+    """Decode the received response. Raises ``UnknownServerError`` if it is invalid."""
     try:
         return call.decode(data)
     except DecodeError as error:
@@ -79,32 +79,34 @@ def decoded(call: UnaryCall[Any, Response], data: Received) -> Response:
 PRODUCE: Final[UnaryCall[Received, pb.ProduceResponse]] = UnaryCall.of(
     "Produce", encode=lambda request: request, decode=cast("Any", pb.ProduceResponse.FromString)
 )
-"""The call Produce with a request that was written already: see ``millrace.clients.producing.wire``."""
+"""The call Produce with an encoded request: see ``millrace.clients.producing.wire``."""
 
 FETCH: Final[UnaryCall[pb.FetchRequest, Received]] = UnaryCall.of(
     "Fetch", encode=pb.FetchRequest.SerializeToString, decode=lambda data: data
 )
-"""The call Fetch whose response is left as it came: see ``millrace.protocol.fetch_response``."""
+"""The call Fetch with an undecoded response: see ``millrace.protocol.fetch_response``."""
 
 
 class Helper(Protocol):
-    """Does, in a thread that has to wait for something, what else another one had to be woken for."""
+    """Receiver of responses in a thread that has to wait anyway, which saves the wake-up of another thread."""
 
     def help(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
-        """Do so until ``is_over``, at most for ``timeout_s``; false, at once, if there is nothing to do."""
+        """Receive until ``is_over``, at most for ``timeout_s``; returns false, at once, if there is nothing to
+        receive.
+        """
 
     def wake(self) -> None:
-        """Have whoever helps look whether it is over."""
+        """Let the receiving thread check whether it is over."""
 
 
 OnDone = Callable[[Response | None, MillraceError | None], None]
-"""Told a call's response or its error: in a thread of the client's, or in one that cancels it or closes the client."""
+"""Callback with a call's response or error, in a thread of the client, or in one that cancels or closes."""
 
 
 class PendingCall(Generic[Response]):
-    """A call under way. Thread safe.
+    """A call in flight. Thread safe.
 
-    It is completed exactly once, by an answer, an error, ``cancel`` or the client's closing, whichever comes first.
+    It is completed exactly once, by a response, an error, ``cancel`` or the client's close, whichever comes first.
     """
 
     __slots__ = ("_abort", "_event", "_is_done", "_lock", "_on_done", "_outcome")
@@ -136,7 +138,7 @@ class PendingCall(Generic[Response]):
         return cast("Response", response)
 
     def cancel(self) -> None:
-        """End the call with ``BrokerUnavailableError``, unless it is done; what it does at the broker may go on."""
+        """End the call with ``BrokerUnavailableError``, unless it is done; the broker may continue to process it."""
         self.complete(None, BrokerUnavailableError("the call was cancelled"))
         if self._abort is not None:
             self._abort()
@@ -144,12 +146,12 @@ class PendingCall(Generic[Response]):
     # --- for transports -------------------------------------------------------------------------------------------
 
     def aborts_by(self, abort: Callable[[], object]) -> bool:
-        """Have ``cancel`` call this; false if the call is over already."""
+        """Set the function that ``cancel`` calls; returns false if the call is over already."""
         self._abort = abort
         return not self._is_done
 
     def complete(self, response: Response | None, error: MillraceError | None) -> bool:
-        """Tell the outcome; false, and nothing is told, if it was told before."""
+        """Set the outcome; returns false without effect if it was set before."""
         with self._lock:
             if self._is_done:
                 return False
@@ -164,7 +166,7 @@ class PendingCall(Generic[Response]):
 
 
 def not_reached(address: str, reason: str) -> BrokerUnavailableError:
-    """The error of a call that no broker got."""
+    """Build the error of a call that no broker received."""
     error = BrokerUnavailableError(
         f"no broker answers at {address}: start one with 'millrace broker', or correct bootstrap.servers ({reason})"
     )
@@ -173,7 +175,7 @@ def not_reached(address: str, reason: str) -> BrokerUnavailableError:
 
 
 def broken_off(address: str, reason: str) -> BrokerUnavailableError:
-    """The error of a call that a broker may have got."""
+    """Build the error of a call that a broker may have received."""
     return BrokerUnavailableError(
         f"no broker answers at {address}: start one with 'millrace broker', or correct bootstrap.servers ({reason})"
     )

@@ -1,14 +1,14 @@
-"""Threads that wait for the answers to calls which nobody else waits for.
+"""Threads that receive responses of background calls.
 
-A call is begun in the caller's own thread: so between it and its answer no thread has to be woken but the one that
-receives. Invariants:
+A call is sent in the caller's thread, so only the receiving thread must be woken for its response. Invariants:
 
-- While a call is under way, some thread waits for its answer: who is about to tell an outcome, which may take long,
-  sees to it that another one waits.
-- A connection under way is armed for one event at a time; the thread that gets it is the only one that uses the
-  connection, until it arms it again.
-- The calls' deadlines are watched by all threads that wait: none sleeps beyond the first.
-- Who has nothing to do but to wait for an answer ``help``s: it receives itself, and no other thread is woken for it.
+- While a call is in flight, some thread waits for its response. A thread that is about to run a callback, which may
+  take
+  long, ensures that another thread waits.
+- A connection in flight is armed for one event at a time. The thread that gets the event is the only user of the
+  connection until it arms it again.
+- All waiting threads watch the calls' deadlines: none sleeps beyond the first deadline.
+- A thread that only waits for a response calls ``help``: it receives itself, and no other thread is woken.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from millrace.spinning import Spinning
 logger = logging.getLogger(__name__)
 
 _WAITING_MAX: Final = 2
-"""Threads beyond these end when there is nothing to do."""
+"""Idle threads beyond this number end."""
 _NEVER: Final = float("inf")
 _HELPED_MAX: Final = 8
-"""With more calls under way than this a thread of ours receives, and wakes whoever waits."""
+"""With more calls in flight, a receiver thread receives and wakes the waiting threads."""
 _SPIN_S: Final = 0.0006
-"""A broker that has nothing else to do answers a small call in half of it."""
+"""Spin time: an idle broker answers a small call in half of it."""
 
 
 @dataclass(slots=True, eq=False)
 class Reception:
-    """A response that is awaited; ``on_ready`` is told once, in some thread, that it is there or what went wrong."""
+    """An expected response; ``on_ready`` is called once, in some thread, with None or the error."""
 
     sock: FrameSocket
     deadline: float
@@ -47,13 +47,13 @@ class Reception:
     is_expired: bool = False
 
     def expire(self) -> None:
-        """Its time is up: end the connection, which ends the reception."""
+        """Shut the connection after the deadline, which ends the reception."""
         self.is_expired = True
         self.sock.shut()
 
 
 class Receiver:
-    """The threads of one client. Thread safe; they start with the first call."""
+    """Receiver threads of one client. Thread safe; they start with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -73,7 +73,7 @@ class Receiver:
         self._helper_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def receive(self, reception: Reception) -> bool:
-        """Wait for a response, and send what is left of its request; false once closed."""
+        """Wait for a response, and send the rest of its request; returns false after ``close``."""
         with self._lock:
             if self._is_closed:
                 return False
@@ -100,14 +100,14 @@ class Receiver:
             self._epoll.register(sock.fd, events)
 
     def forget(self, sock: FrameSocket) -> None:
-        """A connection is about to be closed, and its descriptor to be another's."""
+        """Forget a connection before its close, because its descriptor may be reused."""
         with self._lock:
             self._known.discard(sock.fd)
 
     def _start_thread(self) -> None:
         self._threads += 1
         self._started += 1
-        self._waiting += 1  # it is about to
+        self._waiting += 1  # the thread is about to wait
         threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
 
     def _run(self) -> None:
@@ -134,11 +134,13 @@ class Receiver:
             self._waiting -= 1
             self._threads -= 1
             if self._is_closed and self._threads:
-                os.eventfd_write(self._bell, 1)  # the next one, if somebody has heard it before it was the last time
+                os.eventfd_write(
+                    self._bell, 1
+                )  # wake the next thread, in case another has read the bell before its last time
             self._release_unused()
 
     def _release_unused(self) -> None:
-        """Close the descriptors after ``close``, once nobody uses them. With the lock."""
+        """Close the descriptors after ``close``, when no thread uses them. Call with the lock held."""
         if self._is_closed and not self._threads and self._helper is None and not self._is_released:
             self._is_released = True
             self._epoll.close()
@@ -150,7 +152,7 @@ class Receiver:
 
     def _serve(self, fd: int) -> None:
         with self._lock:
-            reception = self._under_way.pop(fd, None)  # it is this thread's until it is put back
+            reception = self._under_way.pop(fd, None)  # belongs to this thread until it is put back
         if reception is None:
             return
         is_ready, failure = _advanced(reception)
@@ -171,7 +173,7 @@ class Receiver:
             return not self._is_closed
 
     def _expire(self) -> None:
-        """End the connections of calls whose time is up, which ends these."""
+        """Shut the connections of expired calls, which ends the calls."""
         now = time.monotonic()
         with self._lock:
             expired = [each for each in self._under_way.values() if each.deadline <= now]
@@ -180,13 +182,13 @@ class Receiver:
         for reception in expired:
             reception.expire()
 
-    # --- helping --------------------------------------------------------------------------------------------------
+    # --- receiving in waiting threads -----------------------------------------------------------------------------
 
     def help(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
-        """Receive in the present thread until ``is_over``, or nothing is left to receive, or ``timeout_s``.
+        """Receive in the current thread until ``is_over``, no reception is left, or ``timeout_s``.
 
-        What follows the calls is done in it too. Whatever else makes ``is_over`` true is to be followed by ``wake``.
-        Returns false, at once, if there is nothing to do, or another thread does it.
+        The calls' callbacks also run in it. Other changes of ``is_over`` must be followed by ``wake``. Returns false,
+        at once, if there is nothing to receive, or another thread receives.
         """
         with self._lock:
             if self._is_closed or self._helper is not None or not 0 < len(self._under_way) <= _HELPED_MAX:
@@ -194,7 +196,7 @@ class Receiver:
             self._helper = threading.get_ident()
             taken, self._under_way = self._under_way, {}
             for fd in taken:
-                self._epoll.modify(fd, select.EPOLLONESHOT)  # without it, the end of a connection is told for ever
+                self._epoll.modify(fd, select.EPOLLONESHOT)  # without it, the end of a connection is reported for ever
         try:
             self._help(taken, is_over, time.monotonic() + timeout_s)
         finally:
@@ -233,7 +235,7 @@ class Receiver:
                     poll.modify(fd, select.POLLIN)
 
     def wake(self) -> None:
-        """Have a helper look whether it is over; for other threads."""
+        """Let the helping thread check whether it is over; for other threads."""
         helper = self._helper
         if helper is not None and helper != threading.get_ident():
             with self._lock:
@@ -241,7 +243,7 @@ class Receiver:
                     os.eventfd_write(self._helper_bell, 1)
 
     def close(self) -> None:
-        """End the threads, and what is under way: ``on_ready`` is told so here."""
+        """End the threads and the calls in flight: ``on_ready`` is called here with the error."""
         with self._lock:
             if self._is_closed:
                 return
@@ -261,7 +263,7 @@ def _silence(bell: int) -> None:
 
 
 def _advanced(reception: Reception) -> tuple[bool, Exception | None]:
-    """Whether a reception is over, and what went wrong with it."""
+    """Advance a reception; returns whether it is over, and its error."""
     try:
         return reception.sock.advance(), None
     except Exception as error:  # noqa: BLE001 - it is the call's outcome

@@ -1,9 +1,9 @@
-"""One connection for frames, as the client sees it: requests go out and responses come in, as far as that goes at once.
+"""Client connection for frames with non-blocking send and receive.
 
-Nothing here waits but ``wait`` and ``connect``. Invariants:
+Only ``wait`` and ``connect`` wait. Invariants:
 
-- At most one request is under way; what is received after its response makes the connection ``is_spent``.
-- A request counts as sent when its last byte was given to the kernel: a broker does nothing with a part of one.
+- At most one request is in flight; data after its response sets ``is_spent``.
+- A request counts as sent when its last byte was given to the kernel, because a broker ignores a partial request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from millrace.protocol import millrace_pb2 as pb
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _SMALL_BYTES: Final = 64 * 1024
-"""Messages up to this size are joined with their heads, which is cheaper than to send two pieces."""
+"""Messages up to this size are joined with their heads, which is cheaper than sending two pieces."""
 _HELLO_BYTES_MAX: Final = 64 * 1024
 
 
 class FrameSocket:
-    """A connection that was greeted. One thread at a time uses it; ``shut`` may be called by any."""
+    """A connection after the greeting. One thread at a time uses it; any thread may call ``shut``."""
 
     __slots__ = (
         "_body_max",
@@ -78,7 +78,7 @@ class FrameSocket:
         return not self._out
 
     def start(self, name: bytes, message: bytes, deadline_ms: int) -> None:
-        """Begin with a request, and send what can be sent at once. Raises ``OSError``."""
+        """Start a request, and send as much as possible at once. Raises ``OSError``."""
         self.head = None
         head = frames.request_head(name, len(message), deadline_ms)
         if len(message) <= _SMALL_BYTES:
@@ -107,17 +107,18 @@ class FrameSocket:
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def advance(self) -> bool:
-        """Send and receive what can be at once; true when the response is there, in ``head`` and ``body``.
+        """Send and receive as much as possible at once; returns true when the response is in ``head`` and ``body``.
 
-        Raises ``OSError`` when the connection broke (``is_sent`` says what the broker can have got),
-        ``InvalidRequestError`` for what is no response, ``MessageTooLargeError`` for one above the client's limit.
+        Raises ``OSError`` if the connection broke (``is_sent`` tells whether the broker can have received the
+        request), ``InvalidRequestError`` for an invalid response, ``MessageTooLargeError`` for one above the client's
+        limit.
         """
         failure: OSError | None = None
         if self._out:
             try:
                 self._send()
             except OSError as error:
-                failure = error  # but the broker may have said why it closed the connection
+                failure = error  # but the broker may have sent the reason for its close
         try:
             return self._receive()
         except OSError as error:
@@ -163,13 +164,13 @@ class FrameSocket:
         return True
 
     def take(self) -> tuple[frames.ResponseHead, Received]:
-        """The response that has come; it is not kept."""
+        """Return and release the received response."""
         assert self.head is not None
         body, self.body = self.body, b""
         return self.head, body
 
     def wait(self, deadline: float) -> bool:
-        """Wait until something can be received, or sent; false when it is ``deadline`` (monotonic) before."""
+        """Wait until data can be received, or sent; returns false at ``deadline`` (monotonic)."""
         if self._out:
             self._poll.modify(self._fd, select.POLLIN | select.POLLOUT)
         try:
@@ -181,36 +182,36 @@ class FrameSocket:
 
     @property
     def is_usable(self) -> bool:
-        """Whether an idle connection can be used: there is nothing to read, no goodbye and no end."""
+        """Whether an idle connection can be used: it has nothing to read, neither goodbye nor end."""
         return not self.is_spent and not self._poll.poll(0)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def shut(self) -> None:
-        """End the connection under whoever uses it, who then closes it."""
+        """Shut the connection down; its user then closes it."""
         with self._lock:
             if self._fd >= 0:
                 with suppress(OSError):  # the other end was faster
                     self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it; only for who uses it."""
+        """Close the connection; only its user may call this."""
         with self._lock:
             self._fd = -1
             self._sock.close()
 
     def let_go(self) -> None:
-        """Close the descriptor in a forked process, where nobody uses it."""
+        """Close the descriptor in a forked process, where no thread uses it."""
         self._sock.close()
 
 
 def connect(
     host: str, port: int, hello: pb.HelloRequest, *, timeout_s: float, response_bytes_max: int
 ) -> tuple[FrameSocket, pb.HelloResponse]:
-    """Connect to a broker's port for frames, and greet it.
+    """Connect to a broker's frame port, and exchange greetings.
 
-    Raises ``OSError`` where nobody answers in time, and what a broker, or our own side, refuses the other with:
-    ``InvalidRequestError``, ``UnsupportedVersionError``, ``ThrottledError``.
+    Raises ``OSError`` without an answer in time, and the error of either side's refusal: ``InvalidRequestError``,
+    ``UnsupportedVersionError``, ``ThrottledError``.
     """
     deadline = time.monotonic() + timeout_s
     sock = socket.create_connection((host, port), timeout_s)

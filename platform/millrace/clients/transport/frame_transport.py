@@ -1,10 +1,10 @@
-"""Calls as frames to one broker, over as many connections as calls are under way at a time.
+"""Calls as frames to one broker, with a connection for each call in flight.
 
 Invariants
 
-- A connection is used by one call at a time; one whose call failed, or was given up, is closed.
-- An idle connection is used only while there is nothing to read on it: what the broker has closed is noticed before
-  a request is sent. Those that were idle for most of the time that the broker allows are closed on this side.
+- One call at a time uses a connection; after a failed or cancelled call it is closed.
+- An idle connection is used only if it has nothing to read, so that the broker's close is noticed before a request is
+  sent. Connections that were idle for most of the broker's limit are closed on this side.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from millrace.errors import (
 from millrace.protocol import frames
 
 _IDLE_PART: Final = 0.75
-"""Part of the broker's time for idle connections after which they are closed here."""
+"""Part of the broker's idle limit after which idle connections are closed here."""
 
 
 class Limits(Protocol):
-    """What the broker said of itself."""
+    """Limits that the broker announced."""
 
     @property
     def request_bytes_max(self) -> int:
-        """Largest message of a request."""
+        """Maximum size of a request message."""
 
     @property
     def idle_ms_max(self) -> int:
-        """Time after which it closes idle connections."""
+        """Time after which the broker closes idle connections."""
 
 
 class FrameTransport:
-    """The connections to one port. Thread safe; ``connect`` makes one and says what the broker told of itself."""
+    """Connections to one port. Thread safe; ``connect`` creates one and returns the broker's limits."""
 
     def __init__(
         self, address: str, receiver: Receiver, connect: Callable[[float], tuple[FrameSocket, Limits]]
@@ -74,7 +74,7 @@ class FrameTransport:
     # --- connections ----------------------------------------------------------------------------------------------
 
     def idle_socket(self) -> FrameSocket | None:
-        """An idle connection that can be used, if there is one. Raises ``ClientClosedError``."""
+        """Return a usable idle connection, if any. Raises ``ClientClosedError``."""
         while True:
             with self._lock:
                 if self._is_closed:
@@ -88,7 +88,7 @@ class FrameTransport:
             self._drop(sock)
 
     def new_socket(self, timeout_s: float) -> FrameSocket:
-        """A new connection; raises what ``frame_socket.connect`` does, ``ClientClosedError``."""
+        """Open a new connection; raises the errors of ``frame_socket.connect``, ``ClientClosedError``."""
         sock, limits = self._connect(timeout_s)
         with self._lock:
             self._request_bytes_max = limits.request_bytes_max
@@ -135,7 +135,7 @@ class FrameTransport:
                 if not sock.wait(deadline):
                     raise RequestTimedOutError(self._too_late(call, timeout_s))
                 is_over = sock.advance()
-        except Exception as error:  # noqa: BLE001 - told apart below
+        except Exception as error:  # noqa: BLE001 - distinguished below
             failure = error
         return self._ended(sock, call, failure)
 
@@ -147,7 +147,7 @@ class FrameTransport:
         timeout_s: float,
         pending: PendingCall[Response],
     ) -> None:
-        """Make a call on a connection, and tell its outcome to ``pending``. Raises nothing."""
+        """Make a call on a connection, and pass its outcome to ``pending``. Raises nothing."""
 
         def on_ready(failure: Exception | None) -> None:
             self._pending.discard(pending)
@@ -164,7 +164,7 @@ class FrameTransport:
         self._pending.add(pending)
         try:
             self._send(sock, call, request, timeout_s)
-        except Exception as error:  # noqa: BLE001 - it is the call's outcome
+        except Exception as error:  # noqa: BLE001 - the error is the call's outcome
             on_ready(error)
             return
         if not pending.aborts_by(sock.shut):
@@ -182,7 +182,7 @@ class FrameTransport:
         sock.start(call.wire_name, message, int(timeout_s * 1000))
 
     def _ended(self, sock: FrameSocket, call: UnaryCall[Any, Response], failure: Exception | None) -> Response:
-        """What a call has come to, once it is over; its connection is put back, or closed."""
+        """Return or raise the outcome of a call, and put its connection back, or close it."""
         if failure is None:
             head, body = sock.take()
             is_sent = True
@@ -214,7 +214,7 @@ class FrameTransport:
         return f"the broker at {self._address} did not answer {call.name} within {timeout_s * 1000:.0f} ms"
 
     def retire(self) -> None:
-        """Use these connections no more, but for what is under way."""
+        """Use these connections only for calls in flight."""
         with self._lock:
             self._is_retired = True
             idle = list(self._idle)
@@ -223,12 +223,12 @@ class FrameTransport:
             self._drop(sock)
 
     def let_go(self) -> None:
-        """Close the descriptors alone, in a forked process: nothing may be locked here, or end for the parent."""
+        """Close only the descriptors, in a forked process: no lock, and no shutdown that affects the parent."""
         for sock in [*self._idle, *self._busy]:
             sock.let_go()
 
     def close(self) -> None:
-        """Close all connections; calls under way end with ``ClientClosedError``."""
+        """Close all connections; calls in flight end with ``ClientClosedError``."""
         with self._lock:
             self._is_closed = True
             idle, busy = list(self._idle), list(self._busy)

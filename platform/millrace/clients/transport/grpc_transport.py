@@ -1,6 +1,6 @@
-"""Calls over gRPC: the public protocol, which goes through proxies and has streams.
+"""Calls over gRPC, the public protocol with streams and proxy support.
 
-Invariant: one channel to a broker, made when first needed; it connects by itself, and again after it broke.
+Invariant: one channel to a broker, created on first use; it connects and reconnects by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 
 _SERVICE: Final = "/millrace.v1.Broker/"
 _KEEPALIVE_MS: Final = 300_000
-"""gRPC servers end connections that ping more often than this."""
+"""gRPC servers close connections that ping more often."""
 
 
 class GrpcTransport:
@@ -45,7 +45,7 @@ class GrpcTransport:
         self._is_closed = False
 
     def channel(self) -> grpc.Channel:
-        """The channel. Raises ``ClientClosedError``."""
+        """Return the channel. Raises ``ClientClosedError``."""
         with self._lock:
             if self._is_closed:
                 raise ClientClosedError("the client is closed: make a new one")
@@ -54,7 +54,7 @@ class GrpcTransport:
             return self._channel
 
     def stub(self) -> BrokerStub:
-        """The service over the channel, for its streams; ``explain`` says what their errors mean."""
+        """Return the service over the channel, for its streams; ``explain`` converts their errors."""
         self._is_kept = True
         return BrokerStub(self.channel())
 
@@ -67,7 +67,7 @@ class GrpcTransport:
             ("grpc.min_reconnect_backoff_ms", max(config.reconnect_backoff_ms, 1)),
             ("grpc.max_reconnect_backoff_ms", max(config.reconnect_backoff_max_ms, 1)),
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-            # Brokers are addressed directly, and retries are decided elsewhere, where their meaning is known.
+            # Brokers are addressed directly, and the callers decide retries, because they know the effects of a call.
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
             # Otherwise all clients of a process to one broker share a connection, and its flow control.
@@ -80,7 +80,7 @@ class GrpcTransport:
     def _method(self, name: str) -> grpc.UnaryUnaryMultiCallable[Any, bytes]:
         method = self._methods.get(name)
         if method is None:
-            # Bytes in and out: what they mean, the call knows.
+            # The channel handles bytes; the call encodes and decodes them.
             method = self.channel().unary_unary(_SERVICE + name, request_serializer=bytes, response_deserializer=bytes)
             self._methods[name] = method
         return method
@@ -90,14 +90,14 @@ class GrpcTransport:
     ) -> Response:
         """Make a call and wait for it; raises the broker's error, ``BrokerUnavailableError``, ``ClientClosedError``.
 
-        ``keep`` says that more will follow: then ``rest`` does nothing.
+        ``keep`` announces further calls, so that ``rest`` does nothing.
         """
         self._is_kept |= keep
         try:
             data = self._method(call.name)(call.encode(request), timeout=timeout_s)
         except grpc.RpcError as error:
             raise self.explain(error) from error
-        except ValueError as error:  # grpc raises this when the channel was closed under the call
+        except ValueError as error:  # grpc raises this if the channel was closed during the call
             raise self._closed_under(error) from error
         return decoded(call, data)
 
@@ -110,9 +110,9 @@ class GrpcTransport:
         *,
         cancellable: bool,
     ) -> None:
-        """Make a call, and tell its outcome to ``pending``.
+        """Make a call, and pass its outcome to ``pending``.
 
-        Unless it is ``cancellable`` it is a plain call in a thread, which costs half of what a future of grpc's does.
+        A call that is not ``cancellable`` is a plain call in a thread, which costs half as much as grpc's future.
         """
         if cancellable:
             self._begin_future(call, request, timeout_s, pending)
@@ -155,7 +155,7 @@ class GrpcTransport:
         future.add_done_callback(done)
 
     def explain(self, error: grpc.RpcError) -> MillraceError:
-        """The error that a failed call stands for, with the address and a remedy where none answered."""
+        """Return the error of a failed call, with the address and a remedy if no broker answered."""
         if self._is_closed:
             return ClientClosedError("the client was closed during the call")
         explained = error_from_rpc(error)
@@ -171,7 +171,7 @@ class GrpcTransport:
         return broken_off(self._address, "the channel was closed")
 
     def rest(self) -> None:
-        """Let go of the channel until it is needed again, unless it is used for more than one question."""
+        """Release the channel until the next use, unless more calls were announced."""
         if not self._is_kept:
             self._close_channel()
 
@@ -183,7 +183,7 @@ class GrpcTransport:
             channel.close()
 
     def close(self) -> None:
-        """Close the channel for good; calls under way fail."""
+        """Close the channel for good; calls in flight fail."""
         self._is_closed = True
         self._close_channel()
 

@@ -1,11 +1,13 @@
-"""The way to each broker: frames where it answers them, gRPC otherwise.
+"""Connection to each broker: frames if it supports them, gRPC otherwise.
 
 Invariants
 
-- Over gRPC the broker says where it answers frames, and who it is; a connection for frames is used only if the same
-  broker of the same cluster answers there. Where that cannot be had, calls go over gRPC, and it is tried again after
-  ``metadata.max.age.ms``.
-- A broker that is not reached at its port for frames is asked over gRPC for the present one: it may have started anew.
+- Over gRPC the broker announces its frame port and its identity. A frame connection is used only if the same broker
+  of
+  the same cluster answers there. Otherwise calls use gRPC, and frames are tried again after ``metadata.max.age.ms``.
+- If a broker's frame port is not reachable, the client asks over gRPC for the current port, because the broker may
+  have
+  restarted.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ from millrace.protocol import millrace_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _MESSAGE_OVERHEAD_BYTES: Final = 64 * 2**20
-"""What a response may exceed ``fetch.max.bytes`` by: its first batch is sent whatever its size."""
+"""Margin of a response above ``fetch.max.bytes``, because its first batch is sent whatever its size."""
 _API_VERSIONS: Final = unary(lambda stub: stub.ApiVersions)
 _HAS_EPOLL: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
 _GREETING_TIMEOUT_S: Final = 5.0
-"""Longest wait for a port for frames that does not answer, before calls go over gRPC."""
+"""Maximum wait for a frame port that does not answer, before calls use gRPC."""
 
 
 @cache
@@ -53,11 +55,11 @@ def _software_version() -> str:
 
 
 class _WrongBrokerError(Exception):
-    """Another broker answers at a port than the one that named it."""
+    """Error for a port where another broker answers than the one that announced it."""
 
 
 class Links:
-    """The ways of one client to all brokers that it knows, and the threads that they share. Thread safe."""
+    """Links of one client to all known brokers, and their shared threads. Thread safe."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -69,7 +71,7 @@ class Links:
         _living.add(self)
 
     def start_anew(self) -> None:
-        """Forget the connections and threads: in a process that was forked they are the parent's."""
+        """Forget the connections and threads in a forked process, because they belong to the parent."""
         links, self._links = list(self._links.values()), {}
         for link in links:
             link.let_go()
@@ -78,7 +80,7 @@ class Links:
         self._receiver = None
 
     def to(self, address: str) -> Link:
-        """The way to ``host:port``. Raises ``ClientClosedError``."""
+        """Return the link to ``host:port``. Raises ``ClientClosedError``."""
         link = self._links.get(address)
         if link is not None:
             return link
@@ -88,25 +90,25 @@ class Links:
             return self._links.setdefault(address, Link(address, self._config, self))
 
     def receiver(self) -> Receiver:
-        """The threads that wait for answers."""
+        """Return the threads that receive responses."""
         with self._lock:
             if self._receiver is None:
                 self._receiver = Receiver("millrace-answers")
             return self._receiver
 
     def help(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
-        """Receive answers in the present thread instead of waiting for another that does: ``Receiver.help``."""
+        """Receive responses in the current thread instead of waiting for another: ``Receiver.help``."""
         receiver = self._receiver
         return receiver is not None and receiver.help(is_over, timeout_s)
 
     def wake(self) -> None:
-        """Have a thread that helps look whether it is over."""
+        """Let a helping thread check whether it is over."""
         receiver = self._receiver
         if receiver is not None:
             receiver.wake()
 
     def close(self) -> None:
-        """Close all connections; calls under way end with ``ClientClosedError``. May be called twice."""
+        """Close all connections; calls in flight end with ``ClientClosedError``. May be called twice."""
         with self._lock:
             self._is_closed = True
             links, self._links = list(self._links.values()), {}
@@ -131,7 +133,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Link:
-    """The way to one broker. Thread safe."""
+    """Link to one broker. Thread safe."""
 
     def __init__(self, address: str, config: ClientConfig, owner: Links) -> None:
         self._address = address
@@ -144,7 +146,7 @@ class Link:
         self._lock = threading.Lock()
         self._frames: FrameTransport | None = None
         self._broker: pb.ApiVersionsResponse | None = None
-        # Where frames are not offered at all, or not wanted, gRPC it is.
+        # Use gRPC if frames are not supported here, or not configured.
         self._grpc_until = float("inf") if config.transport is Transport.GRPC or not _HAS_EPOLL else 0.0
         self._is_closed = False
 
@@ -175,10 +177,10 @@ class Link:
         *,
         cancellable: bool = False,
     ) -> None:
-        """Make a call without waiting for it; ``pending`` is told its outcome.
+        """Start a call without waiting for it; ``pending`` receives its outcome.
 
-        Over an idle connection it is sent in the present thread, as far as that need not wait. ``cancellable`` says
-        that it may have to be cancelled before its end. Raises ``ClientClosedError``.
+        Over an idle connection it is sent in the current thread, without blocking. ``cancellable`` announces a
+        possible cancellation before its end. Raises ``ClientClosedError``.
         """
         frames = self._frames
         sock = frames.idle_socket() if frames is not None else None
@@ -211,9 +213,9 @@ class Link:
         return time.monotonic() < self._grpc_until
 
     def _socket(self, deadline: float) -> tuple[FrameTransport, FrameSocket] | None:
-        """A connection for frames, an idle one or a new one; nothing if it has to be gRPC.
+        """Return an idle or new frame connection, or None for gRPC.
 
-        Raises ``BrokerUnavailableError`` when no broker answers, ``ThrottledError`` when it has too many connections.
+        Raises ``BrokerUnavailableError`` if no broker answers, ``ThrottledError`` if it has too many connections.
         """
         if self._is_grpc:
             return None
@@ -233,7 +235,7 @@ class Link:
         return max(min(deadline - time.monotonic(), longest_s), 0.001)
 
     def _find(self, deadline: float, instead_of: FrameTransport | None) -> tuple[FrameTransport, FrameSocket] | None:
-        """Ask the broker where it answers frames, and connect; one thread at a time."""
+        """Ask the broker for its frame port, and connect; one thread at a time."""
         with self._lock:
             if self._is_grpc:
                 return None
@@ -306,12 +308,12 @@ class Link:
         return pb.ApiVersionsRequest(client_software_name="millrace", client_software_version=_software_version())
 
     def let_go(self) -> None:
-        """Close this process' descriptors; the connections are another's."""
+        """Close this process' descriptors; the connections belong to the parent."""
         if self._frames is not None:
             self._frames.let_go()
 
     def close(self) -> None:
-        """Close all connections; calls under way end with ``ClientClosedError``."""
+        """Close all connections; calls in flight end with ``ClientClosedError``."""
         self._is_closed = True
         if self._frames is not None:
             self._frames.close()
