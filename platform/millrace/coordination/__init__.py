@@ -1,8 +1,8 @@
-"""Where a cluster keeps its metadata: ZooKeeper's semantics as an interface, and a store that needs no ZooKeeper.
+"""Metadata storage of a cluster with ZooKeeper's semantics.
 
-``interface`` says what every store promises, ``embedded`` is the one for a single broker, ``zookeeper`` the one for a
-cluster (it needs kazoo, and is imported by who uses it); ``single_calls`` is what stores share. ``outcomes`` finds out
-what became of a write whose answer was lost. ``paths`` and ``nodes`` say what is kept where.
+``interface`` defines the guarantees of every store. ``embedded`` is the store of a single broker. ``zookeeper`` is
+the store of a cluster (it needs kazoo, so its users import it themselves). ``single_calls`` is shared by the stores.
+``outcomes`` determines the outcome of a write whose response was lost. ``paths`` and ``nodes`` define the layout.
 """
 
 from millrace.coordination.embedded import METADATA_FILE, EmbeddedCoordination, EmbeddedStore

@@ -1,12 +1,13 @@
-"""Coordination inside one process: for a single broker, which then needs no ZooKeeper, and for tests.
+"""Coordination store inside one process, for a single broker without ZooKeeper and for tests.
 
-``EmbeddedStore`` is the service, ``EmbeddedCoordination`` a session with it. With a file every change is on disk
-before its call returns; without, everything is gone with the process.
+``EmbeddedStore`` is the service, ``EmbeddedCoordination`` a session with it. With a file, every change is on disk
+before its call returns. Without a file, all data is lost at the end of the process.
 
 Invariants
-* The tree is changed only under ``_lock``, and is what the file holds whenever the lock is free.
-* A change that cannot be saved is not visible, and the store refuses all further changes: whether the file has it
-  (a commit that failed half-way), only the next start can tell.
+
+* The tree is changed only under ``_lock``, and equals the file whenever the lock is free.
+* A change that cannot be saved is not visible, and the store refuses all further changes. A commit may have failed
+  half-way, so only the next start shows whether the file contains the change.
 * Watches are queued under the lock (so in the order of changes) and called outside it.
 """
 
@@ -37,14 +38,14 @@ from millrace.errors import StorageError
 _logger = logging.getLogger(__name__)
 
 METADATA_FILE: Final = "millrace-metadata.sqlite"
-"""What the store's file is called in a broker's data directory."""
+"""Name of the store's file in a broker's data directory."""
 
 
 class EmbeddedStore:
     """A tree of nodes with sessions, in this process.
 
-    ``now_ms`` gives the time that nodes are stamped with. Raises ``EnvironmentProblemError`` when the file is in use
-    by another process, is not writable, or was not written by this.
+    ``now_ms`` returns the time for node timestamps. Raises ``EnvironmentProblemError`` if the file is in use by
+    another process, is not writable, or has another format.
     """
 
     def __init__(self, path: Path | None = None, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000):
@@ -70,7 +71,7 @@ class EmbeddedStore:
         return session
 
     def expire(self, session_id: int) -> None:
-        """End a session as a ZooKeeper does that has not heard from it in time: for tests and simulations."""
+        """Expire a session like ZooKeeper after a session timeout, for tests and simulations."""
         self._end(session_id, expired=True)
 
     def close(self) -> None:
@@ -80,7 +81,7 @@ class EmbeddedStore:
         if self._file is not None:
             self._file.close()
 
-    # The rest is for EmbeddedCoordination.
+    # The following methods are for EmbeddedCoordination.
 
     def _apply(self, session_id: int, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
         with self._lock:
@@ -161,7 +162,7 @@ class EmbeddedStore:
 
 
 class EmbeddedCoordination(SingleCalls):
-    """A session with an ``EmbeddedStore``; see ``Coordination`` for what each method promises."""
+    """A session with an ``EmbeddedStore``; ``Coordination`` documents each method."""
 
     def __init__(self, store: EmbeddedStore, session_id: int) -> None:
         self._store = store
@@ -172,12 +173,12 @@ class EmbeddedCoordination(SingleCalls):
 
     @property
     def state(self) -> SessionState:
-        """How the session stands: it is connected until it is over."""
+        """State of the session: it is connected until it ends."""
         return self._state
 
     @property
     def session_id(self) -> int:
-        """Number of the session."""
+        """Session id."""
         return self._session_id
 
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
@@ -185,11 +186,11 @@ class EmbeddedCoordination(SingleCalls):
         return self._store._read_data(self._session_id, path, watch)
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
-        """The node's bookkeeping, or None."""
+        """Return the node's stat, or None."""
         return self._store._read_stat(self._session_id, path, watch)
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Sorted names of the children."""
+        """Return the sorted names of the children."""
         return self._store._read_children(self._session_id, path, watch)
 
     def multi(self, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
@@ -197,15 +198,15 @@ class EmbeddedCoordination(SingleCalls):
         return self._store._apply(self._session_id, operations)
 
     def sync(self) -> None:
-        """Nothing to wait for: all sessions see the one tree."""
+        """Return at once, because all sessions see the same tree."""
         self._store._check_open(self._session_id)
 
     def on_state(self, listener: Callable[[SessionState], None]) -> None:
-        """Have ``listener`` called when the session is over."""
+        """Register ``listener`` for the end of the session."""
         self._state_listeners.append(listener)
 
     def on_session_end(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called once when the session expires."""
+        """Register ``listener``, which is called once when the session expires."""
         self._store._listen(self, listener)
 
     def close(self) -> None:
@@ -213,7 +214,7 @@ class EmbeddedCoordination(SingleCalls):
         self._store._end(self._session_id, expired=False)
 
     def _end(self, state: SessionState) -> list[Callable[[], None]]:
-        """Note that the session is over; returns the calls to make. The store's lock is held."""
+        """Set the final state; returns the calls to make. The caller holds the store's lock."""
         self._state = state
         calls = [partial(listener, state) for listener in self._state_listeners]
         if state is SessionState.CLOSED:

@@ -1,23 +1,23 @@
-"""What the cluster's metadata is kept in: ZooKeeper's semantics as an interface.
+"""Interface of the metadata store, with ZooKeeper's semantics.
 
 Nodes form a tree of absolute paths (``/brokers/topics/orders``). Each holds bytes and has a version that every write
-raises by one. The promises that everything above relies on (ZooKeeper programmer's guide, "Consistency Guarantees"):
+increases by one. The store guarantees (ZooKeeper programmer's guide, "Consistency Guarantees"):
 
-* Writes are applied one after the other; each is durable when its call returns, and ``multi`` is all or nothing.
+* Writes are applied in sequence. Each is durable when its call returns, and ``multi`` is all or nothing.
 * An ephemeral node lives as long as the session that created it, and has no children.
 * A sequential node gets a ten-digit suffix that is larger than that of every earlier child of its parent.
-* A watch fires at most once, for the first change after the read that left it, in the order of the changes. What
-  changed while the connection was lost is told once it is back, in no order.
+* A watch fires at most once, for the first change after the read that set it, in the order of the changes. Changes
+  during a lost connection are reported after the reconnect, in no order.
 
-All methods may be called from any thread and block until they are done, so an event loop calls them in threads of its
-own and has watches called ``OnLoop``. They raise ``SessionExpiredError`` once the session is over: then every ephemeral
-node of it is gone, and so are its watches. A session never becomes another: nothing that was asked of it is done
-under the next, which has another ``session_id`` and knows nothing of its ephemerals, watches and listeners.
+All methods may be called from any thread and block until they are done. Therefore an event loop calls them in threads
+and receives watches through ``OnLoop``. Methods raise ``SessionExpiredError`` after the session has ended. Its
+ephemeral nodes and watches are then gone. A session never becomes another session: no request of it is executed under
+a later session, which has another ``session_id``, and other ephemeral nodes, watches and listeners.
 
-A store that is elsewhere can be lost sight of. Reads are then repeated, and what was not sent yet waits, for as long as
-the store's configuration says; after that ``ConnectionLossError`` is raised. It is raised at once for a write whose
-answer did not come: nobody knows whether it was done. ``millrace.coordination.outcomes`` finds out. The same goes for a
-write during which the session expires, and there the ephemeral part is gone in any case.
+A remote store can be disconnected. Reads are then retried, and unsent requests wait, for the time that the store's
+configuration allows; after that ``ConnectionLossError`` is raised. It is raised at once for a write without a
+response, because its outcome is unknown. ``millrace.coordination.outcomes`` determines the outcome. The outcome is
+also unknown if the session expires during a write, but its ephemeral nodes are gone in any case.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from typing import Any, Final, Protocol
 from millrace.errors import MillraceError
 
 ANY_VERSION: Final = -1
-"""As an expected version: whatever the version is."""
+"""Expected version that matches any version."""
 
 
 class CoordinationError(MillraceError):
-    """Base of what a coordination call refuses. It never reaches a client of the broker as it is."""
+    """Base of refused coordination calls. These errors never reach a client of the broker directly."""
 
 
 class NoNodeError(CoordinationError):
@@ -43,7 +43,7 @@ class NoNodeError(CoordinationError):
 
 
 class NodeExistsError(CoordinationError):
-    """The node to create exists already: somebody else won."""
+    """The node to create exists already, because another caller created it first."""
 
 
 class BadVersionError(CoordinationError):
@@ -51,19 +51,19 @@ class BadVersionError(CoordinationError):
 
 
 class NotEmptyError(CoordinationError):
-    """A node with children cannot be deleted."""
+    """The node to delete has children."""
 
 
 class NoChildrenForEphemeralsError(CoordinationError):
-    """An ephemeral node cannot have children."""
+    """The parent of the node to create is ephemeral and cannot have children."""
 
 
 class SessionExpiredError(CoordinationError):
-    """The session is over; ephemeral nodes and watches are gone. A new session must be opened."""
+    """The session has ended; ephemeral nodes and watches are gone. A new session must be opened."""
 
 
 class ConnectionLossError(CoordinationError):
-    """The store gave no answer. ``maybe_applied``: whether a write may have been, or may still be, carried out."""
+    """The store gave no response. ``maybe_applied`` means that a write may have been, or may still be, applied."""
 
     def __init__(self, message: str, *, maybe_applied: bool) -> None:
         super().__init__(message)
@@ -71,22 +71,22 @@ class ConnectionLossError(CoordinationError):
 
 
 class AccessDeniedError(CoordinationError):
-    """The store does not take these credentials, or they may not do this to the node."""
+    """The store refuses these credentials, or they do not permit the operation on the node."""
 
 
 class SessionState(StrEnum):
-    """How a session stands with its store."""
+    """State of a session with its store."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """The connection is lost. The session may be over already, or go on: only the store knows."""
+    """The connection is lost. Only the store knows whether the session has ended or continues."""
     EXPIRED = "expired"
-    """Over, not by our will; a new session has to be opened."""
+    """The store ended the session; a new session must be opened."""
     CLOSED = "closed"
 
 
 class EventType(StrEnum):
-    """What happened to a watched node."""
+    """Type of a change of a watched node."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -96,19 +96,19 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """The one notification of a watch. It does not hold the new state: who wants that, reads again."""
+    """Single notification of a watch, without the new state, which the watcher must read again."""
 
     type: EventType
     path: str
 
 
 Watch = Callable[[WatchEvent], None]
-"""Called once, from a thread of the store's choosing. It may read, write and watch again, but not block for long."""
+"""Watch callback, called once in a thread of the store. It may read, write and watch, but not block for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnLoop:
-    """A watch, or a listener to states, that is called on an event loop, in the same order.
+    """A watch, or a state listener, that is called on an event loop, in the same order.
 
     Two of the same loop and function are the same watch.
     """
@@ -117,14 +117,14 @@ class OnLoop:
     call: Callable[[Any], None]
 
     def __call__(self, told: object) -> None:
-        """Hand ``told`` over to the loop. Nobody is left to be told when the loop is closed."""
+        """Schedule the call on the loop; a closed loop is ignored."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.call, told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStat:
-    """A node's bookkeeping. ``version`` counts writes of the data; ``children_version`` changes of the children."""
+    """A node's stat. ``version`` counts writes of the data; ``children_version`` counts changes of the children."""
 
     version: int
     children_version: int
@@ -138,7 +138,7 @@ class NodeStat:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a node. Fails when it exists or its parent does not."""
+    """Creation of a node. Fails if the node exists or its parent does not."""
 
     path: str
     data: bytes = b""
@@ -148,7 +148,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Replace a node's data, if its version is the expected one."""
+    """Replacement of a node's data, if its version is the expected one."""
 
     path: str
     data: bytes
@@ -157,7 +157,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a node without children, if its version is the expected one."""
+    """Deletion of a node without children, if its version is the expected one."""
 
     path: str
     version: int = ANY_VERSION
@@ -165,7 +165,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fail the whole transaction unless the node exists with this version."""
+    """Condition that fails the whole transaction unless the node exists with this version."""
 
     path: str
     version: int = ANY_VERSION
@@ -175,16 +175,16 @@ Operation = Create | Write | Delete | Check
 
 
 class Coordination(Protocol):
-    """One session with the store."""
+    """Session with the store."""
 
     @property
     def state(self) -> SessionState:
-        """How the session stands, as far as is known here."""
+        """Locally known state of the session."""
         ...
 
     @property
     def session_id(self) -> int:
-        """Number of the session, the ``ephemeral_owner`` of its ephemeral nodes."""
+        """Session id, which is the ``ephemeral_owner`` of the session's ephemeral nodes."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
@@ -195,13 +195,15 @@ class Coordination(Protocol):
         ...
 
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
-        """Read a node; ``watch`` fires when it is written or deleted. Raises ``NoNodeError``, leaving no watch."""
+        """Read a node; ``watch`` fires when it is written or deleted. Raises ``NoNodeError`` without setting the
+        watch.
+        """
         ...
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """Read nodes without waiting for each in turn; None for those that do not exist.
+        """Read many nodes with pipelined requests; None for those that do not exist.
 
-        Each is as it was at some time during the call, not all at the same.
+        Each result is from some time during the call, but not all from the same time.
         """
         ...
 
@@ -214,54 +216,57 @@ class Coordination(Protocol):
         ...
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
-        """The node's bookkeeping, or None; ``watch`` fires when it is created, written or deleted."""
+        """Return the node's stat, or None; ``watch`` fires when the node is created, written or deleted."""
         ...
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Sorted names of the children; ``watch`` fires when one comes or goes, or the node is deleted.
+        """Return the sorted names of the children; ``watch`` fires when a child is created or deleted, or the node is
+        deleted.
 
-        Raises ``NoNodeError``, leaving no watch.
+        Raises ``NoNodeError`` without setting the watch.
         """
         ...
 
     def multi(self, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
         """Apply all operations or none, as one change; returns each one's result (path, stat, None, None).
 
-        Raises what the first failing operation raises.
+        Raises the error of the first failing operation.
         """
         ...
 
     def sync(self) -> None:
-        """Have all reads that follow see what any session's writes did before this call."""
+        """Ensure that later reads see all writes that any session completed before this call."""
         ...
 
     def on_state(self, listener: Callable[[SessionState], None]) -> None:
-        """Have ``listener`` called with each state that follows, in order with the watches, as watches are."""
+        """Register ``listener`` for later states; calls are in order with watches, and in the same thread."""
         ...
 
     def on_session_end(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called once, when the session expires (not when it is closed); at once if it has."""
+        """Register ``listener``, called once when the session expires (not when it is closed); at once if it has
+        expired.
+        """
         ...
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes are deleted. Closing twice does nothing."""
+        """End the session and delete its ephemeral nodes. A second call has no effect."""
         ...
 
 
 class SessionStore(Protocol):
-    """Where sessions are opened: an ensemble, or what stands for one."""
+    """Store that opens sessions, for example a ZooKeeper ensemble."""
 
     def connect(self) -> Coordination:
-        """Open a session. Raises ``EnvironmentProblemError`` when the store cannot be reached."""
+        """Open a session. Raises ``EnvironmentProblemError`` if the store cannot be reached."""
         ...
 
     def close(self) -> None:
-        """End all sessions that were opened here."""
+        """End all sessions of this store."""
         ...
 
 
 def ensure_path(coordination: Coordination, path: str) -> None:
-    """Create ``path`` and its parents as empty persistent nodes, where they do not exist."""
+    """Create ``path`` and its parents as empty persistent nodes, if they do not exist."""
     names = path.strip("/").split("/")
     for depth in range(1, len(names) + 1):
         node = "/" + "/".join(names[:depth])
@@ -269,4 +274,4 @@ def ensure_path(coordination: Coordination, path: str) -> None:
             try:
                 coordination.create(node)
             except NodeExistsError:
-                continue  # another session was faster, which is as good
+                continue  # another session created it

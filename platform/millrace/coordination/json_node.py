@@ -1,4 +1,4 @@
-"""How a node's JSON is written, and read into a class of its own."""
+"""JSON encoding of nodes, and their decoding into classes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from millrace.errors import StorageError
 
 
 def dump_json(value: dict[str, Any]) -> bytes:
-    """Compact JSON."""
+    """Encode a value as compact JSON."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 class JsonNode:
-    """Shared decoding: whatever is wrong with a node's bytes becomes one clear error."""
+    """Base of node classes; any decoding error becomes a ``StorageError``."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""What the nodes hold: Kafka's JSON, and ours for schemas, as typed data.
+"""Node contents as typed data: Kafka's JSON, and millrace's for schemas.
 
-Each class encodes to the JSON that Kafka 3.9 writes at its path (``kafka.zk.ZkData``) and decodes that of any
-version that names the same fields. A node that cannot be read raises ``StorageError`` naming what was expected. What
-administrators and the controller tell each other through nodes is in ``notices``.
+Each class encodes to the JSON that Kafka 3.9 writes at its path (``kafka.zk.ZkData``). It decodes the JSON of any
+version with the same fields. A node that cannot be read raises ``StorageError`` with the expected class. ``notices``
+has the nodes with which administrators, brokers and the controller notify each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ClusterIdNode(JsonNode):
     cluster_id: str
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json({"version": "1", "id": self.cluster_id})
 
     @classmethod
@@ -33,7 +33,7 @@ class ClusterIdNode(JsonNode):
 
 
 class Endpoint(NamedTuple):
-    """Where a broker is reached by those who look for its listener of this name."""
+    """Address of a broker's listener."""
 
     listener: str
     protocol: str
@@ -46,7 +46,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, protocols: dict[str, str]) -> Endpoint:
-        """Read ``LISTENER://host:port``; a listener that ``protocols`` does not know is named after its protocol."""
+        """Parse ``LISTENER://host:port``; a listener that ``protocols`` does not contain uses its name as protocol."""
         listener, _, address = text.partition("://")
         host, _, port = address.rpartition(":")
         if ":" in host:
@@ -55,7 +55,7 @@ class Endpoint(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """The versions of a feature that a broker can do."""
+    """Versions of a feature that a broker supports."""
 
     min_version: int
     max_version: int
@@ -65,8 +65,8 @@ class VersionRange(NamedTuple):
 class BrokerNode(JsonNode):
     """``/brokers/ids/<id>`` (version 5; 1 to 4 are read).
 
-    ``host`` and ``port`` are those of the first plaintext endpoint, ("", -1) if there is none. Without ``endpoints``
-    they are the only one.
+    ``host`` and ``port`` are those of the first plaintext endpoint, or ("", -1) without one. If ``endpoints`` is
+    missing, they form the only endpoint.
     """
 
     host: str
@@ -89,7 +89,7 @@ class BrokerNode(JsonNode):
         timestamp_ms: int,
         features: dict[str, VersionRange] | None = None,
     ) -> BrokerNode:
-        """A broker with these endpoints, one at least."""
+        """Create a broker node with at least one endpoint."""
         plain = next((each for each in endpoints if each.protocol == "PLAINTEXT"), Endpoint("", "", "", -1))
         return cls(
             host=plain.host,
@@ -101,7 +101,7 @@ class BrokerNode(JsonNode):
         )
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         value: dict[str, Any] = {
             "version": 5,
             "host": self.host if self.port >= 0 else None,
@@ -138,8 +138,8 @@ Replicas = dict[int, tuple[int, ...]]
 class TopicNode(JsonNode):
     """``/brokers/topics/<topic>`` (version 3): the topic's id and each partition's replicas, preferred leader first.
 
-    ``adding`` and ``removing`` name the partitions that are being reassigned (KIP-455): which of their replicas are to
-    come, and which to go. Nodes without a topic id, those of Kafka before 2.8, are not read.
+    ``adding`` and ``removing`` hold the replicas that a reassignment adds and removes, by partition (KIP-455). Nodes
+    without a topic id, from Kafka before 2.8, are not read.
     """
 
     topic_id: uuid.UUID
@@ -148,7 +148,7 @@ class TopicNode(JsonNode):
     removing: Replicas = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json(
             {
                 "version": 3,
@@ -187,7 +187,7 @@ class PartitionStateNode(JsonNode):
     isr: tuple[int, ...]
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json(
             {
                 "controller_epoch": self.controller_epoch,
@@ -210,12 +210,12 @@ class PartitionStateNode(JsonNode):
 
 @dataclass(frozen=True, slots=True)
 class ConfigNode(JsonNode):
-    """``/config/<entity type>/<entity>``: only what differs from the defaults."""
+    """``/config/<entity type>/<entity>``: options that differ from the defaults."""
 
     config: dict[str, str]
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json({"version": 1, "config": self.config})
 
     @classmethod
@@ -224,7 +224,7 @@ class ConfigNode(JsonNode):
 
 
 def encode_epoch(epoch: int) -> bytes:
-    """The bytes of ``/controller_epoch``."""
+    """Encode ``/controller_epoch``."""
     return str(epoch).encode()
 
 
@@ -244,7 +244,7 @@ class ControllerNode(JsonNode):
     timestamp_ms: int
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json(
             {"version": 2, "brokerid": self.broker_id, "timestamp": str(self.timestamp_ms), "kraftControllerEpoch": -1}
         )
@@ -256,14 +256,14 @@ class ControllerNode(JsonNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlockNode(JsonNode):
-    """``/latest_producer_id_block``: the last block of producer ids given to a broker, both ends included."""
+    """``/latest_producer_id_block``: the last allocated block of producer ids, both ends included."""
 
     broker_id: int
     first: int
     last: int
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json(
             {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
         )
@@ -282,7 +282,7 @@ class SchemaNode(JsonNode):
     arrow_schema: bytes
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json(
             {
                 "version": 1,
@@ -309,7 +309,7 @@ class TypedTopicNode(JsonNode):
     key_columns: tuple[str, ...]
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json({"version": 1, "schema_ids": list(self.schema_ids), "key_columns": list(self.key_columns)})
 
     @classmethod
@@ -319,10 +319,10 @@ class TypedTopicNode(JsonNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadSchemaNode(JsonNode):
-    """``/millrace/payload_schemas/<id>``: a schema of payloads in opaque topics.
+    """``/millrace/payload_schemas/<id>``: a payload schema for opaque topics.
 
-    ``references`` are (name in the text, subject, version), ``subjects`` are (subject, version): as the Confluent
-    registry has them.
+    ``references`` are (name in the text, subject, version) and ``subjects`` are (subject, version), as in the
+    Confluent registry.
     """
 
     kind: str
@@ -331,11 +331,11 @@ class PayloadSchemaNode(JsonNode):
     subjects: tuple[tuple[str, int], ...] = ()
 
     def has_same_schema(self, other: PayloadSchemaNode) -> bool:
-        """Whether both say the same of payloads, whatever their subjects."""
+        """Return whether both nodes have the same schema, regardless of their subjects."""
         return (self.kind, self.text, self.references) == (other.kind, other.text, other.references)
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json(
             {
                 "version": 1,

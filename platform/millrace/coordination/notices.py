@@ -1,7 +1,7 @@
-"""Nodes by which administrators, brokers and the controller tell each other what is to be done or has changed.
+"""Nodes that notify administrators, brokers and the controller of requests and changes.
 
-As in ``nodes``: the JSON that Kafka 3.9 writes (``kafka.zk.ZkData``); that of other versions is read if it names the
-same fields.
+As in ``nodes``, the classes write the JSON of Kafka 3.9 (``kafka.zk.ZkData``) and read that of other versions with
+the same fields.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def _partitions(value: dict[str, Any]) -> tuple[TopicPartition, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentNode(JsonNode):
-    """``/admin/reassign_partitions``: the replicas that partitions are to have, preferred leader first."""
+    """``/admin/reassign_partitions``: target replicas of partitions, preferred leader first."""
 
     replicas: dict[TopicPartition, tuple[int, ...]]
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         partitions = [
             {"topic": topic, "partition": partition, "replicas": list(brokers)}
             for (topic, partition), brokers in self.replicas.items()
@@ -41,12 +41,12 @@ class ReassignmentNode(JsonNode):
 
 @dataclass(frozen=True, slots=True)
 class _PartitionsNode(JsonNode):
-    """A node that only names partitions."""
+    """A node that contains only partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         partitions = [{"topic": topic, "partition": partition} for topic, partition in self.partitions]
         return dump_json({"version": 1, "partitions": partitions})
 
@@ -56,7 +56,7 @@ class _PartitionsNode(JsonNode):
 
 
 class PreferredElectionNode(_PartitionsNode):
-    """``/admin/preferred_replica_election``: partitions that their preferred replica is to lead."""
+    """``/admin/preferred_replica_election``: partitions for a preferred leader election."""
 
     __slots__ = ()
 
@@ -74,7 +74,7 @@ class LogDirEventNode(JsonNode):
     broker_id: int
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json({"version": 1, "broker": self.broker_id, "event": 1})
 
     @classmethod
@@ -84,15 +84,16 @@ class LogDirEventNode(JsonNode):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChangeNode(JsonNode):
-    """``/config/changes/config_change_<number>``: whose configuration changed, as ``paths.config_entity`` writes it.
+    """``/config/changes/config_change_<number>``: the entity with a changed configuration, in
+    ``paths.config_entity``'s form.
 
-    Version 1, which names type and entity apart, is read as Kafka reads it.
+    Version 1, with separate type and entity, is read as in Kafka.
     """
 
     entity_path: str
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json({"version": 2, "entity_path": self.entity_path})
 
     @classmethod
@@ -108,13 +109,13 @@ class ConfigChangeNode(JsonNode):
 
 @dataclass(frozen=True, slots=True)
 class FeatureNode(JsonNode):
-    """``/feature`` (version 2; 1 is read): the level that the cluster uses of each feature, if features are enabled."""
+    """``/feature`` (version 2; 1 is read): the cluster's level of each feature, if features are enabled."""
 
     enabled: bool
     levels: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The node's bytes."""
+        """Encode the node."""
         return dump_json({"version": 2, "status": int(self.enabled), "features": self.levels})
 
     @classmethod

@@ -1,7 +1,7 @@
-"""What became of a write whose answer got lost, judged by what can be seen of it.
+"""Outcome of a write whose response was lost, determined from its effects.
 
-Kafka does the same in ``KafkaZkClient``: an ephemeral node that belongs to the own session was created by the lost
-request, a node of the next version with the own data was written by it. Nobody can tell for a sequential node.
+Kafka does the same in ``KafkaZkClient``. An ephemeral node of the own session was created by the lost request. A node
+with the next version and the own data was written by it. For a sequential node the outcome cannot be determined.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from millrace.coordination.interface import (
 
 
 class Outcome(StrEnum):
-    """What became of a transaction."""
+    """Outcome of a transaction."""
 
     APPLIED = "applied"
     NOT_APPLIED = "not applied"
     UNKNOWN = "unknown"
-    """The nodes were changed since, or a sequential one was to be created."""
+    """The nodes have changed since, or a sequential node was to be created."""
 
 
 def find_out(coordination: Coordination, operations: Sequence[Operation]) -> Outcome:
-    """What became of a transaction that this session sent, as far as its nodes show.
+    """Determine the outcome of a transaction of this session from its nodes.
 
-    It is all or nothing, so one node without its effect is enough to deny it. Checks have no effect: a transaction of
-    nothing else counts as not applied.
+    A transaction is all or nothing, so one node without its effect shows that it was not applied. Checks have no
+    effect, so a transaction of checks only counts as not applied.
     """
-    coordination.sync()  # behind what may be under way to the leader, and with what other servers know
+    coordination.sync()  # wait for requests on the way to the leader, and for the state of other servers
     last = {each.path: each for each in operations if not isinstance(each, Check)}
     verdicts = {judge(each, _read(coordination, each.path), coordination.session_id) for each in last.values()}
     if Outcome.NOT_APPLIED in verdicts or not verdicts:
@@ -46,7 +46,7 @@ def find_out(coordination: Coordination, operations: Sequence[Operation]) -> Out
 
 
 def judge(operation: Operation, found: tuple[bytes, NodeStat] | None, session_id: int) -> Outcome:
-    """What ``found``, the node as it is now, says of the last operation on it."""
+    """Judge the last operation on a node by ``found``, the node's current state."""
     match operation:
         case Create(sequential=True):
             return Outcome.UNKNOWN
@@ -73,10 +73,10 @@ def _judge_write(data: bytes, version: int, found: tuple[bytes, NodeStat] | None
 
 
 def settle(coordination: Coordination, operations: Sequence[Operation]) -> None:
-    """Apply a transaction, and when its answer gets lost find out and send it again if it was not applied.
+    """Apply a transaction; if its response is lost, determine the outcome and retry if it was not applied.
 
-    Raises what ``multi`` raises; ``ConnectionLossError`` when its outcome cannot be known, or the store is out of
-    reach.
+    Raises the errors of ``multi``, and ``ConnectionLossError`` if the outcome cannot be determined, or the store is
+    not reachable.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Where things are kept: Kafka's ZooKeeper paths, and ours under ``/millrace``.
+"""Kafka's ZooKeeper paths, and millrace's paths under ``/millrace``.
 
-The same names serve the embedded store and a ZooKeeper ensemble, so that Kafka's own tools and habits apply.
-What the nodes hold is in ``millrace.coordination.nodes`` and in ``docs/formats.md``.
+The embedded store and a ZooKeeper ensemble use the same paths, so Kafka's tools work with both. The contents of the
+nodes are in ``millrace.coordination.nodes`` and in ``docs/formats.md``.
 """
 
 from __future__ import annotations
@@ -50,79 +50,81 @@ ROOTS: Final = (
     TYPED_TOPICS,
     PAYLOAD_SCHEMAS,
 )
-"""Persistent nodes that every broker makes sure of when it starts."""
+"""Persistent nodes that every broker creates at its start if missing."""
 
 
 def broker_path(broker_id: int) -> str:
-    """Ephemeral registration of a broker."""
+    """Return the path of a broker's ephemeral registration."""
     return f"{BROKER_IDS}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:
-    """Partition assignment of a topic."""
+    """Return the path of a topic's partition assignment."""
     return f"{TOPICS}/{topic}"
 
 
 def partitions_path(topic: str) -> str:
-    """Parent of a topic's partitions."""
+    """Return the path of the parent of a topic's partitions."""
     return f"{TOPICS}/{topic}/partitions"
 
 
 def partition_path(topic: str, partition: int) -> str:
-    """Parent of a partition's state."""
+    """Return the path of the parent of a partition's state."""
     return f"{TOPICS}/{topic}/partitions/{partition}"
 
 
 def partition_state_path(topic: str, partition: int) -> str:
-    """Leader, epoch and in-sync replicas of a partition."""
+    """Return the path of a partition's leader, epoch and in-sync replicas."""
     return f"{TOPICS}/{topic}/partitions/{partition}/state"
 
 
 def sequence_of(path: str) -> int:
-    """Number of a sequential node, by its path or name."""
+    """Return the number of a sequential node, from its path or name."""
     return int(path[-10:])
 
 
 def sanitized(name: str) -> str:
-    """A user's or client's name as part of a path: as Kafka's ``Sanitizer`` writes it (percent-encoded UTF-8)."""
+    """Encode a user's or client's name for a path, like Kafka's ``Sanitizer`` (percent-encoded UTF-8)."""
     return quote(name, safe="").replace("~", "%7E")
 
 
 def config_entity(*parts: str) -> str:
-    """Whose configuration: ``config_entity("users", "alice", "clients", "app")``, names as they are."""
+    """Return the entity of a configuration: ``config_entity("users", "alice", "clients", "app")``, with plain names."""
     return "/".join(sanitized(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 def config_path(entity: str) -> str:
-    """Configuration of what ``config_entity`` names."""
+    """Return the path of the configuration of a ``config_entity``."""
     return f"{CONFIGS}/{entity}"
 
 
 def topic_config_path(topic: str) -> str:
-    """Configuration that a topic overrides."""
+    """Return the path of a topic's configuration."""
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
 def group_config_path(group_id: str) -> str:
-    """Configuration that a group overrides. Its id may have any characters, so it is written as hexadecimal UTF-8."""
+    """Return the path of a group's configuration, with its id as hexadecimal UTF-8, because ids may have any
+    characters.
+    """
     return f"{GROUP_CONFIGS}/{group_id.encode().hex()}"
 
 
 def delete_topic_path(topic: str) -> str:
-    """Mark that a topic is to be deleted; there until its last file is gone."""
+    """Return the path that marks a topic for deletion; the node exists until its last file is deleted."""
     return f"{DELETE_TOPICS}/{topic}"
 
 
 def schema_path(schema_id: int) -> str:
-    """One version of a typed topic's schema."""
+    """Return the path of a version of a typed topic's schema."""
     return f"{SCHEMAS}/{schema_id}"
 
 
 def typed_topic_path(topic: str) -> str:
-    """A typed topic's schema versions and key columns."""
+    """Return the path of a typed topic's schema versions and key columns."""
     return f"{TYPED_TOPICS}/{topic}"
 
 
 def payload_schema_path(schema_id: int) -> str:
-    """A schema of payloads, by the id that they name."""
+    """Return the path of a payload schema by its id."""
     return f"{PAYLOAD_SCHEMAS}/{schema_id}"

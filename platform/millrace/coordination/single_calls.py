@@ -1,4 +1,4 @@
-"""Calls about one node, by those about several: for sessions to which one operation is a ``multi`` of one."""
+"""Single-node calls of a session, implemented with ``multi``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace.coordination.interface import (
 
 
 class SingleCalls(ABC):
-    """A part of a ``Coordination``; what each method promises stands there."""
+    """Part of a ``Coordination``, which documents each method."""
 
     @abstractmethod
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:

@@ -1,7 +1,7 @@
-"""The embedded store's file: every node in one SQLite table.
+"""SQLite file of the embedded store, with every node in one table.
 
-SQLite is here for its atomic, durable commits alone: all nodes are in memory, reads never come here. Ephemeral
-nodes are not written, for no session outlives the process. The file is opened exclusively: a second process gets
+SQLite provides only atomic, durable commits. All nodes are in memory, so reads never use the file. Ephemeral nodes
+are not written, because no session outlives the process. The file is opened exclusively: a second process gets
 ``EnvironmentProblemError``.
 """
 
@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NUL
 
 
 class TreeFile:
-    """Keeps a ``Tree`` in a file. Not thread-safe: the store's lock guards it."""
+    """Persistent storage of a ``Tree``. Not thread safe: the store's lock guards it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,7 +66,7 @@ class TreeFile:
         execute("COMMIT")
 
     def load(self) -> Tree:
-        """Read the tree. Raises ``EnvironmentProblemError`` when a node's parent is missing (a damaged file)."""
+        """Read the tree. Raises ``EnvironmentProblemError`` if a node's parent is missing (a damaged file)."""
         tree = Tree()
         for path, *fields in self._database.execute("SELECT * FROM node ORDER BY path"):
             tree.nodes[path] = Node(*fields)
@@ -81,7 +81,7 @@ class TreeFile:
         return tree
 
     def next_session_id(self) -> int:
-        """A number that no earlier session had, also of earlier processes."""
+        """Return a new session id, unique across all processes that used the file."""
         try:
             row = self._database.execute(
                 "INSERT INTO counter VALUES ('session', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
@@ -92,7 +92,7 @@ class TreeFile:
         return int(row[0][0])
 
     def save(self, tree: Tree, paths: Iterable[str]) -> None:
-        """Make the present state of ``paths`` durable in one commit. Raises ``StorageError``; then nothing is kept."""
+        """Save the current state of ``paths`` in one commit. Raises ``StorageError``, and then saves nothing."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             for path in paths:
@@ -114,7 +114,8 @@ class TreeFile:
                 path,
                 node.data,
                 node.version,
-                # As if its ephemeral children had gone already: whoever reads this finds none of them.
+                # Write the version as if its ephemeral children were deleted already, because a reader of the file
+                # finds none.
                 node.children_version + node.ephemeral_children,
                 node.created_id,
                 node.modified_id,

@@ -1,12 +1,13 @@
-"""The tree of nodes as plain data: what every operation does to it, and which watch events that makes.
+"""Tree of nodes as plain data, with the effects and watch events of operations.
 
-Nothing here knows of threads, files or sessions' lives; ``EmbeddedStore`` puts those round it.
+It has no threads, files or session lifetimes; ``EmbeddedStore`` adds those.
 
 Invariants
+
 * Every node but the root has a parent, and the parent's ``children`` holds its name.
-* A node of an ephemeral owner has no children; ``ephemeral_children`` counts a node's ephemeral ones.
+* A node with an ephemeral owner has no children; ``ephemeral_children`` counts a node's ephemeral ones.
 * ``last_id`` only grows; each applied transaction takes the next number.
-* ``apply`` leaves the tree as it was when any of the operations fails.
+* ``apply`` leaves the tree unchanged if any of the operations fails.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Node:
 
     @property
     def children_created(self) -> int:
-        """How many children there have ever been: each raised the version once, and once more if it has gone."""
+        """Number of children ever created: each creation and each deletion increased the children version."""
         return (self.children_version + len(self.children)) // 2
 
     def stat(self) -> NodeStat:
-        """The bookkeeping as callers see it."""
+        """Return the node's stat."""
         return NodeStat(
             version=self.version,
             children_version=self.children_version,
@@ -69,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a transaction did: each operation's result, the nodes written or gone, the events in order."""
+    """Result of a transaction: each operation's result, the nodes written or deleted, the events in order."""
 
     results: list[str | NodeStat | None]
     touched: frozenset[str]
@@ -77,12 +78,12 @@ class Change:
 
 
 def parent_of(path: str) -> str:
-    """Path of the node that holds ``path``."""
+    """Return the path of the parent of ``path``."""
     return path[: path.rindex("/")] or "/"
 
 
 def check_path(path: str) -> None:
-    """Refuse what is not an absolute, normalised path. Raises ``InvalidRequestError``."""
+    """Raise ``InvalidRequestError`` unless the path is absolute and normalised."""
     if path == "/":
         return
     if not path.startswith("/") or any(name in ("", ".", "..") for name in path[1:].split("/")) or "\0" in path:
@@ -90,7 +91,7 @@ def check_path(path: str) -> None:
 
 
 def check_operation(operation: Operation) -> None:
-    """Refuse what cannot be meant, whatever is in the tree. Raises ``InvalidRequestError``."""
+    """Raise ``InvalidRequestError`` for an operation that is invalid for any tree."""
     path = operation.path
     # A sequential node may end in "/": then the suffix is its whole name.
     check_path(path + "0" if isinstance(operation, Create) and operation.sequential else path)
@@ -106,7 +107,7 @@ class Tree:
         self.last_id = 0
 
     def node(self, path: str) -> Node:
-        """The node at ``path``. Raises ``NoNodeError``."""
+        """Return the node at ``path``. Raises ``NoNodeError``."""
         check_path(path)
         try:
             return self.nodes[path]
@@ -114,7 +115,7 @@ class Tree:
             raise NoNodeError(f"{path} does not exist") from None
 
     def ephemerals_of(self, owner: int) -> list[str]:
-        """Paths of a session's ephemeral nodes, sorted."""
+        """Return the paths of a session's ephemeral nodes, sorted."""
         return sorted(path for path, node in self.nodes.items() if node.ephemeral_owner == owner)
 
     def apply(
@@ -125,9 +126,9 @@ class Tree:
         now_ms: int,
         save: Callable[[frozenset[str]], None] | None = None,
     ) -> Change:
-        """Apply all operations or none. ``owner`` is the session that ephemeral nodes will belong to.
+        """Apply all operations or none. ``owner`` is the session that owns new ephemeral nodes.
 
-        ``save`` makes the nodes at the given paths durable; when it fails, the tree is as it was.
+        ``save`` makes the nodes at the given paths durable; if it fails, the tree is unchanged.
         """
         for operation in operations:
             check_operation(operation)
@@ -145,13 +146,13 @@ class Tree:
 
 
 class _Transaction:
-    """Applies operations in place and remembers how to take them back, last first."""
+    """Transaction that applies operations in place, and can undo them in reverse order."""
 
     def __init__(self, tree: Tree, owner: int, now_ms: int) -> None:
         self._tree = tree
         self._owner = owner
         self._now_ms = now_ms
-        self._id = tree.last_id + 1  # what ``apply`` raises it to
+        self._id = tree.last_id + 1  # the value that ``apply`` gives ``last_id``
         self._undo: list[Callable[[], None]] = []
         self.touched: set[str] = set()
         self.events: list[WatchEvent] = []

@@ -1,9 +1,10 @@
-"""Who waits for a change of which node, and in which order they hear of it.
+"""Watches of nodes, and the order of their calls.
 
 Invariants
-* A watch is taken out before it is called, so it fires at most once.
-* Watches fire in the order of the changes, and for one change in the order in which they were left.
-* The same function of the same session on the same node is one watch, as with ZooKeeper.
+
+* A watch is removed before it is called, so it fires at most once.
+* Watches fire in the order of the changes, and for one change in the order in which they were set.
+* The same function of the same session on the same node is one watch, as in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ _Watchers = dict[str, dict[tuple[int, Watch], None]]
 
 
 class WatchTable:
-    """The watches of all sessions. Not thread-safe: the store's lock guards it."""
+    """Watches of all sessions. Not thread safe: the store's lock guards it."""
 
     def __init__(self) -> None:
         self._of_data: _Watchers = {}
         self._of_children: _Watchers = {}
 
     def watch_data(self, path: str, session_id: int, watch: Watch) -> None:
-        """Leave a watch for creation, writing and deletion of ``path``."""
+        """Set a watch for creation, write and deletion of ``path``."""
         self._of_data.setdefault(path, {})[session_id, watch] = None
 
     def watch_children(self, path: str, session_id: int, watch: Watch) -> None:
-        """Leave a watch for children of ``path`` that come or go, and for its deletion."""
+        """Set a watch for creation and deletion of children of ``path``, and for its deletion."""
         self._of_children.setdefault(path, {})[session_id, watch] = None
 
     def take(self, events: Iterable[WatchEvent]) -> list[Callable[[], None]]:
-        """Take out the watches that ``events`` fire; returns the calls to make, in order."""
+        """Remove the watches that ``events`` fire; returns the calls to make, in order."""
         calls: list[Callable[[], None]] = []
         for event in events:
             fired: dict[tuple[int, Watch], None] = {}
@@ -45,7 +46,7 @@ class WatchTable:
         return calls
 
     def forget(self, session_id: int) -> None:
-        """Drop the watches of a session that is over."""
+        """Drop the watches of a session that has ended."""
         for table in (self._of_data, self._of_children):
             for path in list(table):
                 table[path] = {key: None for key in table[path] if key[0] != session_id}
@@ -61,11 +62,11 @@ def _call(watch: Watch, event: WatchEvent) -> Callable[[], None]:
 
 
 class Deliveries:
-    """Makes calls one after the other, outside the store's lock, in the order in which they were queued.
+    """Sequential execution of queued calls outside the store's lock.
 
-    The thread that queued calls makes them, and those that other threads queue meanwhile: no thread of its own is
-    needed, and in a single thread (a simulation) the order is deterministic. A call may itself change the store;
-    what that fires is queued behind.
+    The thread that queued calls makes them, and those that other threads queue meanwhile. So no extra thread is
+    needed, and in a single thread (a simulation) the order is deterministic. A call may change the store; resulting
+    calls are queued behind it.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
@@ -75,12 +76,12 @@ class Deliveries:
         self._on_failure = on_failure
 
     def queue(self, calls: Iterable[Callable[[], None]]) -> None:
-        """Queue calls without making them; to be used under the store's lock, which makes the order."""
+        """Queue calls without making them; the caller holds the store's lock, which defines the order."""
         with self._lock:
             self._calls.extend(calls)
 
     def deliver(self) -> None:
-        """Make all queued calls, unless another frame or thread is doing that."""
+        """Make all queued calls, unless another frame or thread is doing so."""
         with self._lock:
             if self._delivering:
                 return
@@ -93,5 +94,5 @@ class Deliveries:
                 call = self._calls.popleft()
             try:
                 call()
-            except Exception as error:  # noqa: BLE001 - a watcher's fault must not stop the others from hearing
+            except Exception as error:  # noqa: BLE001 - an error of a watch must not stop the others
                 self._on_failure(error)

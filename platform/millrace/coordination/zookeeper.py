@@ -1,7 +1,7 @@
-"""Coordination by a real ZooKeeper ensemble, through kazoo: for clusters.
+"""Coordination store of a cluster: a ZooKeeper ensemble, through kazoo.
 
-``ZooKeeperStore`` is the ensemble as configured, ``ZooKeeperCoordination`` a session with it. Every write is a
-transaction, be it of one operation.
+``ZooKeeperStore`` is the configured ensemble, ``ZooKeeperCoordination`` a session with it. Every write is a
+transaction, also of a single operation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _IN_FLIGHT_MAX = 256
 
 
 class ZooKeeperStore:
-    """A ZooKeeper ensemble. Raises ``InvalidConfigError`` when certificates cannot be used."""
+    """A ZooKeeper ensemble. Raises ``InvalidConfigError`` if certificates cannot be used."""
 
     def __init__(self, config: ZooKeeperConfig) -> None:
         self._config = config
@@ -45,9 +45,10 @@ class ZooKeeperStore:
         self._sessions: list[ZooKeeperCoordination] = []
 
     def connect(self) -> ZooKeeperCoordination:
-        """Open a session, and make sure of the chroot. The caller closes it, when it has expired too.
+        """Open a session, and create the chroot if missing. The caller closes the session, also after it has expired.
 
-        Raises ``EnvironmentProblemError`` when no server answers in time, ``AccessDeniedError`` when none lets us in.
+        Raises ``EnvironmentProblemError`` if no server answers in time, ``AccessDeniedError`` if the credentials are
+        refused.
         """
         session = ZooKeeperCoordination(self._config, self._tls)
         self._sessions = [*(each for each in self._sessions if not each._link.closed), session]
@@ -65,7 +66,7 @@ class ZooKeeperStore:
 
 
 class ZooKeeperCoordination:
-    """A session with a ``ZooKeeperStore``; see ``Coordination`` for what each method promises."""
+    """A session with a ``ZooKeeperStore``; ``Coordination`` documents each method."""
 
     def __init__(self, config: ZooKeeperConfig, tls: ssl.SSLContext | None) -> None:
         self._config = config
@@ -79,16 +80,16 @@ class ZooKeeperCoordination:
             ensure_path(self, chroot)
             self._chroot = chroot
         else:
-            self.exists("/")  # the server may have let us connect, and not in
+            self.exists("/")  # check access, because the server may accept the connection but not the credentials
 
     @property
     def session_id(self) -> int:
-        """Number of the session."""
+        """Session id."""
         return self._link.session_id
 
     @property
     def state(self) -> SessionState:
-        """How the session stands."""
+        """State of the session."""
         return self._link.state
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
@@ -127,11 +128,11 @@ class ZooKeeperCoordination:
         self.multi([Delete(path, version)])
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
-        """The node's bookkeeping, or None."""
+        """Return the node's stat, or None."""
         return node_stat(self._read(path, watch, self._link.client.exists_async))
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Sorted names of the children."""
+        """Return the sorted names of the children."""
         names, _ = self._read(path, watch, self._send_children, of_children=True)
         return sorted(names)
 
@@ -155,19 +156,21 @@ class ZooKeeperCoordination:
         return [self._result(operation, result) for operation, result in zip(operations, results, strict=True)]
 
     def sync(self) -> None:
-        """Have the server that we are connected to catch up."""
+        """Let the connected server catch up with the leader."""
         self._link.ask("/", lambda: self._link.client.sync_async(self._full("/")), write=False)
 
     def on_state(self, listener: Callable[[SessionState], None]) -> None:
-        """Have ``listener`` called with each state that follows."""
+        """Register ``listener`` for later states."""
         self._link.on_state(listener)
 
     def on_session_end(self, listener: Callable[[], None]) -> None:
-        """Have ``listener`` called once when the session expires."""
+        """Register ``listener``, which is called once when the session expires."""
         self._link.on_session_end(listener)
 
     def close(self) -> None:
-        """End the session. Without a server that takes up to the session timeout, and so does the session's end."""
+        """End the session. Without a server this takes up to the session timeout, and so does the end of the
+        session.
+        """
         self._link.close()
 
     # --- reading ---------------------------------------------------------------------------------------------
@@ -190,7 +193,7 @@ class ZooKeeperCoordination:
         try:
             return self._link.ask(left.path, lambda: send(self._full(left.path), left), write=False, sent=remember)
         except BaseException:
-            left.spent = True  # an answer that comes too late must not leave a watch
+            left.spent = True  # a late response must not leave a watch
             raise
 
     def _look_again(self, left: LeftWatch) -> tuple[LeftWatch, NodeStat | None]:

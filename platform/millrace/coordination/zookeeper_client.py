@@ -1,8 +1,7 @@
-"""kazoo, as a session needs it: what it calls and connects with, which errors it raises, which nodes belong to whom.
+"""Adapter of kazoo to a session: connections, events, errors and ACLs.
 
-kazoo's client opens a new session of itself when the old one has expired, and calls watches in a thread that knows
-nothing of changes of state. Both are settled here, by the *handler* that it takes for all it does with threads and
-sockets.
+kazoo's client opens a new session by itself after an expiry, and calls watches in a thread without order to state
+changes. The *handler*, which kazoo uses for all threads and sockets, prevents both.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from millrace.coordination.interface import (
 from millrace.errors import InvalidRequestError, MillraceError
 
 CONNECTION_LOST: Final = (kazoo.ConnectionLoss, kazoo.ConnectionClosedError, KazooTimeoutError)
-"""What kazoo raises when no answer came."""
+"""kazoo's errors for a missing response."""
 
 NOT_AT_FAULT: Final = (kazoo.RolledBackError, kazoo.RuntimeInconsistency)
-"""What the operations of a transaction have as results that are not the reason why it failed."""
+"""Results of a transaction's operations that are not the cause of its failure."""
 
 _SENSITIVE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 
@@ -43,8 +42,8 @@ _SENSITIVE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_toke
 class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads and sockets for one session.
 
-    Events are handed to ``on_event`` in the connection's own thread, so that they and changes of state have one order.
-    After ``refuse_connections`` there is no way to the ensemble any more, so that no other session can be had.
+    Events are passed to ``on_event`` in the connection's own thread, so that they and state changes have one order.
+    After ``refuse_connections`` no connection to the ensemble is possible, and so no other session.
     """
 
     def __init__(self, tls: ssl.SSLContext | None, on_event: Callable[[Any, Any], None]) -> None:
@@ -54,7 +53,7 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._refuse = threading.Event()
 
     def refuse_connections(self) -> None:
-        """Make no connection from now on."""
+        """Refuse all new connections."""
         self._refuse.set()
 
     def create_connection(
@@ -74,18 +73,18 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Take an event for a watch."""
+        """Pass an event of a watch to ``on_event``."""
         self._on_event(callback.func, *callback.args)
 
 
 class Together:
-    """The results of several reads that were sent one behind the other, as one; None for nodes that do not exist."""
+    """Combined results of several pipelined reads; None for nodes that do not exist."""
 
     def __init__(self, results: Sequence[Any]) -> None:
         self._results: Final = results
 
     def get(self, timeout: float) -> list[Any]:
-        """All answers, or the first error that is not about a missing node."""
+        """Return all responses, or raise the first error that is not about a missing node."""
         return [self._get(result, timeout) for result in self._results]
 
     def _get(self, result: Any, timeout: float) -> Any:
@@ -95,18 +94,18 @@ class Together:
             return None
 
     def ready(self) -> bool:
-        """Whether all have been answered."""
+        """Return whether all reads have a response."""
         return all(result.ready() for result in self._results)
 
     def set_exception(self, error: BaseException) -> None:
-        """Have those fail that are not answered yet."""
+        """Fail the reads without a response."""
         for result in self._results:
             if not result.ready():
                 result.set_exception(error)
 
 
 def node_stat(stat: Any) -> NodeStat | None:
-    """ZooKeeper's bookkeeping of a node as ours."""
+    """Convert ZooKeeper's stat of a node."""
     if stat is None:
         return None
     return NodeStat(
@@ -122,7 +121,7 @@ def node_stat(stat: Any) -> NodeStat | None:
 
 
 def acls(path: str, *, secure: bool) -> list[Any]:
-    """Who may do what with a node: as Kafka (``ZkData.defaultAcls``), which hides the nodes that hold secrets."""
+    """Return a node's ACL as in Kafka (``ZkData.defaultAcls``), which hides nodes with secrets."""
     if not secure:
         return list(OPEN_ACL_UNSAFE)
     if any(path.startswith(sensitive) for sensitive in _SENSITIVE_PATHS):
@@ -147,7 +146,7 @@ _MESSAGES: Final[dict[Any, tuple[type[MillraceError], str]]] = {
 
 
 def error_of(error: BaseException, path: str, version: int) -> MillraceError:
-    """Ours for what ZooKeeper answered to an operation on ``path`` that expected ``version``."""
+    """Convert ZooKeeper's error for an operation on ``path`` that expected ``version``."""
     for kind, (ours, message) in _MESSAGES.items():
         if isinstance(error, kind):
             return ours(message.format(path=path, version=version))

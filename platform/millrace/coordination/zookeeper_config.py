@@ -1,7 +1,7 @@
-"""What can be configured for the way to ZooKeeper: Kafka 3.9's names, meanings and defaults.
+"""Configuration of the ZooKeeper connection, with Kafka 3.9's names and defaults.
 
-Certificates are in files of type PEM, as Kafka takes them too; a Java keystore has to be converted. Kafka takes SASL
-from JAAS files of the JVM; here it has options of its own.
+Certificates are in PEM files, which Kafka supports too; a Java keystore must be converted. Kafka reads SASL settings
+from the JVM's JAAS files; here they are options.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _INT_MAX: Final = 2**31 - 1
 
 
 class ZooKeeperAddress(NamedTuple):
-    """Where the ensemble is (``host:port,host:port``) and the node that the cluster's are under ("": the root)."""
+    """Hosts of the ensemble (``host:port,host:port``), and the node above the cluster's nodes ("": the root)."""
 
     hosts: str
     chroot: str
 
     @classmethod
     def parse(cls, text: str) -> ZooKeeperAddress:
-        """Read ``host:port,host:port/chroot``. Raises ``ValueError``."""
+        """Parse ``host:port,host:port/chroot``. Raises ``ValueError``."""
         listed, slash, rest = text.strip().partition("/")
         hosts = [host.strip() for host in listed.split(",")]
         if not all(hosts):
@@ -112,16 +112,16 @@ class ZooKeeperConfig(Config):
 
     @property
     def address(self) -> ZooKeeperAddress:
-        """``zookeeper.connect`` in its parts."""
+        """Parsed ``zookeeper.connect``."""
         return ZooKeeperAddress.parse(self.zookeeper_connect)
 
     @property
     def connection_timeout_ms(self) -> int:
-        """How long to wait for a connection."""
+        """Timeout for a connection."""
         return self.zookeeper_connection_timeout_ms or self.zookeeper_session_timeout_ms
 
     def tls(self) -> ssl.SSLContext | None:
-        """What TLS connections are made with. Raises ``InvalidConfigError`` when a file cannot be used."""
+        """Return the context of TLS connections. Raises ``InvalidConfigError`` if a file cannot be used."""
         if not self.zookeeper_ssl_client_enable:
             return None
         try:
@@ -143,7 +143,7 @@ class ZooKeeperConfig(Config):
         return context
 
     def sasl_options(self) -> dict[str, str] | None:
-        """What kazoo hands to SASL, or None."""
+        """Return kazoo's SASL options, or None."""
         match self.zookeeper_sasl_mechanism:
             case "DIGEST-MD5":
                 return {

@@ -1,11 +1,12 @@
-"""The life of one session with ZooKeeper: its connection, its states, and how calls wait for their answers.
+"""Life of one ZooKeeper session: connection, states and calls.
 
 Invariants
-* A link has one session and never gets another: once the session is over the client connects no more, so what was asked
-  here is never carried out under a later session.
-* ``_state`` is changed by the connection's thread, or by us when we close, and never leaves EXPIRED or CLOSED.
-* Watches and listeners are called by one thread, in the order in which the connection brought events and changes.
-* Every call ends: with an answer, when the session is over, or when the time for it has passed.
+
+* A link has one session and never gets another. After the session has ended the client makes no connection, so no
+  request of this link is executed under a later session.
+* ``_state`` is changed by the connection's thread, or by ``close``, and never leaves EXPIRED or CLOSED.
+* One thread calls watches and listeners, in the order in which the connection delivered events and state changes.
+* Every call ends: with a response, at the end of the session, or at its timeout.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from millrace.errors import EnvironmentProblemError
 _logger = logging.getLogger(__name__)
 
 _RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0}
-"""Seconds between attempts to connect, forever: when the session is over is for ZooKeeper to say."""
+"""Delay in seconds between connection attempts, without a limit of attempts, because ZooKeeper decides the expiry."""
 
 _OVER: Final = (SessionState.EXPIRED, SessionState.CLOSED)
 
@@ -49,7 +50,7 @@ LookAgain = Callable[[LeftWatch], tuple[LeftWatch, NodeStat | None]]
 
 
 class SessionLink:
-    """One session. ``look_again`` is what ``SessionWatches`` needs."""
+    """One session. ``look_again`` is for ``SessionWatches``."""
 
     def __init__(self, config: ZooKeeperConfig, tls: ssl.SSLContext | None, look_again: LookAgain) -> None:
         self._config: Final = config
@@ -74,13 +75,13 @@ class SessionLink:
         self._stopping: Final = threading.Lock()
         self._stopped = False
         self.closed = False
-        """Whether ``close`` has done its work."""
+        """Whether ``close`` is complete."""
         self._sending: Final = threading.Lock()  # never taken by the connection's thread, for which a sender may wait
 
     # --- life ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect. Raises ``EnvironmentProblemError`` when that takes too long or SASL is not installed."""
+        """Connect. Raises ``EnvironmentProblemError`` after the timeout, or if SASL is not installed."""
         if self._config.zookeeper_sasl_mechanism and find_spec("puresasl") is None:
             raise EnvironmentProblemError("zookeeper.sasl.mechanism needs pure-sasl: pip install 'millrace[cluster]'")
         self._teller.start()
@@ -96,11 +97,11 @@ class SessionLink:
 
     @property
     def state(self) -> SessionState:
-        """How the session stands."""
+        """State of the session."""
         return self._state or SessionState.SUSPENDED
 
     def close(self) -> None:
-        """End the session and wait until nothing of it runs here. Takes up to the session timeout without a server."""
+        """End the session and wait for its threads. Takes up to the session timeout without a server."""
         with self._changed:
             if self._state not in _OVER:
                 self._set_state(SessionState.CLOSED)
@@ -122,7 +123,7 @@ class SessionLink:
                 _logger.warning("a connection to ZooKeeper did not end in time; the session ends by its timeout")
             with self._sending:
                 outstanding, self._outstanding = self._outstanding, set()
-        for result in outstanding:  # what came between kazoo's clearing of its queues
+        for result in outstanding:  # requests that arrived after kazoo cleared its queues
             if not result.ready():
                 result.set_exception(KazooSessionExpired())
 
@@ -137,10 +138,10 @@ class SessionLink:
         version: int = ANY_VERSION,
         sent: Callable[[Any], None] = lambda _: None,
     ) -> Any:
-        """Send a request once connected, and wait for its answer; a read is sent again after a loss of connection.
+        """Send a request once connected, and wait for its response; a read is retried after a connection loss.
 
-        ``sent`` is given kazoo's result. Raises ``ConnectionLossError``,
-        ``SessionExpiredError``, and what ZooKeeper answers.
+        ``sent`` receives kazoo's result object. Raises ``ConnectionLossError``, ``SessionExpiredError``, and
+        ZooKeeper's errors.
         """
         deadline = time.monotonic() + self._config.connection_timeout_ms / 1000
         while True:
@@ -180,7 +181,8 @@ class SessionLink:
             raise self._over(path)
 
     def _answer_seconds_max(self) -> float:
-        # A silent server is given up after two thirds of the session timeout; then we may wait for another one.
+        # kazoo drops a silent server after two thirds of the session timeout; then the call may wait for another
+        # server.
         return (self._config.zookeeper_session_timeout_ms + self._config.connection_timeout_ms) / 1000
 
     def _over(self, path: str) -> SessionExpiredError | AccessDeniedError:
@@ -204,7 +206,7 @@ class SessionLink:
                 self._end_listeners.append(listener)
 
     def _take_state(self, state: str) -> None:
-        """kazoo's listener, called in the connection's thread before it connects again or fails what waits."""
+        """Process kazoo's state, in the connection's thread, before it reconnects or fails waiting requests."""
         with self._changed:
             if self._state in _OVER:
                 return
@@ -256,12 +258,12 @@ class SessionLink:
 
     def _restore(self) -> None:
         with self._sending:
-            pass  # whoever left a watch that was called since has told it kazoo's result by now
+            pass  # after this lock, each sender of an already called watch has stored kazoo's result
         try:
             self._watches.restore()
         except (SessionExpiredError, AccessDeniedError):
             return  # no watches are left
         except ConnectionLossError:
             with self._changed:
-                if self._state is SessionState.CONNECTED:  # otherwise it is tried when it is
+                if self._state is SessionState.CONNECTED:  # otherwise the reconnect tries again
                     self._calls.put(self._restore)

@@ -1,9 +1,8 @@
-"""The watches of a session with ZooKeeper: told in order, once each, and looked after when a connection was lost.
+"""Watches of a ZooKeeper session, called once each and restored after a connection loss.
 
-kazoo leaves watches to their fate with the connection: it calls each with an event that has no type. What the read that
-left a watch has found is kept with it, so that a look at the node as it is then shows whether something was missed.
-
-All methods are called by the one thread that tells the session's events.
+kazoo gives up watches with the connection and calls each with an event without a type. Here each watch keeps the
+result of the read that set it. A second read then shows whether a change was missed. Only the thread that delivers
+the session's events calls these methods.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ _EVENT_TYPES: Final = {
 
 
 class LeftWatch:
-    """A watch as kazoo keeps it: with what the read that left it found, so that a missed change can be noticed.
+    """A watch as kazoo stores it, with the result of the read that set it, so that a missed change is detected.
 
-    kazoo keeps one of those that are equal: those of the same function, unless one is ``spent`` and to be ignored.
+    kazoo stores one of several equal watches. Watches with the same function are equal, unless one is ``spent`` and
+    ignored.
     """
 
     __slots__ = ("answer", "of_children", "path", "spent", "watch")
@@ -40,11 +40,11 @@ class LeftWatch:
         self.watch: Final = watch
         self.of_children: Final = of_children
         self.answer: Any = None
-        """kazoo's result of the read, ready before kazoo keeps the watch."""
+        """kazoo's result of the read, ready before kazoo stores the watch."""
         self.spent = False
 
     def __call__(self, event: object) -> None:
-        """kazoo asks for something to call; ``SessionHandler`` calls ``watch`` itself."""
+        """Fail: kazoo requires a callable, but ``SessionHandler`` calls ``watch`` itself."""
         raise AssertionError(f"{self.path}: called by kazoo with {event}")
 
     def __hash__(self) -> int:
@@ -56,15 +56,16 @@ class LeftWatch:
         return self.watch == other.watch and not self.spent and not other.spent
 
     def found(self) -> NodeStat | None:
-        """The node's bookkeeping when it was read; None: it was not there."""
+        """Return the node's stat at the read; None if it did not exist."""
         answer = self.answer.get_nowait()
         return node_stat(answer[1] if type(answer) is tuple else answer)
 
 
 def missed_event(before: NodeStat | None, after: NodeStat | None, *, of_children: bool) -> EventType | None:
-    """What a watch has to be told that was left when the node was as ``before`` and not called; None: nothing.
+    """Return the event that an uncalled watch has missed, by the node's stat ``before`` and ``after``; None without
+    one.
 
-    As with ZooKeeper's own client, a node that was deleted and created again counts as changed.
+    As in ZooKeeper's own client, a node that was deleted and created again counts as changed.
     """
     if after is None:
         return None if before is None else EventType.DELETED
@@ -77,10 +78,10 @@ def missed_event(before: NodeStat | None, after: NodeStat | None, *, of_children
 
 
 class SessionWatches:
-    """Tells watches of events, and finds out what they missed.
+    """Calls watches with events, and detects missed events.
 
-    ``look_again`` reads a watch's node as it is now and leaves the watch anew, if there still is a node to leave it at;
-    it returns the watch that it left and the node's bookkeeping.
+    ``look_again`` reads a watch's node and sets the watch again, if the node still exists. It returns the new watch
+    and the node's stat.
     """
 
     def __init__(self, look_again: Callable[[LeftWatch], tuple[LeftWatch, NodeStat | None]]) -> None:
@@ -90,7 +91,7 @@ class SessionWatches:
         self._told: set[Watch] = set()
 
     def take(self, left: LeftWatch, event: Any) -> None:
-        """An event for a watch. A function that watches a node and its children is told once of its deletion."""
+        """Process an event. A function that watches a node and its children is called once for its deletion."""
         kind = _EVENT_TYPES.get(event.type)
         if left.spent:
             return
@@ -98,16 +99,16 @@ class SessionWatches:
             self._lost.append(left)
             return
         left.spent = True
-        if event is not self._last_event:  # kazoo hands the same object to all watches of a node
+        if event is not self._last_event:  # kazoo passes the same object to all watches of a node
             self._last_event, self._told = event, set()
         if left.watch not in self._told:
             self._told.add(left.watch)
             tell(left.watch, WatchEvent(kind, left.path))
 
     def restore(self) -> None:
-        """After a connection was regained: tell what was missed, leave the other watches anew.
+        """Call watches with missed events after a reconnect, and set the other watches again.
 
-        Raises what ``look_again`` raises; the watches that were not looked after then are so by the next call.
+        Raises the errors of ``look_again``; the next call then continues with the remaining watches.
         """
         told: set[tuple[Watch, WatchEvent]] = set()
         while self._lost:
@@ -125,12 +126,12 @@ class SessionWatches:
                 tell(left.watch, event)
 
     def forget(self) -> None:
-        """Drop all: the session is over."""
+        """Drop all watches after the end of the session."""
         self._lost.clear()
 
 
 def tell(call: Callable[[Any], None], told: object) -> None:
-    """Call a watch or a listener; its fault must not stop the others from hearing."""
+    """Call a watch or a listener; its error must not stop the others."""
     try:
         call(told)
     except Exception:

@@ -1,10 +1,8 @@
-"""What coordinators write into their topics, in Kafka 3.9's encodings (share groups: 4.1's).
+"""Records of the coordinators' topics, in Kafka 3.9's encodings (share groups: 4.1's).
 
-``messages``           versioned messages of typed fields, plain and flexible (KIP-482): how they are read and written
-``offsets_topic``      committed offsets and groups
-``consumer_protocol``  what members of a group of consumers tell each other, within a group's record
-``transactions_topic`` the state of transactional ids
-``share_state_topic``  deliveries of share groups
+``messages``           versioned messages of typed fields, plain and flexible (KIP-482) ``offsets_topic``
+committed offsets and groups ``consumer_protocol``  subscriptions and assignments of consumers, inside a group's
+record ``transactions_topic`` the state of transactional ids ``share_state_topic``  delivery states of share groups
 ``internal_topics``    the names of the topics
 """
 

@@ -1,7 +1,7 @@
-"""What members of a group of consumers tell each other through its coordinator: subscriptions and assignments.
+"""Subscriptions and assignments of consumers (Kafka's ``ConsumerProtocol``).
 
-These are the bytes within a group's record whose protocol type is ``consumer``. A reader takes a newer version for the
-newest that it knows, for what newer ones add comes at the end (Kafka's ``ConsumerProtocol``).
+They are the bytes in a group's record whose protocol type is ``consumer``. A reader treats a newer version as the
+newest known one, because new fields are appended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TopicPartitions(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerProtocolSubscription(Message):
-    """What a member wants, and what it has."""
+    """Subscription of a member, with its owned partitions."""
 
     VERSION_MAX: ClassVar[int] = 3
 
@@ -40,7 +40,7 @@ class ConsumerProtocolSubscription(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerProtocolAssignment(Message):
-    """What a member gets."""
+    """Assignment of a member."""
 
     VERSION_MAX: ClassVar[int] = 3
 

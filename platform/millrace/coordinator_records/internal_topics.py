@@ -1,4 +1,4 @@
-"""The names of the topics in which coordinators keep their state."""
+"""Names of the coordinators' internal topics."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 
 INTERNAL_TOPICS: Final = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC))
-"""Only brokers write to these, and nobody deletes them."""
+"""Internal topics, which only brokers write and which cannot be deleted."""

@@ -1,11 +1,11 @@
-"""Versioned messages of typed fields: the encoding of Kafka's generated classes, from a table of fields each.
+"""Versioned messages of typed fields, in the encoding of Kafka's generated classes.
 
-A message is a frozen dataclass whose fields are made by ``of``, in the order of the wire. A field is there in some
-versions; elsewhere it has its default, and is left out when written. In *flexible* versions lengths are unsigned
-varints, one more than the length (0: null), and every message ends with tagged fields, of which unknown ones are passed
-over (KIP-482). What follows a message is not looked at, as by Kafka.
+A message is a frozen dataclass whose fields are declared with ``of``, in the order of the wire. A field exists in
+some versions. In other versions it has its default, and is not written. In *flexible* versions lengths are unsigned
+varints, one more than the length (0: null), and every message ends with tagged fields; unknown ones are skipped
+(KIP-482). As in Kafka, bytes after a message are ignored.
 
-Strings are UTF-8; bytes that are none become U+FFFD, as in Java.
+Strings are UTF-8; invalid bytes become U+FFFD, as in Java.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LENGTH_MAX: Final = 2**31 - 1
 
 
 class Kind(Enum):
-    """What a field holds."""
+    """Type of a field."""
 
     INT8 = "b"
     INT16 = "h"
@@ -45,7 +45,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """How one field is written: in versions ``since`` to ``until``, and as a tagged field if it has a ``tag``."""
+    """Layout of a field: its versions ``since`` to ``until``, and its ``tag`` if it is a tagged field."""
 
     kind: Kind
     since: int = 0
@@ -65,7 +65,7 @@ def of(
     element: type[Message] | None = None,
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """Declare a field of a message. ``default`` is what it is in versions without it."""
+    """Declare a field of a message. ``default`` is its value in versions without it."""
     field = Field(kind=kind, since=since, until=until, is_nullable=nullable, tag=tag, element=element)
     return dataclasses.field(default=default, metadata={"field": field})
 
@@ -74,7 +74,7 @@ _LAYOUTS: Final[dict[type, tuple[tuple[str, Field, Any], ...]]] = {}
 
 
 def _fields(cls: type[Message]) -> tuple[tuple[str, Field, Any], ...]:
-    """Name, layout and default of each field."""
+    """Return name, layout and default of each field."""
     layout = _LAYOUTS.get(cls)
     if layout is None:
         layout = tuple((field.name, field.metadata["field"], field.default) for field in dataclasses.fields(cls))
@@ -92,13 +92,13 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> Self:
-        """Read a message. Raises ``InvalidRecordError`` when ``data`` is none, ``UnsupportedVersionError``."""
+        """Read a message. Raises ``InvalidRecordError`` if ``data`` is invalid, ``UnsupportedVersionError``."""
         cls.check_version(version)
         return cls._read(_Reader(data, version, is_flexible=version >= cls.FLEXIBLE_SINCE))
 
     @classmethod
     def check_version(cls, version: int) -> None:
-        """Raise ``UnsupportedVersionError`` for a version that is not known."""
+        """Raise ``UnsupportedVersionError`` for an unknown version."""
         if not cls.VERSION_MIN <= version <= cls.VERSION_MAX:
             known = f"{cls.VERSION_MIN} to {cls.VERSION_MAX}"
             raise UnsupportedVersionError(f"{cls.__name__} of version {version}: known are {known}")
@@ -140,7 +140,7 @@ class Message:
             writer.tagged(tagged, type(self).__name__)
 
     def to_json(self, version: int) -> dict[str, Any]:
-        """The fields of a version under Kafka's names, as its ``JsonConverter`` writes them: bytes are base64."""
+        """Return the fields of a version under Kafka's names, like its ``JsonConverter``: bytes are base64."""
         return {
             _kafka_name(name): _json_of(getattr(self, name), version)
             for name, field, default in _fields(type(self))
@@ -169,13 +169,13 @@ M = TypeVar("M", bound=Message)
 
 
 def read_versioned(cls: type[M], data: bytes) -> tuple[int, M]:
-    """Read an i16 version and the message after it: (version, message). Raises as ``Message.decode`` does."""
+    """Read an i16 version and the message after it: (version, message). Raises the errors of ``Message.decode``."""
     version = read_version(data)
     return version, cls.decode(data[2:], version)
 
 
 def read_version(data: bytes) -> int:
-    """Read the i16 version that records begin with. Raises ``InvalidRecordError``."""
+    """Read the i16 version at the start of a record. Raises ``InvalidRecordError``."""
     if len(data) < 2:
         raise InvalidRecordError(f"a record of {len(data)} bytes: it begins with a version of 2")
     return int.from_bytes(data[:2], "big", signed=True)
@@ -250,7 +250,7 @@ class _Reader:
         return field.element._read(self)
 
     def tagged(self, known: dict[int, tuple[str, Field]], what: str) -> dict[str, Any]:
-        """Read the tagged fields, passing over unknown ones."""
+        """Read the tagged fields, skipping unknown ones."""
         values = {}
         for _ in range(self._varint(what)):
             tag, size_bytes = self._varint(what), self._varint(what)

@@ -1,7 +1,7 @@
-"""Records of ``__consumer_offsets``: keys, committed offsets, groups (Kafka 3.9's ``group-coordinator`` messages).
+"""Records of ``__consumer_offsets`` (Kafka 3.9's ``group-coordinator`` messages).
 
-The version of a key says what the record is: 0 and 1 an offset that a group committed, 2 a group; others are of newer
-kinds of groups and are passed over. A record without a value deletes.
+The version of a key determines the type of the record: 0 and 1 a committed offset, 2 a group. Other versions belong
+to newer kinds of groups and are skipped. A record without a value is a deletion.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millrace.coordinator_records.messages import Kind, Message, of, read_versio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey(Message):
-    """A group's offset in a partition."""
+    """Key of a group's offset in a partition."""
 
     VERSION_MAX: ClassVar[int] = 1
 
@@ -25,7 +25,7 @@ class OffsetCommitKey(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey(Message):
-    """A group."""
+    """Key of a group."""
 
     VERSION_MIN: ClassVar[int] = 2
     VERSION_MAX: ClassVar[int] = 2
@@ -35,14 +35,14 @@ class GroupMetadataKey(Message):
 
 @dataclass(frozen=True, slots=True)
 class UnknownKey:
-    """A key of a version that is not known."""
+    """Key of an unknown version."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue(Message):
-    """A committed offset; times in ms. ``leader_epoch`` is that of the last record consumed, -1 if not known."""
+    """A committed offset; times in ms. ``leader_epoch`` is that of the last record consumed, -1 if unknown."""
 
     VERSION_MAX: ClassVar[int] = 4
     FLEXIBLE_SINCE: ClassVar[int] = 4
@@ -56,7 +56,7 @@ class OffsetCommitValue(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember(Message):
-    """A member of a group. ``subscription`` and ``assignment`` are of the group's protocol; time-outs are in ms."""
+    """A member of a group. ``subscription`` and ``assignment`` use the group's protocol; timeouts are in ms."""
 
     VERSION_MAX: ClassVar[int] = 4
     FLEXIBLE_SINCE: ClassVar[int] = 4
@@ -73,7 +73,7 @@ class GroupMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue(Message):
-    """A group as it was after a rebalance."""
+    """State of a group after a rebalance."""
 
     VERSION_MAX: ClassVar[int] = 4
     FLEXIBLE_SINCE: ClassVar[int] = 4
@@ -87,7 +87,7 @@ class GroupMetadataValue(Message):
 
 
 def read_offsets_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | UnknownKey:
-    """Read a record's key. Raises ``InvalidRecordError`` when it is damaged."""
+    """Read a record's key. Raises ``InvalidRecordError`` if it is damaged."""
     version = read_version(data)
     if OffsetCommitKey.VERSION_MIN <= version <= OffsetCommitKey.VERSION_MAX:
         return OffsetCommitKey.decode(data[2:], version)

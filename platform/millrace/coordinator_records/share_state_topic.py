@@ -1,6 +1,6 @@
-"""Records of ``__share_group_state``: what has become of the records of a partition in a share group (KIP-932).
+"""Records of ``__share_group_state``: delivery states in share groups (KIP-932).
 
-A snapshot says it all, an update what has changed since. The number of a key's version says which of them it is.
+A snapshot holds the whole state of a partition, an update the changes since. The key's version distinguishes them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from millrace.coordinator_records.offsets_topic import UnknownKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshotKey(Message):
-    """A partition in a share group, of which the value is a snapshot."""
+    """Key of a snapshot of a partition in a share group."""
 
     group_id: str = of(Kind.STRING)
-    topic_id: UUID = of(Kind.UUID)  # noqa: RUF009 - a field, as all others
+    topic_id: UUID = of(Kind.UUID)  # noqa: RUF009 - a field like the others
     partition: int = of(Kind.INT32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareUpdateKey(Message):
-    """The same, of which the value is an update."""
+    """Key of an update of a partition in a share group."""
 
     VERSION_MIN: ClassVar[int] = 1
     VERSION_MAX: ClassVar[int] = 1
 
     group_id: str = of(Kind.STRING)
-    topic_id: UUID = of(Kind.UUID)  # noqa: RUF009 - a field, as all others
+    topic_id: UUID = of(Kind.UUID)  # noqa: RUF009 - a field like the others
     partition: int = of(Kind.INT32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBatch(Message):
-    """Records that share a fate. ``delivery_state`` is 0 available, 2 acknowledged, 4 archived."""
+    """Records with the same state. ``delivery_state`` is 0 available, 2 acknowledged, 4 archived."""
 
     FLEXIBLE_SINCE: ClassVar[int] = 0
 
@@ -48,9 +48,9 @@ class StateBatch(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshotValue(Message):
-    """What has become of all records from ``start_offset`` on; times in ms.
+    """State of all records from ``start_offset`` on; times in ms.
 
-    Kafka since 4.2 may add how many of them are done with (KIP-1226).
+    Kafka since 4.2 may add the number of completed records (KIP-1226).
     """
 
     FLEXIBLE_SINCE: ClassVar[int] = 0
@@ -67,7 +67,7 @@ class ShareSnapshotValue(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareUpdateValue(Message):
-    """What has changed since the snapshot of ``snapshot_epoch``; ``start_offset`` is -1 where that has not."""
+    """Changes since the snapshot of ``snapshot_epoch``; ``start_offset`` is -1 if unchanged."""
 
     FLEXIBLE_SINCE: ClassVar[int] = 0
 
@@ -79,7 +79,7 @@ class ShareUpdateValue(Message):
 
 
 def read_share_state_key(data: bytes) -> ShareSnapshotKey | ShareUpdateKey | UnknownKey:
-    """Read a record's key. Raises ``InvalidRecordError`` when it is damaged."""
+    """Read a record's key. Raises ``InvalidRecordError`` if it is damaged."""
     version = read_version(data)
     if version == 0:
         return ShareSnapshotKey.decode(data[2:], version)

@@ -1,7 +1,7 @@
-"""Records of ``__transaction_state``: the state of each transactional id (Kafka 3.9's ``transaction-coordinator``).
+"""Records of ``__transaction_state`` (Kafka 3.9's ``transaction-coordinator`` messages).
 
-A second kind of record is our own: the last commit of several producers together under an external id. Its key has a
-version that Kafka does not know, and Kafka's coordinator passes over such records.
+A second kind of record is millrace's own: the last joint commit of several producers under an external id. Its key
+has a version that Kafka does not know, and Kafka's coordinator skips such records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millrace.coordinator_records.offsets_topic import UnknownKey
 
 
 class TransactionState(IntEnum):
-    """Where a transaction stands."""
+    """State of a transaction."""
 
     EMPTY = 0
     ONGOING = 1
@@ -28,20 +28,20 @@ class TransactionState(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """As Kafka writes it: ``PrepareCommit``."""
+        """Kafka's name: ``PrepareCommit``."""
         return self.name.title().replace("_", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLogKey(Message):
-    """A transactional id."""
+    """Key of a transactional id."""
 
     transactional_id: str = of(Kind.STRING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPartitions(Message):
-    """Some partitions of a topic that a transaction has written to."""
+    """Partitions of a topic that a transaction has written to."""
 
     VERSION_MAX: ClassVar[int] = 1
     FLEXIBLE_SINCE: ClassVar[int] = 1
@@ -73,7 +73,7 @@ class TransactionLogValue(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCommitKey(Message):
-    """The external id under which producers commit together: of a streaming query, say."""
+    """Key of an external id under which producers commit together, for example a streaming query."""
 
     VERSION_MIN: ClassVar[int] = 1000
     VERSION_MAX: ClassVar[int] = 1000
@@ -83,10 +83,10 @@ class ExternalCommitKey(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCommitValue(Message):
-    """The last epoch that was committed under an external id, and when; and what has begun since. -1 is none.
+    """Last committed epoch of an external id with its time, and the epoch begun since. -1 means none.
 
-    It is in one batch with the records that say ``PREPARE_COMMIT`` for the producers of the epoch, so that it is there
-    if and only if they are. It is forgotten when it was not used for ``retention_ms``; 0 is never.
+    The record is in one batch with the ``PREPARE_COMMIT`` records of the epoch's producers, so that it exists exactly
+    if they do. It is deleted after ``retention_ms`` without use; 0 means never.
     """
 
     VERSION_MAX: ClassVar[int] = 1
@@ -103,7 +103,7 @@ class ExternalCommitValue(Message):
 
 
 def read_transaction_key(data: bytes) -> TransactionLogKey | ExternalCommitKey | UnknownKey:
-    """Read a record's key. Raises ``InvalidRecordError`` when it is damaged."""
+    """Read a record's key. Raises ``InvalidRecordError`` if it is damaged."""
     version = read_version(data)
     if version == 0:
         return TransactionLogKey.decode(data[2:], version)

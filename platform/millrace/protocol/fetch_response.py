@@ -1,8 +1,8 @@
-"""Fetch responses on the wire, written and read with as few copies of the records as can be.
+"""Fetch responses on the wire, with few copies of the records.
 
-protobuf would copy the records twice on each side, into the message and out of it. Here it is given only what stands
-beside them. The writer puts the records at multiples of 8 bytes, so that columnar batches are decoded where they lie.
-Tests hold both against the generated class.
+protobuf would copy the records twice on each side, into the message and out of it. Here protobuf handles only the
+other fields. The writer aligns the records to 8 bytes, so that columnar batches are decoded in place. Tests compare
+both directions with the generated class.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace.protocol import millrace_pb2 as pb
 
 _ALIGNMENT_BYTES: Final = 8
 SMALL_BYTES: Final = 4096
-"""Responses up to this size are left to protobuf: to find the fields of one in Python takes longer than two copies."""
+"""Smaller responses use protobuf, because parsing the fields in Python takes longer than two copies."""
 _TOPICS: Final = 1
 _SESSION_ID: Final = 3
 _TOPIC_NAME: Final = 1
@@ -31,12 +31,12 @@ _FIXED64: Final = 1
 _LENGTH: Final = 2
 _FIXED32: Final = 5
 _FRAME_BYTES: Final = 6
-"""A tag, and a length that always takes five bytes, so that where things begin is known before how long they are."""
+"""Size of a tag and a five-byte length. The fixed size allows positions to be computed before lengths are known."""
 
 
 @dataclass(slots=True)
 class PartitionAnswer:
-    """One partition's part of a response: ``result`` has no records, they stand in ``records``."""
+    """One partition's part of a response; ``result`` has no records, because ``records`` holds them."""
 
     result: pb.FetchResponse.PartitionRecords
     records: bytes = b""
@@ -51,7 +51,7 @@ class TopicAnswer:
     partitions: list[PartitionAnswer] = field(default_factory=list)
 
     def add_partition(self, partition: int) -> PartitionAnswer:
-        """Begin a partition's part."""
+        """Add the part of a partition."""
         answer = PartitionAnswer(pb.FetchResponse.PartitionRecords(partition=partition))
         self.partitions.append(answer)
         return answer
@@ -59,18 +59,18 @@ class TopicAnswer:
 
 @dataclass(slots=True)
 class FetchAnswer:
-    """A ``FetchResponse`` that is filled by its topics, then written."""
+    """A ``FetchResponse`` under construction."""
 
     topics: list[TopicAnswer] = field(default_factory=list)
     session_id: int = 0
 
     def add_topic(self, name: str, topic_id: bytes) -> TopicAnswer:
-        """Begin a topic's part."""
+        """Add the part of a topic."""
         answer = TopicAnswer(name, topic_id)
         self.topics.append(answer)
         return answer
 
-    def SerializeToString(self) -> bytes:  # noqa: N802  the generated classes' name for it
+    def SerializeToString(self) -> bytes:  # noqa: N802 the method name of the generated classes
         """Write the response, copying the records once."""
         parts: list[Any] = []
         position = 0
@@ -91,7 +91,7 @@ class FetchAnswer:
 
 
 def _partition_parts(partition: PartitionAnswer, position: int) -> tuple[list[Any], int]:
-    """A partition's message, which begins at ``position``, in pieces, and its length."""
+    """Return the pieces of a partition's message, which begins at ``position``, and its length."""
     head = partition.result.SerializeToString()
     if not partition.records:
         return [head], len(head)
@@ -102,7 +102,7 @@ def _partition_parts(partition: PartitionAnswer, position: int) -> tuple[list[An
 
 
 def _frame(number: int, length: int) -> bytes:
-    """Tag and length of a field, the length in five bytes whatever it is: readers of varints take that."""
+    """Encode tag and length of a field. The length always takes five bytes, which varint readers accept."""
     return bytes(
         (
             number << 3 | _LENGTH,
@@ -116,7 +116,7 @@ def _frame(number: int, length: int) -> bytes:
 
 
 class FetchedRecords(NamedTuple):
-    """One partition's part of a response as it was received: ``result``, and the records, which it need not hold."""
+    """One partition's part of a received response: ``result``, and the records, which ``result`` need not hold."""
 
     topic: str
     result: pb.FetchResponse.PartitionRecords
@@ -124,7 +124,7 @@ class FetchedRecords(NamedTuple):
 
 
 def read_fetch_response(data: bytes | memoryview, *, small_bytes: int = SMALL_BYTES) -> Iterator[FetchedRecords]:
-    """Read a serialized ``FetchResponse``, partition by partition; above ``small_bytes`` the records are slices of it.
+    """Read a serialized ``FetchResponse`` by partition; above ``small_bytes`` the records are slices of ``data``.
 
     Raises ``InvalidRequestError`` for other bytes.
     """
@@ -181,7 +181,7 @@ def _topic(view: memoryview, whole: pa.Buffer, start: int, end: int) -> Iterator
 
 
 def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, start, and span of the value of each field that has a length; numbers are passed over."""
+    """Yield number, start, and value span of each field with a length; numeric fields are skipped."""
     while position < end:
         field_start = position
         position, tag = _varint(view, position)

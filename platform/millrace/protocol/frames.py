@@ -1,14 +1,17 @@
-"""Calls as frames over TCP, on the wire: the same messages as gRPC's with a few bytes before each (docs/design/0015).
+"""Frames over TCP: gRPC's messages with a short head (docs/design/0015).
 
 All numbers are big-endian. A connection begins with a *greeting* from either side::
 
-    greeting = magic (9 bytes) version (uint16)
+The client's ``HelloRequest``, without a name, and the broker's ``HelloResponse`` follow as frames. Then calls follow,
+one at a time::
 
 followed by the client's ``HelloRequest``, without a name, and the broker's ``HelloResponse``, as frames. Then calls
 follow, one at a time::
 
-    request  = length (uint32) deadline in ms (uint32, 0: none) length of the name (uint8) name (ASCII) message
-    response = length (uint32) kind (uint8) error (int16) message, or the error's text in UTF-8
+A length counts the bytes after it. The name is the call's in the service ``Broker``. Errors are numbered as in
+``millrace.errors``; 0 is success. With the kind ``GOODBYE`` the broker announces that it will answer no further
+request on this connection. It has not started any unanswered request, so the client may send such a request
+elsewhere.
 
 A length counts what follows it. The name is the call's in the service ``Broker``; errors are numbered as in
 ``millrace.errors``, 0 is success. With the kind ``GOODBYE`` the broker says that it answers no request any more on this
@@ -24,7 +27,7 @@ from typing import Final, NamedTuple
 from millrace.errors import InvalidRequestError, UnsupportedVersionError
 
 MAGIC: Final = b"\x89millrace"
-"""Begins a connection on either side; no text, no HTTP/2 and no TLS begins so."""
+"""First bytes of a connection on either side; no text, HTTP/2 or TLS connection begins with them."""
 VERSION: Final = 1
 
 _GREETING: Final = Struct(">9sH")
@@ -33,7 +36,7 @@ _RESPONSE: Final = Struct(">IBh")
 
 GREETING_BYTES: Final = _GREETING.size
 REQUEST_HEAD_BYTES: Final = _REQUEST.size
-"""The part of a request's head that has a fixed length; the name follows."""
+"""Fixed-length part of a request's head; the name follows."""
 RESPONSE_HEAD_BYTES: Final = _RESPONSE.size
 _LENGTH_BYTES: Final = 4
 _LENGTH_MAX: Final = 2**32 - 1
@@ -42,7 +45,7 @@ _NAME_BYTES_MAX: Final = 255
 
 
 class Kind(IntEnum):
-    """What a frame of the broker's is."""
+    """Kind of a frame from the broker."""
 
     ANSWER = 0
     GOODBYE = 1
@@ -57,7 +60,7 @@ class RequestHead(NamedTuple):
 
 
 class ResponseHead(NamedTuple):
-    """A response's head: its kind, the number of its error (0: none), and the size of what follows in bytes."""
+    """A response's head: its kind, the number of its error (0: none), and the size of the body in bytes."""
 
     kind: Kind
     error: int
@@ -65,14 +68,14 @@ class ResponseHead(NamedTuple):
 
 
 def greeting() -> bytes:
-    """What either side sends first."""
+    """Return the greeting that both sides send first."""
     return _GREETING.pack(MAGIC, VERSION)
 
 
 def check_greeting(data: bytes | bytearray | memoryview) -> None:
     """Check the other side's greeting, of ``GREETING_BYTES``.
 
-    Raises ``InvalidRequestError`` where something else is spoken, ``UnsupportedVersionError``.
+    Raises ``InvalidRequestError`` for another protocol, ``UnsupportedVersionError``.
     """
     magic, version = _GREETING.unpack_from(data)
     if magic != MAGIC:
@@ -85,7 +88,7 @@ def check_greeting(data: bytes | bytearray | memoryview) -> None:
 
 
 def request_head(name: bytes, message_bytes: int, deadline_ms: int = 0) -> bytes:
-    """What goes before a request's message. Deadlines beyond what can be said are the longest that can.
+    """Write the head of a request. A deadline beyond the field's range becomes its maximum.
 
     Raises ``ValueError`` for a name or a message that is too long for any frame.
     """
@@ -96,7 +99,7 @@ def request_head(name: bytes, message_bytes: int, deadline_ms: int = 0) -> bytes
 
 
 def read_request_head(data: bytes | bytearray | memoryview, position: int = 0) -> RequestHead:
-    """Read the fixed part of a request's head. Raises ``InvalidRequestError`` for a length that holds no request."""
+    """Read the fixed part of a request's head. Raises ``InvalidRequestError`` for an impossible length."""
     length, deadline_ms, name_bytes = _REQUEST.unpack_from(data, position)
     message_bytes = length - (REQUEST_HEAD_BYTES - _LENGTH_BYTES) - name_bytes
     if message_bytes < 0:
@@ -105,12 +108,12 @@ def read_request_head(data: bytes | bytearray | memoryview, position: int = 0) -
 
 
 def response_head(body_bytes: int, error: int = 0, kind: Kind = Kind.ANSWER) -> bytes:
-    """What goes before a response's message, or its error's text."""
+    """Write the head of a response or of an error's text."""
     return _RESPONSE.pack(RESPONSE_HEAD_BYTES - _LENGTH_BYTES + body_bytes, kind, error)
 
 
 def read_response_head(data: bytes | bytearray | memoryview, position: int = 0) -> ResponseHead:
-    """Read a response's head. Raises ``InvalidRequestError`` for what is none."""
+    """Read a response's head. Raises ``InvalidRequestError`` if it is invalid."""
     length, kind, error = _RESPONSE.unpack_from(data, position)
     body_bytes = length - (RESPONSE_HEAD_BYTES - _LENGTH_BYTES)
     if body_bytes < 0 or kind > Kind.GOODBYE:

@@ -1,8 +1,8 @@
-"""The one mapping between ``millrace.errors`` and gRPC's status codes, both ways.
+"""Mapping between ``millrace.errors`` and gRPC's status codes, both ways.
 
-A request that fails as a whole ends its call with a status, its message as details, and the error's numeric code
-in the trailing metadata, so that the same class is raised on the other side. The status itself is for proxies and
-foreign clients. A call that ends without that number never reached a handler: then the status is all there is.
+A request that fails as a whole ends its call with a status, its message as details, and the error's numeric code in
+the trailing metadata. The client raises the same class from that code. The status itself is for proxies and foreign
+clients. A call without that code never reached a handler, so only its status is known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import grpc
 from millrace import errors
 
 ERROR_CODE_KEY: Final = "millrace-error-code"
-"""Key of the trailing metadata that holds the error's number in decimal."""
+"""Key of the trailing metadata for the error's number in decimal."""
 
 _STATUS: Final[dict[type[errors.MillraceError], grpc.StatusCode]] = {
     errors.OffsetOutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
@@ -70,7 +70,7 @@ _ERROR_WITHOUT_NUMBER: Final[dict[grpc.StatusCode, type[errors.MillraceError]]] 
 
 
 def status_of(error: errors.MillraceError) -> grpc.StatusCode:
-    """The gRPC status of an error; what is not listed is the caller's mistake (``INVALID_ARGUMENT``)."""
+    """Return the gRPC status of an error; an unlisted error is the caller's mistake (``INVALID_ARGUMENT``)."""
     for cls in type(error).__mro__:
         if cls in _STATUS:
             return _STATUS[cls]
@@ -78,12 +78,12 @@ def status_of(error: errors.MillraceError) -> grpc.StatusCode:
 
 
 def error_from_rpc(rpc_error: grpc.RpcError) -> errors.MillraceError:
-    """The error that a failed call stands for.
+    """Return the error of a failed call.
 
-    With ``millrace-error-code`` it is the very error that the broker raised. Without, the call was ended by gRPC:
-    no connection, deadline, a message above the limit of one side.
+    With ``millrace-error-code`` it is the error that the broker raised. Otherwise gRPC ended the call, because of a
+    lost connection, a deadline, or a message above the limit of one side.
     """
-    # grpc.RpcError is only a marker: the object that is raised is a call too (both grpc and grpc.aio).
+    # grpc.RpcError is only a marker class: the raised object is also a call (in grpc and grpc.aio).
     call: Any = rpc_error
     details = call.details() or ""
     for key, value in call.trailing_metadata() or ():
@@ -91,7 +91,7 @@ def error_from_rpc(rpc_error: grpc.RpcError) -> errors.MillraceError:
             return errors.error_of(int(value), details)
     status: grpc.StatusCode = call.code()
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        # gRPC's own limit on a message ("... larger than max ..."), or a proxy's.
+        # gRPC's own limit of a message ("... larger than max ..."), or a proxy's.
         cls = errors.MessageTooLargeError if "larger than max" in details else errors.ThrottledError
         return cls(details)
     if status is grpc.StatusCode.CANCELLED:
