@@ -1,9 +1,9 @@
-"""What opaque topics hold, decoded: Avro, JSON and Protobuf payloads to Arrow, many at a time.
+"""Decoding of Avro, JSON and Protobuf payloads in opaque topics to Arrow, in bulk.
 
-* ``decoder``       payloads, bare or framed with a schema's id, to columns; what is wrong with those that are not
-* ``wire``          a position in each of many payloads, and integers, text and bytes read from all of them at once
-* ``avro, protobuf``  the encodings, a field of all payloads at a time; ``numbers``: what they read to columns' types
-* ``json_objects``  JSON by Arrow's reader; ``json_values``: one value at a time, which decides where that gives up
+* ``decoder``       payloads, bare or framed with a schema id, to columns; faults of unreadable payloads
+* ``wire``          a position in each of many payloads, and bulk reads of integers, text and bytes
+* ``avro, protobuf``  the encodings, one field of all payloads at a time; ``numbers`` converts numbers to column types
+* ``json_objects``  JSON with Arrow's reader; ``json_values`` reads one value at a time where Arrow's reader fails
 """
 
 from millrace.payloads.decoder import Decoded, Framing, PayloadDecoder, PayloadKind, PayloadSchema

@@ -1,6 +1,6 @@
-"""Avro's binary encoding to columns, a field of all payloads at a time.
+"""Decoding of Avro's binary encoding to columns, one field of all payloads at a time.
 
-The writer's schema is made into readers once, one for each field; what comes out has the types of
+The writer's schema is compiled once into readers, one for each field. The results have the types of
 ``millrace.schemas.avro``. Source: Avro 1.12's specification, "Binary Encoding".
 """
 
@@ -31,14 +31,14 @@ _TICKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AvroReader:
-    """Reads payloads that were written with one schema. ``schema`` is what comes out."""
+    """Reader of payloads that were written with one schema. ``schema`` is that of the result."""
 
     schema: pa.Schema
     _read: Reader
 
     @classmethod
     def of(cls, writer_schema: str, references: dict[str, str] | None = None) -> AvroReader:
-        """Make a reader; raises ``SchemaError`` for a schema that is none, or no record's."""
+        """Create a reader; raises ``SchemaError`` if the schema is invalid or not a record."""
         from millrace.schemas.avro import parse_avro
 
         schema, names = load_avro(writer_schema, references)
@@ -46,7 +46,7 @@ class AvroReader:
         return cls(columns, _reader(schema, names, ""))
 
     def read(self, cursor: Cursor) -> pa.RecordBatch:
-        """Read a record of each payload; bytes that are left over are a fault."""
+        """Read a record of each payload; surplus bytes are a fault."""
         struct = self._read(cursor)
         left = cursor.position < cursor.end
         if left.any():
@@ -177,7 +177,7 @@ def _map(schema: dict[str, Any], names: AvroNames, path: str) -> Reader:
 
 
 def _items(cursor: Cursor, item: Reader, data_type: pa.DataType, path: str) -> tuple[pa.Array, Any]:
-    """Read the blocks of arrays or maps: the first item of each payload's, then the second of those that have one."""
+    """Read the blocks of arrays or maps: first items of all payloads, then second items, and so on."""
     elements, owners = [], []
     remaining = np.zeros(len(cursor), np.int64)
     active = np.arange(len(cursor))
@@ -208,7 +208,7 @@ def _block_counts(cursor: Cursor, path: str) -> Longs:
         part.zigzag(path)
         cursor.position[sized] = part.position
         count[sized] = -count[sized]
-    # An item has a byte at least: a count beyond the bytes left is damage, and not waited for.
+    # An item has at least one byte, so a count beyond the remaining bytes is damage.
     wrong = (count > cursor.end - cursor.position) | (count < 0)
     if wrong.any():
         cursor.fail(wrong, f"{path}: {TRUNCATED}")

@@ -1,8 +1,8 @@
-"""Payloads of an opaque topic to columns: bare, or framed as the Confluent registry's serializers do.
+"""Decoder of an opaque topic's payloads to columns, bare or in Confluent's framing.
 
-A framed payload begins with a zero byte and its schema's id in four bytes, big-endian; in a Protobuf payload the place
-of its message follows (as many signed variable-length integers as the first of them says; a single 0 for the first
-message). The payloads of each id are read with that id's schema and resolved to the columns wanted, by name.
+A framed payload begins with a zero byte and its schema's id in four bytes, big-endian. In a Protobuf payload the
+message indexes follow: signed variable-length integers, preceded by their count; a single 0 means the first message.
+The payloads of each id are read with that id's schema, and resolved to the wanted columns by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MESSAGE_DEPTH_MAX: Final = 32
 
 
 class PayloadKind(StrEnum):
-    """How payloads are encoded."""
+    """Encoding of payloads."""
 
     AVRO = "avro"
     JSON = "json"
@@ -40,7 +40,7 @@ class PayloadKind(StrEnum):
 
 
 class Framing(StrEnum):
-    """What stands before the payload itself."""
+    """Prefix before the payload."""
 
     NONE = "none"
     CONFLUENT = "confluent"
@@ -48,9 +48,9 @@ class Framing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadSchema:
-    """A schema of payloads. ``references`` are texts by the name that ``text`` calls them; ``message`` is Protobuf's.
+    """A payload schema. ``references`` maps the names in ``text`` to texts; ``message`` is for Protobuf.
 
-    ``compiled`` is a serialized descriptor set, so that who reads payloads needs no compiler.
+    ``compiled`` is a serialized descriptor set, so that readers of payloads need no compiler.
     """
 
     kind: PayloadKind
@@ -60,14 +60,14 @@ class PayloadSchema:
     compiled: bytes = b""
 
     def prepared(self) -> PayloadSchema:
-        """The same, compiled where that takes a compiler. Raises ``SchemaError``."""
+        """Return the schema, compiled if it needs a compiler. Raises ``SchemaError``."""
         if self.kind is not PayloadKind.PROTOBUF or self.compiled:
             return self
         compiled = compile_proto(self.text, self.references).data
         return PayloadSchema(kind=self.kind, text=self.text, message=self.message, compiled=compiled)
 
     def columns(self) -> pa.Schema:
-        """Its columns. Raises ``SchemaError`` naming the path of what has none."""
+        """Return the schema's columns. Raises ``SchemaError`` with the path of a type without a column type."""
         if self.kind is PayloadKind.AVRO:
             return parse_avro(self.text, self.references)
         if self.kind is PayloadKind.JSON:
@@ -75,7 +75,7 @@ class PayloadSchema:
         return parse_protobuf(ProtoFile(self.prepared().compiled), self.message)
 
     def defaults(self) -> dict[str, Any]:
-        """Avro's default values of columns, for records whose writer did not know these."""
+        """Return Avro's default values of columns, for records of writers that did not know these columns."""
         if self.kind is not PayloadKind.AVRO:
             return {}
         import json
@@ -86,16 +86,16 @@ class PayloadSchema:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Columns of all rows, and what is wrong with those that could not be read: they are null in every column."""
+    """Columns of all rows, and the faults of unreadable rows, which are null in every column."""
 
     columns: pa.RecordBatch
     faults: Mapping[int, str]
 
 
 class PayloadDecoder:
-    """Decodes payloads to the columns of ``wanted``, a reader's schema; all of them are nullable in what comes out.
+    """Decoder of payloads to the columns of ``wanted``, a reader's schema; all result columns are nullable.
 
-    ``schema_of`` finds the schema of an id (raises ``UnknownSchemaError``); bare payloads have ``wanted`` itself as the
+    ``schema_of`` finds the schema of an id (raises ``UnknownSchemaError``). For bare payloads ``wanted`` is also the
     writer's schema. Not thread safe.
     """
 
@@ -112,7 +112,7 @@ class PayloadDecoder:
         self.schema: Final = pa.schema([each.with_nullable(True) for each in self._columns])
 
     def decode(self, payloads: pa.Array) -> Decoded:
-        """Decode an array of BINARY. A null stays a row of nulls."""
+        """Decode an array of BINARY. A null becomes a row of nulls."""
         faults: dict[int, str] = {}
         rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
         present = payloads if len(rows) == len(payloads) else payloads.take(pa.array(rows))
@@ -123,7 +123,7 @@ class PayloadDecoder:
         return Decoded(self._together(pieces, places, len(payloads), faults), faults)
 
     def _parts(self, payloads: pa.Array, rows: Longs, faults: dict[int, str]) -> Any:
-        """Payloads that are read the same way, as (rows, columns)."""
+        """Yield payloads that are read the same way, as (rows, columns)."""
         if self._framing is Framing.NONE:
             if len(payloads):
                 yield rows, self._read(payloads, None, rows, 0, (), faults)
@@ -198,7 +198,7 @@ class PayloadDecoder:
         return self._writers[schema_id]
 
     def _resolved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns wanted, from those that the writer had."""
+        """Return the wanted columns from the writer's columns."""
         arrays = []
         for each in self._columns:
             at = batch.schema.get_field_index(each.name)
@@ -232,7 +232,7 @@ class PayloadDecoder:
 
 
 class _UnreadableError(Exception):
-    """A writer's schema cannot be read in the columns wanted."""
+    """The writer's schema cannot be read in the wanted columns."""
 
 
 def _promoted(array: pa.Array, wanted: pa.Field) -> pa.Array:
@@ -247,7 +247,7 @@ def _promoted(array: pa.Array, wanted: pa.Field) -> pa.Array:
 
 
 def _schema_ids(payloads: pa.Array) -> Longs:
-    """The ids that payloads begin with; -1 where there is no such beginning."""
+    """Return the schema ids of payloads; -1 without a valid prefix."""
     cursor = Cursor.over(payloads)
     word = cursor.wire.words[cursor.position]
     is_framed = ((word & np.uint64(0xFF)) == 0) & (cursor.end - cursor.position >= _HEADER_BYTES)
@@ -256,7 +256,7 @@ def _schema_ids(payloads: pa.Array) -> Longs:
 
 
 def _by_message(payloads: pa.Array, rows: Longs, faults: dict[int, str]) -> Any:
-    """Payloads by the place of their message, as (indexes, which, bytes before the message)."""
+    """Group payloads by their message indexes, as (indexes, which, bytes before the message)."""
     start = np.full(len(payloads), _HEADER_BYTES, np.int64)
     cursor = Cursor.over(payloads, start)
     begin = cursor.position - start

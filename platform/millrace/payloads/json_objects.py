@@ -1,9 +1,9 @@
-"""JSON objects to columns, all of a batch by Arrow's reader.
+"""Decoding of JSON objects to columns, in bulk with Arrow's reader.
 
-Each payload becomes ``{"v":<payload>}``, so that one that is no whole value breaks there and cannot swallow the next.
-Where the reader refuses, or takes what JSON does not have (NaN), fewer are tried; the row that it names, or what is
-left of a few rows, is read one by one, which decides and says what is wrong. Maps, which the reader has not, are read
-one by one always.
+Each payload becomes ``{"v":<payload>}``, so that an incomplete value fails there and cannot extend into the next
+payload. If Arrow's reader fails, or accepts values that JSON does not have (NaN), the decoder tries fewer rows. The
+row that the error names, or a small remainder, is read one by one, which determines the result and the fault. Maps,
+which Arrow's reader does not support, are always read one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millrace.payloads.json_values import NotAValueError, parse_json, struct_of,
 from millrace.schemas.types import DURATION
 
 _ONE_BY_ONE: Final = 16
-"""Rows that are not tried at once: reading them costs what an attempt does."""
+"""Number of rows that are read one by one, because that costs as much as a bulk attempt."""
 
 _ROW: Final = re.compile(r"in row (\d+)\s*$")
 _PREFIX: Final = b'{"v":'
@@ -32,7 +32,7 @@ _NOTHING: Final = b""
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Reads payloads that are objects with the columns of ``schema`` as properties."""
+    """Reader of payloads that are objects with the columns of ``schema`` as properties."""
 
     schema: pa.Schema
 
@@ -44,7 +44,7 @@ class JsonReader:
         return pa.RecordBatch.from_arrays(struct.flatten(), names=self.schema.names)
 
     def _pieces(self, payloads: pa.Array, add_fault: Callable[[int, str], None]) -> list[pa.Array]:
-        """Read as many as go at once: fewer after one that did not, more after those that did."""
+        """Read the rows in batches: smaller ones after a failure, larger ones after a success."""
         pieces: list[pa.Array] = []
         first, size = 0, len(payloads)
         while first < len(payloads):
@@ -53,7 +53,7 @@ class JsonReader:
             if read is not None:
                 size *= 4
             elif bad and (before := _read(part.slice(0, bad), self.schema)[0]) is not None:
-                # Arrow told the row: those before it are good.
+                # Arrow named the row, so the rows before it are valid.
                 pieces.append(before)
                 read = self._one_by_one(part.slice(bad, 1), first + bad, add_fault)
                 first, size = first + bad, max(size // 4, 4 * _ONE_BY_ONE)
@@ -82,7 +82,7 @@ class JsonReader:
 
 
 def _read(payloads: pa.Array, schema: pa.Schema) -> tuple[pa.Array | None, int | None]:
-    """All payloads at once; None where one of them is not what it should be, and which, where Arrow says that."""
+    """Read all payloads at once; returns None if one is invalid, and its row if Arrow names it."""
     physical = pa.struct([_physical(field) for field in schema])
     try:
         payloads.cast(pa.string())
@@ -111,7 +111,7 @@ def _read(payloads: pa.Array, schema: pa.Schema) -> tuple[pa.Array | None, int |
 
 
 class _GiveUpError(Exception):
-    """A value that the fast way takes and JSON has not, or has not here."""
+    """The fast path accepted a value that JSON does not have, or that the column does not accept."""
 
 
 def _nullable(fields: list[pa.Field]) -> list[pa.Field]:
@@ -125,7 +125,7 @@ def _has_map(data_type: pa.DataType) -> bool:
 
 
 def _physical(field: pa.Field) -> pa.Field:
-    """A column as the reader takes it: what is text in JSON is text first."""
+    """Return a column as Arrow's reader takes it: types that are text in JSON are read as text first."""
     data_type = field.type
     if pat.is_struct(data_type):
         data_type = pa.struct([_physical(each) for each in data_type])
@@ -137,7 +137,7 @@ def _physical(field: pa.Field) -> pa.Field:
 
 
 def _converted(array: pa.Array, field: pa.Field) -> pa.Array:
-    """What was read as the column; gives up at what one-by-one reading would refuse."""
+    """Convert a read array to the column type; raises for values that the one-by-one reader would refuse."""
     data_type = field.type
     if not field.nullable and array.null_count:
         raise _GiveUpError
@@ -153,7 +153,7 @@ def _converted(array: pa.Array, field: pa.Field) -> pa.Array:
     if pat.is_binary(data_type) or pat.is_time(data_type) or data_type == DURATION:
         return _by_value(array, data_type)
     if pat.is_timestamp(data_type) and pc.any(pc.not_equal(pc.utf8_slice_codeunits(array, 10, 11), "T")).as_py():
-        # Arrow takes dates and blanks too.
+        # Arrow also accepts dates and blanks.
         raise _GiveUpError
     return array if array.type == data_type else array.cast(data_type)
 

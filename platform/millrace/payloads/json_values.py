@@ -1,7 +1,8 @@
-"""A JSON value to the value of a column, one at a time, or why it is none: what decides where the fast way gives up.
+"""Conversion of single JSON values to column values, with the reason of a failure.
 
-Text for text, numbers for numbers: nothing is guessed. Instants, dates and durations are text in the forms of RFC 3339
-and ISO 8601, bytes are base64, decimals are numbers or text that loses no digit.
+Strings convert from strings and numbers from numbers, without guesses. Timestamps, dates and durations are strings in
+the forms of RFC 3339 and ISO 8601. Bytes are base64. Decimals are numbers or strings that lose no digit. The results
+of this module are the reference for the fast path.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
-    """What ``pa.array`` takes for the column. Raises ``NotAValueError`` naming the path."""
+    """Return a value that ``pa.array`` accepts for the column. Raises ``NotAValueError`` naming the path."""
     if value is None:
         return None
     if pat.is_struct(data_type):
@@ -71,14 +72,14 @@ def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
 
 
 def field_of(value: Any, field: pa.Field, path: str) -> Any:
-    """The same, and null only where it may be."""
+    """Return the value for ``pa.array``, null only if the field is nullable."""
     if value is None and not field.nullable:
         raise NotAValueError(f"{path}: it is missing, or null")
     return value_of(value, field.type, path)
 
 
 def struct_of(value: dict[str, Any], fields: list[pa.Field], path: str) -> dict[str, Any]:
-    """An object's properties that are columns; others are left out."""
+    """Return an object's properties that are columns; others are ignored."""
     prefix = f"{path}." if path else ""
     return {each.name: field_of(value.get(each.name), each, prefix + each.name) for each in fields}
 
@@ -151,7 +152,7 @@ def _from_text(text: str, data_type: pa.DataType, path: str) -> Any:
 
 
 def nanoseconds(text: str) -> int:
-    """A time of day as nanoseconds since midnight. Raises ``ValueError``."""
+    """Parse a time of day into nanoseconds since midnight. Raises ``ValueError``."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -160,7 +161,7 @@ def nanoseconds(text: str) -> int:
 
 
 def duration(text: str) -> timedelta:
-    """A duration in ISO 8601, without years and months. Raises ``ValueError``."""
+    """Parse a duration in ISO 8601, without years and months. Raises ``ValueError``."""
     found = _DURATION.fullmatch(text)
     if found is None or text[-1] in "PT":
         raise ValueError(text)

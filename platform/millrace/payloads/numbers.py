@@ -1,4 +1,4 @@
-"""Numbers as they were read to the types of columns."""
+"""Conversion of decoded numbers to column types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _DECIMAL_BYTES: Final = 16
 def from_words(
     values: npt.NDArray[Any], data_type: pa.DataType, cursor: Cursor, path: str, *, ticks: int = 1
 ) -> pa.Array:
-    """Whole numbers as a column: themselves, days or microseconds, ``ticks`` to each. What does not fit is a fault."""
+    """Convert integers to a column: plain, or days or microseconds with ``ticks`` per unit.
+
+    A value out of range is a fault.
+    """
     width = data_type.bit_width
     if ticks != 1:
         wrong = np.abs(values) > (2**63 - 1) // ticks
@@ -41,12 +44,12 @@ def from_words(
 
 
 def decimals(cursor: Cursor, starts: Longs, lengths: Longs, data_type: pa.DataType, path: str) -> pa.Array:
-    """Unscaled numbers in two's complement, big-endian, as decimals. Too many digits are a fault."""
+    """Convert unscaled big-endian two's complement numbers to decimals. Too many digits are a fault."""
     wrong = (lengths > _DECIMAL_BYTES) | (lengths < 1)
     if wrong.any():
         cursor.faults.add(cursor.rows[wrong], f"{path}: a decimal has {_DECIMAL_BYTES} bytes at most, and one at least")
         lengths = np.where(wrong, 1, lengths)
-    # The sixteen bytes that end where the number does, turned round; what lies before it becomes its sign.
+    # Take the sixteen bytes up to the number's end, reversed; the bytes before the number become its sign.
     blocks = cursor.wire.blocks[starts + lengths - _DECIMAL_BYTES].view(np.uint8).reshape(-1, _DECIMAL_BYTES)[:, ::-1]
     negative = cursor.wire.bytes[starts] >= 0x80
     sign = np.where(negative, 0xFF, 0).astype(np.uint8)
@@ -59,7 +62,7 @@ def decimals(cursor: Cursor, starts: Longs, lengths: Longs, data_type: pa.DataTy
 
 
 def fitted(array: pa.Array, data_type: pa.DataType, cursor: Cursor, path: str) -> pa.Array:
-    """Decimals in the type of the column; too many digits are a fault."""
+    """Cast decimals to the column's type; too many digits are a fault."""
     try:
         return array.cast(data_type)
     except pa.ArrowInvalid:
@@ -72,7 +75,7 @@ def fitted(array: pa.Array, data_type: pa.DataType, cursor: Cursor, path: str) -
 
 
 def uuid_text(array: pa.Array) -> pa.Array:
-    """Sixteen bytes as a UUID's text."""
+    """Format sixteen bytes as a UUID."""
     from uuid import UUID
 
     return pa.array([str(UUID(bytes=value)) if len(value) == 16 else None for value in array.to_pylist()], pa.string())

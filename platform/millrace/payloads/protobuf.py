@@ -1,9 +1,9 @@
-"""Protobuf messages to columns, a field of all payloads at a time.
+"""Decoding of Protobuf messages to columns, one field of all payloads at a time.
 
-Serializers write fields in the order of their numbers, so one pass over the fields reads what lies at each payload's
-position when that is the field's turn. A payload that is not done after the pass (fields in another order or between
-others, a message in several parts, a packed field that is not) is parsed by the Protobuf library, which writes it in
-order, and read again: the library decides what is valid, and says what is wrong. What comes out has the types of
+Serializers write fields in the order of their numbers. So one pass over the fields reads each field at each payload's
+current position. The pass fails for some payloads: fields in another order or interleaved, a message in several
+parts, a packed field that is not packed. The Protobuf library parses such a payload and serializes it in order, and
+the reader reads it again. Therefore the library decides validity and reports faults. The results have the types of
 ``millrace.schemas.protobuf``. Source: Protobuf's encoding guide.
 """
 
@@ -43,7 +43,7 @@ Reader: TypeAlias = Callable[[Cursor], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class ProtobufReader:
-    """Reads payloads that are messages of one type. ``schema`` is what comes out."""
+    """Reader of payloads that are messages of one type. ``schema`` is that of the result."""
 
     schema: pa.Schema
     _message: _Message
@@ -51,7 +51,7 @@ class ProtobufReader:
 
     @classmethod
     def of(cls, file: ProtoFile, descriptor: Descriptor) -> ProtobufReader:
-        """Make a reader; raises ``SchemaError`` for a message that has no columns."""
+        """Create a reader; raises ``SchemaError`` for a message without columns."""
         schema = message_schema(descriptor, file)
         message = _Message.of(descriptor, pa.struct(list(schema)), "")
         return cls(schema, message, file.message_class(descriptor))
@@ -66,7 +66,7 @@ class ProtobufReader:
         return pa.RecordBatch.from_arrays(struct.flatten(), names=self.schema.names)
 
     def _read_again(self, cursor: Cursor, which: npt.NDArray[Any], struct: pa.Array) -> pa.Array:
-        """Have the library put payloads in order, and read these."""
+        """Let the library reorder the fields of payloads, and read the results."""
         from google.protobuf.message import DecodeError
 
         payloads = []
@@ -90,14 +90,14 @@ class ProtobufReader:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field: ``tag`` is what its occurrences begin with, ``read`` takes a value after that."""
+    """One field: ``tag`` precedes each occurrence, and ``read`` reads a value after it."""
 
     tag: int
     tag_bytes: int
     type: pa.DataType
     read: Reader
     default: pa.Scalar | None
-    """What a payload without it has; None: null, or an empty list or map."""
+    """Value for a payload without the field; None means null, or an empty list or map."""
     packed_tag: int | None = None
     packed: Callable[[Cursor], tuple[pa.Array, Any]] | None = None
 
@@ -153,7 +153,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """The fields of a message, in the order of their numbers, and where each stands among the columns."""
+    """Fields of a message in the order of their numbers, and their column indexes."""
 
     fields: tuple[_Field, ...]
     places: tuple[int, ...]
@@ -178,7 +178,7 @@ class _Message:
     def read(self, cursor: Cursor) -> pa.Array:
         columns = [field.column(cursor) for field in self.fields]
         if not self.is_entry:
-            # What becomes of a map's entry with more in it than key and value is for the library to say.
+            # A map entry with further fields is left to the library.
             self._skip_unknown(cursor)
         left = cursor.position < cursor.end
         if left.any():
@@ -186,7 +186,7 @@ class _Message:
         return pa.StructArray.from_arrays([columns[at] for at in self.places], fields=list(self.types))
 
     def _skip_unknown(self, cursor: Cursor) -> None:
-        """Leave out fields of newer versions of the message, which have higher numbers."""
+        """Skip fields of newer versions of the message, which have higher numbers."""
         rows = np.flatnonzero(cursor.position < cursor.end)
         while len(rows):
             part = cursor.take(rows)
@@ -221,13 +221,13 @@ def _at_tag(cursor: Cursor, tag: int, size: int) -> Flags:
 
 
 def _tag(number: int, wire_type: int) -> tuple[int, int]:
-    """A tag's bytes as a little-endian number, and how many they are."""
+    """Return a tag's bytes as a little-endian number, and their count."""
     raw, data = number << 3 | wire_type, b""
     while raw > 0x7F:
         data += bytes([raw & 0x7F | 0x80])
         raw >>= 7
     data += bytes([raw])
-    # Field numbers have 29 bits; those whose tag has five bytes are beyond four that are compared.
+    # Field numbers have 29 bits; a tag of five bytes exceeds the four bytes that are compared.
     return int.from_bytes(data[:4], "little"), len(data)
 
 
@@ -287,7 +287,7 @@ def _number(kind: int, data_type: pa.DataType, path: str) -> Reader:
             return pa.array(word != 0)
         if pat.is_decimal(data_type):
             return pa.array(word).cast(data_type)
-        # As the library does: of a number that is too long for its type the low bits count.
+        # As in the library, only the low bits of an oversized number count.
         if kind in _UNSIGNED_32:
             return pa.array((word & _LOW_32).view(np.int64))
         if kind == _ZIGZAG_32:
@@ -307,7 +307,7 @@ def _enum(descriptor: EnumDescriptor, path: str) -> Reader:
         place = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
         known = numbers[place] == values
         found = names.take(pa.array(place))
-        # An open enum's value without a name stays as its number.
+        # A value of an open enum without a name keeps its number.
         return (
             found if known.all() else pa.array(np.where(known, found.to_numpy(False), values.astype(str)), pa.string())
         )
@@ -356,7 +356,7 @@ def _well_known(name: str, struct: pa.Array, data_type: pa.DataType, cursor: Cur
         hours, minutes, seconds, nanos = parts
         return from_words(((hours * 60 + minutes) * 60 + seconds) * 10**9 + nanos, data_type, cursor, path)
     seconds, nanos = parts
-    # Protobuf's own range, years 1 to 9999, fits into microseconds.
+    # Protobuf's range, years 1 to 9999, fits into microseconds.
     wrong = np.abs(seconds) > 315_576_000_000
     if wrong.any():
         cursor.faults.add(cursor.rows[wrong], f"{path}: a time is out of range")
@@ -375,7 +375,7 @@ def _decimal(struct: pa.Array, data_type: pa.DataType, cursor: Cursor, path: str
 
 
 def _entry(field: FieldDescriptor, data_type: pa.DataType, path: str) -> Reader:
-    """A map's entries: messages of a key and a value, of which each may be left out."""
+    """Read a map's entries: messages of a key and a value, both optional."""
     entry = pa.struct([("key", data_type.key_type), ("value", data_type.item_type)])
     message = _Message.of(message_of(field), entry, path)
 
@@ -385,7 +385,7 @@ def _entry(field: FieldDescriptor, data_type: pa.DataType, path: str) -> Reader:
         keys, values = struct.flatten()
         absent = values.is_null()
         if values.null_count:
-            # A value that is a message and is left out is an empty one: the library writes those.
+            # A missing value that is a message means an empty message, which the library writes.
             cursor.faults.add(cursor.rows[absent.to_numpy(zero_copy_only=False)], _UNORDERED)
         return pa.StructArray.from_arrays([keys, values], fields=list(entry))
 
@@ -393,7 +393,7 @@ def _entry(field: FieldDescriptor, data_type: pa.DataType, path: str) -> Reader:
 
 
 def _packed(reader: Reader, wire_type: int, path: str) -> Callable[[Cursor], tuple[pa.Array, Any]]:
-    """All numbers of packed fields: where each begins is seen from the bytes, so that they are read at once."""
+    """Read all numbers of packed fields at once, because their starts are visible in the bytes."""
 
     def read(cursor: Cursor) -> tuple[pa.Array, Longs]:
         starts, lengths = cursor.lengths(cursor.varint(path).view(np.int64), path)

@@ -1,12 +1,14 @@
-"""Many payloads at once: a position in each, and the primitives that Avro and Protobuf are made of, read from all.
+"""Bulk reads of the primitives of Avro and Protobuf at a position in each of many payloads.
 
-A value is read from every payload by a few operations over arrays, whatever its length: eight bytes are gathered at
-each position and the integer is cut out of them. docs/design/0018-schemas.md has the measurements.
+A few array operations read a value from every payload, whatever its length: eight bytes are gathered at each
+position, and the integer is extracted from them. docs/design/0018-schemas.md has the measurements.
 
 Invariants
-* What is wrong with a payload is noted once, as its first fault, and reading goes on: what is read of it from then on
-  is nonsense within bounds, and its row is left out in the end.
-* A position never lies behind its payload's end; ``PAD`` bytes around all payloads let gathers look beyond it.
+
+* Only the first fault of a payload is recorded, and reading continues. Later values of that payload are meaningless
+  but
+  stay within bounds, and its row is dropped at the end.
+* A position is never behind its payload's end. ``PAD`` bytes around all payloads allow gathers beyond it.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ _SEVENS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
 
 
 class Faults:
-    """The first fault of each payload, in words with the path of the field."""
+    """First fault of each payload, as text with the path of the field."""
 
     def __init__(self, rows: int) -> None:
         self._of_row: npt.NDArray[np.int32] = np.zeros(rows, np.int32)
         self._texts: list[str] = [""]
 
     def add(self, rows: Longs, text: str) -> None:
-        """Note what is wrong with rows that had no fault yet."""
+        """Record a fault of rows that had none yet."""
         if not len(rows):
             return
         if text not in self._texts:
@@ -56,17 +58,17 @@ class Faults:
         self._of_row[fresh] = self._texts.index(text)
 
     def are_there(self, rows: Longs) -> Flags:
-        """Which of the rows have one."""
+        """Return which of the rows have a fault."""
         found: Flags = self._of_row[rows] != 0
         return found
 
     def texts(self) -> dict[int, str]:
-        """The faults by row."""
+        """Return the faults by row."""
         return {int(row): self._texts[self._of_row[row]] for row in np.flatnonzero(self._of_row)}
 
 
 class Wire:
-    """The bytes of all payloads, with views that gather several bytes at any position."""
+    """Bytes of all payloads, with views that gather several bytes at any position."""
 
     def __init__(self, data: npt.NDArray[np.uint8]) -> None:
         padding = np.zeros(PAD, np.uint8)
@@ -79,7 +81,7 @@ class Wire:
 
 
 class Cursor:
-    """A position in each of some payloads; ``rows`` are their numbers, by which faults are noted."""
+    """A position in each of some payloads; ``rows`` are their numbers for faults."""
 
     def __init__(self, wire: Wire, faults: Faults, rows: Longs, position: Longs, end: Longs) -> None:
         self.wire = wire
@@ -93,7 +95,7 @@ class Cursor:
 
     @classmethod
     def over(cls, payloads: pa.Array, skip: Longs | None = None) -> Cursor:
-        """A cursor over an array of BINARY without nulls; ``skip`` bytes of each are left out at its start."""
+        """Create a cursor over an array of BINARY without nulls, after ``skip`` bytes of each."""
         offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :][: len(payloads) + 1].astype(
             np.int64
         )
@@ -106,16 +108,16 @@ class Cursor:
         return cls(wire, Faults(len(payloads)), rows, position, starts[1:])
 
     def take(self, which: npt.NDArray[Any]) -> Cursor:
-        """A cursor over some of the payloads, by index or mask; it goes on by itself."""
+        """Return an independent cursor over some of the payloads, by index or mask."""
         return Cursor(self.wire, self.faults, self.rows[which], self.position[which], self.end[which])
 
     def fail(self, which: npt.NDArray[Any], text: str) -> None:
-        """Note a fault; the payloads are at their end from then on."""
+        """Record a fault, and move the payloads to their end."""
         self.faults.add(self.rows[which], text)
         self.position[which] = self.end[which]
 
     def advance(self, by: Longs | int, path: str) -> None:
-        """Go on by as many bytes; not beyond the end, which is a fault."""
+        """Advance by a number of bytes; a position beyond the end is a fault."""
         self.position = self.position + by
         beyond = self.position > self.end
         if beyond.any():
@@ -139,7 +141,7 @@ class Cursor:
         return value
 
     def _long_varint(self, which: Flags, word: Words, path: str) -> tuple[Any, Any]:
-        """The integers of nine and ten bytes."""
+        """Read the integers of nine and ten bytes."""
         following = self.wire.words[self.position[which] + _WORD_BYTES]
         ninth, tenth = following & np.uint64(0xFF), (following >> _U[8]) & np.uint64(0xFF)
         goes_on = ninth >= np.uint64(0x80)
@@ -160,7 +162,7 @@ class Cursor:
         return word if size == _WORD_BYTES else word & np.uint64((1 << (8 * size)) - 1)
 
     def lengths(self, lengths: Longs, path: str) -> tuple[Longs, Longs]:
-        """Go over stretches of bytes; returns where each starts and how long it is, 0 where that is a fault."""
+        """Skip byte ranges; returns their starts and lengths, with length 0 for a fault."""
         starts = self.position
         wrong = (lengths < 0) | (lengths > self.end - starts)
         if wrong.any():
@@ -170,9 +172,9 @@ class Cursor:
         return starts, lengths
 
     def binary(self, starts: Longs, lengths: Longs) -> pa.Array:
-        """The bytes of stretches as BINARY.
+        """Return byte ranges as BINARY.
 
-        They are described to Arrow as views of the payloads, which it copies together.
+        The function describes them to Arrow as views of the payloads, and Arrow copies them together.
         """
         views = self.wire.blocks[starts - 4].view(np.uint64).reshape(-1, 2)
         short = np.minimum(lengths, _INLINE_BYTES + 1)
@@ -185,7 +187,7 @@ class Cursor:
         return array.cast(pa.binary())
 
     def text(self, starts: Longs, lengths: Longs, path: str) -> pa.Array:
-        """The same as STRING; what is not UTF-8 is a fault."""
+        """Return byte ranges as STRING; invalid UTF-8 is a fault."""
         array = self.binary(starts, lengths)
         try:
             return array.cast(pa.string())
@@ -196,7 +198,7 @@ class Cursor:
 
 
 def pack_sevens(word: Words) -> Words:
-    """Put the low seven bits of each of eight bytes side by side."""
+    """Pack the low seven bits of each of eight bytes."""
     word = word & _SEVENS
     for low, high, shift in _GROUPS:
         word = (word & low) | ((word & high) >> shift)
@@ -204,7 +206,7 @@ def pack_sevens(word: Words) -> Words:
 
 
 def unzigzag(raw: Words) -> Longs:
-    """0, 1, 2, 3 to 0, -1, 1, -2."""
+    """Decode zig-zag: 0, 1, 2, 3 become 0, -1, 1, -2."""
     return (raw >> _U[1]).view(np.int64) ^ -(raw & _U[1]).view(np.int64)
 
 
@@ -217,7 +219,7 @@ def _is_not_text(value: bytes) -> bool:
 
 
 def scatter(present: pa.Array, rows: npt.NDArray[Any], length: int) -> pa.Array:
-    """Put values into their rows, nulls into the others."""
+    """Put values into their rows, and nulls into the others."""
     at = np.zeros(length, np.int32)
     missing = np.ones(length, bool)
     at[rows] = np.arange(len(rows), dtype=np.int32)
@@ -228,7 +230,7 @@ def scatter(present: pa.Array, rows: npt.NDArray[Any], length: int) -> pa.Array:
 def lists(
     elements: Sequence[pa.Array], owners: Sequence[Longs], length: int, item: pa.DataType
 ) -> tuple[pa.Array, Any]:
-    """Elements that were read a round at a time, put in order of their rows; returns them and the lists' offsets."""
+    """Sort elements, which were read in rounds, by row; returns them and the lists' offsets."""
     offsets = np.zeros(length + 1, np.int32)
     if not elements:
         return pa.array([], item), pa.array(offsets, pa.int32())
@@ -241,7 +243,7 @@ def lists(
 
 
 def _masks() -> tuple[Words, Words]:
-    """What of a view's two words is kept, by the length of the value: its bytes, or for long ones its prefix."""
+    """Return the masks of a view's two words by length: the value's bytes, or the prefix of a long value."""
     first, second = [], []
     for length in range(_INLINE_BYTES + 2):
         first.append(((1 << (8 * min(length, 4))) - 1) << 32)

@@ -1,14 +1,14 @@
-"""Typed topics: what a schema may hold, where it is read from, how it may change, and how data is made to fit it.
+"""Schemas of typed topics: parsing, rules, evolution, and conversion of data.
 
-* ``types``      the Arrow types a typed topic stores, each with its Spark type; normalising others to them
+* ``types``      the stored Arrow types, each with its Spark type, and normalisation to them
 * ``ddl``        Spark's DDL text, both ways
 * ``spark_json`` Spark's ``StructType`` JSON and a simpler list of columns
 * ``avro``, ``json_schema``, ``protobuf``  these schemas, both ways; ``proto_files`` compiles ``.proto`` files
 * ``source``     ``parse_schema``: any of these, tables and files
-* ``rules``      what a topic's schema must satisfy
-* ``compatibility``  what a newer version may change, by mode; the schema in which all versions are read
-* ``promotion``  which types hold every value of others
-* ``conform``    fitting a table to a schema, or saying which row and column does not
+* ``rules``      the rules for a topic's schema
+* ``compatibility``  the allowed changes by mode, and the schema in which all versions are read
+* ``promotion``  types that hold every value of others
+* ``conform``    conversion of a table to a schema, with the row and column of an error
 * ``keys``       the key bytes of rows, from a topic's key columns
 """
 

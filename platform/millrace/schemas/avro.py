@@ -1,9 +1,8 @@
-"""Avro schemas to columns and back; the table is in ``docs/schemas.md``.
+"""Conversion between Avro schemas and columns; ``docs/schemas.md`` has the table.
 
-A record is a schema, ``["null", T]`` is a nullable column, logical types are the types they stand for. Other unions
-become structs with a nullable field for each alternative, as Spark reads them. Source: Avro 1.12's specification;
-``connect.type`` is what Kafka Connect writes beside small whole numbers, ``spark.sql.catalyst.type`` Spark beside
-intervals.
+A record is a schema, and ``["null", T]`` is a nullable column. Logical types become the corresponding types. Other
+unions become structs with a nullable field for each alternative, as in Spark. Source: Avro 1.12's specification.
+Kafka Connect adds ``connect.type`` to small integers, and Spark adds ``spark.sql.catalyst.type`` to intervals.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ _CONNECT: Final = {"int8": pa.int8(), "int16": pa.int16()}
 
 
 class AvroNames:
-    """Named types of a schema and of those that it refers to."""
+    """Named types of a schema and of its references."""
 
     def __init__(self) -> None:
         self.types: dict[str, Any] = {}
 
     def resolve(self, schema: AvroSchema) -> AvroSchema:
-        """The definition behind a name; anything else is returned as it is."""
+        """Return the definition of a name; anything else is returned unchanged."""
         if isinstance(schema, str) and schema not in _PRIMITIVES and schema != "null":
             found: AvroSchema = self.types[schema]
             return found
@@ -104,13 +103,13 @@ def load_avro(source: str | AvroSchema, references: Mapping[str, str] | None = N
     except json.JSONDecodeError as error:
         raise SchemaError(f"the Avro schema is not valid JSON: {error}") from error
     except (fastavro.schema.SchemaParseException, KeyError, TypeError, ValueError, AttributeError) as error:
-        # UnknownType says only the name.
+        # UnknownType contains only the name.
         what = f"type {error.args[0]} is unknown" if type(error).__name__ == "UnknownType" else str(error)
         raise SchemaError(f"the Avro schema is not valid: {what}") from error
 
 
 def parse_avro(source: str | AvroSchema, references: Mapping[str, str] | None = None) -> pa.Schema:
-    """The columns of an Avro record. Raises ``SchemaError`` naming the path of what has no column."""
+    """Return the columns of an Avro record. Raises ``SchemaError`` with the path of a type without a column type."""
     schema, names = load_avro(source, references)
     root = names.resolve(schema)
     if not isinstance(root, dict) or root["type"] != "record":
@@ -119,7 +118,7 @@ def parse_avro(source: str | AvroSchema, references: Mapping[str, str] | None = 
 
 
 def avro_type(schema: AvroSchema, names: AvroNames, path: str, within: tuple[str, ...] = ()) -> pa.DataType:
-    """The type that values of an Avro schema have as a column; ``path`` is for messages. Raises ``SchemaError``."""
+    """Return the column type of an Avro schema; ``path`` is for messages. Raises ``SchemaError``."""
     schema = names.resolve(schema)
     if isinstance(schema, list):
         return _union_type(schema, names, path, within)
@@ -139,7 +138,7 @@ def avro_type(schema: AvroSchema, names: AvroNames, path: str, within: tuple[str
 
 
 def _annotated(kind: str, schema: dict[str, Any], path: str) -> pa.DataType:
-    """A primitive or fixed type that says what it stands for; an unknown logical type is the type below it."""
+    """Return the type of an annotated primitive or fixed type; an unknown logical type is ignored."""
     logical = schema.get("logicalType")
     if logical == "decimal" and kind in ("bytes", "fixed"):
         return _decimal(schema, path)
@@ -157,7 +156,7 @@ def _annotated(kind: str, schema: dict[str, Any], path: str) -> pa.DataType:
 
 
 def is_nullable(schema: AvroSchema) -> bool:
-    """Whether null is one of the alternatives."""
+    """Return whether null is one of the alternatives."""
     return isinstance(schema, list) and "null" in schema
 
 
@@ -216,8 +215,8 @@ def _union_type(schemas: list[Any], names: AvroNames, path: str, within: tuple[s
 def to_avro(schema: pa.Schema, name: str = "Record", namespace: str = "") -> dict[str, Any]:
     """Write columns as an Avro record; ``parse_avro`` reads it back.
 
-    Raises ``SchemaError`` naming the path of what Avro does not have: a name that is none of Avro's, a map whose keys
-    are not text. Times of day keep microseconds.
+    Raises ``SchemaError`` with the path of a column that Avro does not support: an invalid Avro name, or a map whose
+    keys are not strings. Times of day keep microseconds.
     """
     written = _written_record(list(schema), name, "")
     return {**written, "namespace": namespace} if namespace else written

@@ -1,9 +1,9 @@
-"""What a newer version of a typed topic's schema may change, by the topic's ``schema.compatibility``.
+"""Allowed schema changes of a typed topic, by its ``schema.compatibility``.
 
-The modes are the Confluent registry's. Its question about Avro, "can a reader with this schema read what was written
-with that one?", is asked about columns: they are found by name, wherever they stand; a nullable column that the data
-lacks is null; a type that holds every value of another reads it. *Backward* means that readers with the new version
-read older records, *forward* that readers which still have an older version (a running query) read new ones::
+The modes are those of the Confluent registry. Its question about Avro, "can a reader with this schema read what was
+written with that one?", is applied to columns. Columns are matched by name, in any order. A nullable column that the
+data lacks is null. A type that holds every value of another can read it. *Backward* means that readers with the new
+version read older records. *Forward* means that readers with an older version (a running query) read new records::
 
     change                                      backward  forward
     nullable column added or dropped            yes       yes
@@ -14,10 +14,11 @@ read older records, *forward* that readers which still have an older version (a 
     a type moved to one beside it               no        no       (INT to FLOAT, say: both are read as DOUBLE)
     columns in another order, comments          yes       yes
 
-Never possible, whatever the mode, because records stay in the log: a column, also one that was dropped once, may not
-get a type that has none in common with the one that it had; a key column may be neither dropped nor given another
-type, as its bytes decide the partition. So there is always one *read schema*: the newest version's columns, each in the
-narrowest type that holds its values in all versions, nullable where one of them has nulls or lacks it.
+Some changes are never possible, whatever the mode, because records stay in the log. A column, also a dropped one, may
+not get a type without a common type with its former type. A key column may be neither dropped nor given another type,
+because its bytes determine the partition. Therefore there is always one *read schema*. It has the newest version's
+columns, each in the narrowest type that holds its values of all versions. A column is nullable if it is nullable or
+missing in one of them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from millrace.schemas.types import spark_name
 
 
 class ChangeKind(Enum):
-    """What happened to a column; the value says whether it is backward compatible, whether forward, and its place."""
+    """Kind of a column change; the value is (backward compatible, forward compatible, number)."""
 
     ADDED = (True, True, 1)
     ADDED_REQUIRED = (False, True, 2)
@@ -63,7 +64,7 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A difference between two versions; ``column`` is a path (``a.b.element``), ``what`` says it in words."""
+    """Difference between two versions; ``column`` is a path (``a.b.element``), ``what`` describes it."""
 
     column: str
     kind: ChangeKind
@@ -71,7 +72,7 @@ class SchemaChange:
 
 
 def schema_changes(old: pa.Schema, new: pa.Schema, key_columns: Sequence[str] = ()) -> list[SchemaChange]:
-    """Every difference that matters to a reader, in the order of the new columns, then of those dropped."""
+    """Return every difference that matters to a reader, in the order of the new columns, then of dropped ones."""
     changes = list(_field_changes(list(old), list(new), ""))
     for name in key_columns:
         after = new.field(name) if name in new.names else None
@@ -121,7 +122,7 @@ def _changes_of(old: pa.Field, new: pa.Field, path: str) -> Iterator[SchemaChang
 
 
 def _key_changes(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[SchemaChange]:
-    # Keys that were different in one type might be equal in another.
+    # Keys that are different in one type might be equal in another.
     if old.key_type != new.key_type:
         what = f"changed from {spark_name(old.key_type)} to {spark_name(new.key_type)}, and it is a map's key"
         yield SchemaChange(path, ChangeKind.IMPOSSIBLE, what)
@@ -137,9 +138,9 @@ def _type_change(old: pa.DataType, new: pa.DataType) -> ChangeKind:
 
 
 def read_schema(versions: Sequence[pa.Schema]) -> pa.Schema:
-    """The one schema in which the records of all versions (oldest first) are read; see the module's text.
+    """Return the schema in which the records of all versions (oldest first) are read; see the module's docstring.
 
-    Raises ``IncompatibleSchemaError`` naming a column whose types have none in common.
+    Raises ``IncompatibleSchemaError`` with a column whose types have no common type.
     """
     newest = versions[-1]
     fields = list(newest)
@@ -168,8 +169,8 @@ def check_evolution(
 ) -> None:
     """Check that ``new`` may follow ``versions`` (oldest first, at least one) in a topic of this mode.
 
-    Raises ``IncompatibleSchemaError`` naming column, change, mode and the older version (counted from 1);
-    ``SchemaError`` where ``new`` itself is no schema for a topic.
+    Raises ``IncompatibleSchemaError`` with column, change, mode and the older version (counted from 1);
+    ``SchemaError`` if ``new`` is not a valid topic schema.
     """
     for number, old in enumerate(versions, 1):
         for change in schema_changes(old, new, key_columns):

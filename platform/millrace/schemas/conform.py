@@ -1,9 +1,8 @@
-"""Fitting a table to a topic's schema without losing anything, or saying which column and which row does not fit.
+"""Lossless conversion of a table to a topic's schema, with the column and row of an error.
 
-Columns are matched by name, whatever their order; a nullable column that is missing becomes nulls. A value is cast
-where no information is lost: between whole numbers, from whole numbers to decimals and floats, between decimals,
-layouts and units. ``DOUBLE`` goes into ``FLOAT`` rounded. Nothing is parsed from strings, and times without a zone do
-not become times with one.
+Columns are matched by name, in any order; a missing nullable column becomes nulls. Values are cast if no information
+is lost: between integers, from integers to decimals and floats, between decimals, layouts and units. ``DOUBLE`` is
+rounded to ``FLOAT``. Strings are not parsed, and timestamps without a time zone do not become timestamps with one.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from millrace.schemas.types import spark_name
 
 
 def to_table(source: Any) -> pa.Table:
-    """Make an Arrow table of what holds one: Arrow, pandas or polars objects, a dict of columns, a list of row dicts.
+    """Convert an object to an Arrow table: Arrow, pandas or polars objects, a dict of columns, a list of row dicts.
 
-    Raises ``SchemaMismatchError`` when Arrow cannot hold the values (a column of mixed types, say).
+    Raises ``SchemaMismatchError`` if Arrow cannot hold the values (for example a column of mixed types).
     """
     if isinstance(source, pa.Table):
         return source
@@ -49,10 +48,10 @@ def to_table(source: Any) -> pa.Table:
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Fit ``table`` to ``schema``: its columns in the schema's order with exactly its types.
+    """Convert ``table`` to ``schema``: its columns in the schema's order with exactly its types.
 
-    Costs nothing for columns that fit as they are. Raises ``SchemaMismatchError`` naming the column and, where values
-    are to blame, the first such row (counted from 0).
+    Columns that already fit cost nothing. Raises ``SchemaMismatchError`` with the column and, for a wrong value, the
+    first such row (counted from 0).
     """
     extra = [name for name in table.column_names if schema.get_field_index(name) < 0]
     if extra:
@@ -79,7 +78,7 @@ def _fit(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         column = _cast(column, field)
     for path, nullable, parent, values in _levels(field, column):
         if not nullable and values.null_count:
-            # A null below a null parent is no value at all.
+            # A null below a null parent does not count.
             row = _first_row(column, partial(_has_null, field=field, path=path))
             if row is not None:
                 raise SchemaMismatchError(f"column {path}, row {row}: null, but the column is NOT NULL{parent}")
@@ -90,7 +89,7 @@ def _fit(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _levels(field: pa.Field, column: pa.ChunkedArray) -> Iterator[tuple[str, bool, str, pa.ChunkedArray]]:
-    """Each level of a column: path, whether nullable, a remark for messages, its values below non-null parents."""
+    """Yield each level of a column: path, nullability, a remark for messages, values below non-null parents."""
     yield field.name, field.nullable, "", column
     if _has_required(field.type):
         for chunk in column.chunks:
@@ -115,12 +114,12 @@ def _nested_levels(field: pa.Field, path: str, array: pa.Array) -> Iterator[tupl
 
 
 def _compact(array: pa.Array) -> pa.Array:
-    """Copy a slice into buffers of its own: casts, keys and items of nested arrays look past their slice."""
+    """Copy a slice into its own buffers, because casts, keys and items of nested arrays ignore the slice."""
     return pa.concat_arrays([array, array.slice(0, 0)])
 
 
 def _has_required(data_type: pa.DataType) -> bool:
-    """Whether something below the top level may not be null."""
+    """Return whether a nested field is NOT NULL."""
     if pat.is_struct(data_type):
         return any(not field.nullable or _has_required(field.type) for field in data_type)
     if pat.is_list(data_type):
@@ -133,7 +132,7 @@ def _has_null(column: pa.ChunkedArray, field: pa.Field, path: str) -> bool:
 
 
 def _first_row(column: pa.ChunkedArray, is_bad: Callable[[pa.ChunkedArray], bool]) -> int | None:
-    """The first row that makes a head of ``column`` bad, by bisection: badness only grows with the head."""
+    """Return the first row that makes a head of ``column`` bad, by bisection; a bad head stays bad when it grows."""
     if not len(column) or not is_bad(column):
         return None
     good, bad = 0, len(column)
@@ -155,7 +154,8 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         raise SchemaMismatchError(reason)
     if pat.is_run_end_encoded(column.type):
         column = pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], type=column.type.value_type)
-    # Arrow calls some casts impossible that only need a detour: to a decimal narrower than the integer's range.
+    # Arrow refuses some possible casts, which need an intermediate type: to a decimal narrower than the integer's
+    # range.
     steps = [field.type]
     if pat.is_integer(column.type) and pat.is_decimal(field.type):
         steps.insert(0, pa.decimal256(20 + field.type.scale, field.type.scale))
@@ -228,7 +228,7 @@ def _is_list(data_type: pa.DataType) -> bool:
     return bool(pat.is_list(data_type) or pat.is_large_list(data_type) or pat.is_fixed_size_list(data_type))
 
 
-# What may be cast to what, by kind; each cast still fails on a value that does not fit.
+# Allowed casts by kind; each cast still fails on a value that does not fit.
 _CASTS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]]] = [
     (pat.is_null, lambda target: True),
     (pat.is_boolean, pat.is_boolean),
@@ -245,7 +245,7 @@ _CASTS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], 
 
 
 def _refusal(source: pa.DataType, target: pa.DataType, path: str) -> str | None:
-    """Why data of type ``source`` may not go into ``target``, whatever its values; ``None`` when it may."""
+    """Return why data of type ``source`` may not go into ``target``, whatever its values; ``None`` if it may."""
     if pat.is_dictionary(source) or pat.is_run_end_encoded(source):
         source = source.value_type
     if _is_list(source) and pat.is_list(target):

@@ -1,9 +1,9 @@
 """Spark's DDL text for schemas, read and written without Spark.
 
-Read: what ``StructType.toDDL()`` and ``simpleString()`` write, column lists, and ``CREATE TABLE`` statements (what
-follows the column list is ignored: it says how a table is stored, not what a column is). Lengths of ``CHAR`` and
-``VARCHAR`` are not kept: the column is a ``STRING``. Source: Spark 4's ``SqlBaseParser.g4``, rules ``colTypeList``,
-``dataType``.
+The parser reads the output of ``StructType.toDDL()`` and ``simpleString()``, column lists, and ``CREATE TABLE``
+statements. Clauses after the column list are ignored, because they describe the storage of a table. Lengths of
+``CHAR`` and ``VARCHAR`` are dropped: the column is a ``STRING``. Source: Spark 4's ``SqlBaseParser.g4``, rules
+``colTypeList``, ``dataType``.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _REFUSED: Final[dict[str, str]] = {
     "OBJECT": "use BINARY",
 }
 
-# Column options of CREATE TABLE that say how a value comes to be; a log stores what it is sent.
+# Refused column options of CREATE TABLE, which compute or constrain values; a log stores the sent values.
 _REFUSED_OPTIONS: Final = {"DEFAULT", "GENERATED", "PRIMARY", "CHECK", "REFERENCES", "UNIQUE", "CONSTRAINT"}
-# Anything else after CREATE is the type of a column of that name.
+# Any other word after CREATE is the type of a column with the name CREATE.
 _AFTER_CREATE: Final = ("OR", "EXTERNAL", "TEMPORARY", "TABLE")
 _INTERVAL_UNITS: Final = {"DAY": 0, "HOUR": 1, "MINUTE": 2, "SECOND": 3}
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
@@ -62,7 +62,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "
 def parse_ddl(text: str) -> pa.Schema:
     """Read a schema from DDL text: ``id BIGINT NOT NULL, tags ARRAY<STRING> COMMENT 'any'``.
 
-    Raises ``SchemaError`` that quotes the text where it stops making sense.
+    Raises ``SchemaError`` with the text at the error.
     """
     parser = _Parser(text)
     if any(parser.at("CREATE", word) for word in _AFTER_CREATE):
@@ -97,7 +97,7 @@ class _Token:
 
 
 class _Parser:
-    """Recursive descent over the tokens of one text."""
+    """Recursive descent parser over the tokens of one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -125,7 +125,7 @@ class _Parser:
         return self._error(what, self._tokens[self._next].position)
 
     def at(self, *words: str) -> bool:
-        """Whether the next tokens are these words or symbols."""
+        """Return whether the next tokens are these words or symbols."""
         following = self._tokens[self._next : self._next + len(words)]
         return [token.text.upper() if token.kind in ("word", "symbol") else "" for token in following] == list(words)
 
@@ -148,7 +148,7 @@ class _Parser:
             raise self._fail("expected a comma or the end")
 
     def create_table(self) -> list[pa.Field]:
-        """``CREATE [OR REPLACE] [TEMPORARY|EXTERNAL] TABLE [IF NOT EXISTS] a.b.c (columns) ...``."""
+        """Parse ``CREATE [OR REPLACE] [TEMPORARY|EXTERNAL] TABLE [IF NOT EXISTS] a.b.c (columns) ...``."""
         self.expect("CREATE")
         self.accept("OR", "REPLACE")
         _ = self.accept("EXTERNAL") or self.accept("TEMPORARY")
@@ -163,7 +163,7 @@ class _Parser:
         return fields
 
     def columns(self, *, end: str | None, separator: str | None = None) -> list[pa.Field]:
-        """Columns between commas, up to ``end`` (not consumed) or the end of the text."""
+        """Parse columns between commas, up to ``end`` (not consumed) or the end of the text."""
         if end is None and self._tokens[self._next].kind == "end":
             raise self._fail("expected a column: name and type")
         fields = [self.column(separator)]
@@ -174,7 +174,7 @@ class _Parser:
         return fields
 
     def column(self, separator: str | None) -> pa.Field:
-        """Name, type, and options in any order."""
+        """Parse name, type, and options in any order."""
         name = self.name()
         if separator:
             self.accept(separator)
@@ -193,7 +193,7 @@ class _Parser:
         return pa.field(name, data_type, nullable=nullable, metadata={"comment": comment} if comment else None)
 
     def name(self) -> str:
-        """A column or table name; in backticks it may hold anything."""
+        """Parse a column or table name; in backticks it may contain any character."""
         token = self._tokens[self._next]
         if token.kind == "quoted":
             self._next += 1
@@ -204,7 +204,7 @@ class _Parser:
         raise self._fail("expected a name")
 
     def string(self) -> str:
-        """A quoted string."""
+        """Parse a quoted string."""
         token = self._tokens[self._next]
         if token.kind != "string":
             raise self._fail("expected a quoted string")
@@ -214,7 +214,7 @@ class _Parser:
         return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), body, flags=re.DOTALL)
 
     def integer(self) -> int:
-        """A whole number."""
+        """Parse a whole number."""
         token = self._tokens[self._next]
         if token.kind != "word" or not token.text.isdigit():
             raise self._fail("expected a number")
@@ -222,7 +222,7 @@ class _Parser:
         return int(token.text)
 
     def data_type(self) -> pa.DataType:
-        """A type with its parameters."""
+        """Parse a type with its parameters."""
         token = self._tokens[self._next]
         if token.kind != "word":
             raise self._fail("expected a type")

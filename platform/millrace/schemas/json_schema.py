@@ -1,9 +1,9 @@
-"""JSON Schemas to columns and back; the table is in ``docs/schemas.md``.
+"""Conversion between JSON Schemas and columns; ``docs/schemas.md`` has the table.
 
-An object with ``properties`` is a schema or a struct, one with ``additionalProperties`` alone a map. A property is NOT
-NULL when it is ``required`` and not nullable. Formats say what text stands for: those of JSON Schema 2020-12 and of the
-OpenAPI format registry (``int32``, ``float``, ``decimal``, ``date-time-local``, ``time-local``). ``connect.type`` is
-Kafka Connect's.
+An object with ``properties`` is a schema or a struct; an object with only ``additionalProperties`` is a map. A
+property is NOT NULL if it is ``required`` and not nullable. Formats give the type of strings. They are those of JSON
+Schema 2020-12 and of the OpenAPI format registry (``int32``, ``float``, ``decimal``, ``date-time-local``,
+``time-local``). ``connect.type`` is Kafka Connect's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where in the schema one is: the path for messages, the document for references, the references on the way."""
+    """Current place in the schema: the path for messages, the documents, and the references followed so far."""
 
     root: Mapping[str, Any]
     documents: Mapping[str, str]
@@ -65,9 +65,9 @@ class _Place:
 
 
 def parse_json_schema(source: str | Mapping[str, Any], references: Mapping[str, str] | None = None) -> pa.Schema:
-    """The columns of a JSON Schema of an object; ``references`` are texts of other documents by their ``$ref``.
+    """Return the columns of a JSON Schema of an object; ``references`` maps ``$ref`` to texts of other documents.
 
-    Raises ``SchemaError`` naming the path of what has no column.
+    Raises ``SchemaError`` with the path of a type without a column type.
     """
     try:
         root = json.loads(source) if isinstance(source, str) else source
@@ -83,7 +83,7 @@ def parse_json_schema(source: str | Mapping[str, Any], references: Mapping[str, 
 
 
 def _type(schema: Any, place: _Place) -> tuple[pa.DataType, bool]:
-    """The type of a schema's values, and whether null is one of them."""
+    """Return the type of a schema's values, and whether null is one of them."""
     if not isinstance(schema, Mapping):
         raise place.refuse(f"{json.dumps(schema)} says nothing of the type: give one")
     if "$ref" in schema:
@@ -172,7 +172,7 @@ def _alternatives(schemas: list[Any], combination: str, place: _Place) -> tuple[
 
 
 def _merged(schema: Mapping[str, Any], place: _Place) -> dict[str, Any]:
-    """One schema of all that must hold."""
+    """Merge the schemas of ``allOf`` into one."""
     merged: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
     for part in schema["allOf"]:
         if isinstance(part, Mapping) and "$ref" in part:
@@ -206,7 +206,7 @@ def _referred(reference: Any, place: _Place) -> tuple[Any, _Place]:
 def to_json_schema(schema: pa.Schema, title: str = "") -> dict[str, Any]:
     """Write columns as a JSON Schema of an object; ``parse_json_schema`` reads it back.
 
-    Raises ``SchemaError`` naming the path of a map whose keys are not text.
+    Raises ``SchemaError`` with the path of a map whose keys are not strings.
     """
     heading = {"$schema": DRAFT, **({"title": title} if title else {})}
     return {**heading, **_written_object(list(schema), "")}

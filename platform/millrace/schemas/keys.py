@@ -1,10 +1,10 @@
-"""The key bytes of a typed topic's rows: what the partitioner hashes and compaction compares.
+"""Key bytes of a typed topic's rows, for the partitioner and for compaction.
 
-One key column gives the bytes that Kafka's serializers write for it, so that the rows of a typed topic lie in the same
-partitions as the same keys in Kafka: UTF-8 for strings, big-endian two's complement for whole numbers (dates as days
-in 4 bytes; timestamps, intervals as microseconds and times as nanoseconds in 8; decimals unscaled in 16), one byte 0
-or 1 for booleans, binary as it is. Several columns give, one after the other, each value's length (4 bytes,
-big-endian; -1 for null) and its bytes. A row whose key columns are all null has no key.
+For one key column the bytes are those of Kafka's serializers, so that rows go to the same partitions as the same keys
+in Kafka. Strings are UTF-8. Whole numbers are big-endian two's complement (dates as days in 4 bytes; timestamps,
+intervals as microseconds and times as nanoseconds in 8; decimals unscaled in 16). Booleans are one byte 0 or 1, and
+binary values are unchanged. For several columns the key concatenates each value's length (4 bytes, big-endian; -1 for
+null) and its bytes. A row whose key columns are all null has no key.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _INTEGER_BYTES: Final = {
 
 
 def encode_keys(table: pa.Table | pa.RecordBatch, key_columns: Sequence[str]) -> pa.LargeBinaryArray:
-    """The key of every row as bytes, null where it has none; ``table`` has the types of its topic's schema.
+    """Return the key of every row as bytes, null without a key; ``table`` has the types of its topic's schema.
 
-    The columns must be ones that ``is_keyable`` accepts, as a topic's are.
+    The columns must satisfy ``is_keyable``, as a topic's key columns do.
     """
     parts = [_column_bytes(table.column(name)) for name in key_columns]
     if len(parts) == 1:

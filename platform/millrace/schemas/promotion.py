@@ -1,8 +1,9 @@
-"""Which types hold every value of others: how records of an older version are read in a newer one's types.
+"""Promotion of types, to read records of an older version in a newer one's types.
 
-Whole numbers widen to longer ones, to decimals with digits enough and to floats that hold each of them exactly; floats
-to doubles; decimals to others with as many digits before and after the point. Structs, arrays and map values follow
-their fields. Nothing else is the same value in another type: text is not parsed, zones are not invented.
+Integers widen to longer ones, to decimals with enough digits, and to floats that hold each value exactly. Floats
+widen to doubles, and decimals to others with as many digits before and after the point. Structs, arrays and map
+values follow their fields. No other conversion keeps the value: strings are not parsed, and time zones are not
+invented.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import pyarrow.types as pat
 from millrace.schemas.types import DECIMAL_MAX_PRECISION
 
 _DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
-"""Decimal digits of whole numbers: what Arrow asks a decimal to have before the point."""
+"""Decimal digits of integers, as Arrow requires before the point of a decimal."""
 
 _FLOATS_EXACTLY: Final = {pa.int8(): pa.float32(), pa.int16(): pa.float32(), pa.int32(): pa.float64()}
-"""The shortest float with room for each value; BIGINT has none."""
+"""Shortest float that holds each value exactly; none for BIGINT."""
 
 
 def common_type(newer: pa.DataType, older: pa.DataType) -> pa.DataType | None:
-    """The narrowest stored type that holds the values of both; None when there is none.
+    """Return the narrowest stored type that holds the values of both; None without one.
 
-    Structs have the fields of ``newer``; a field that ``older`` lacks, or has as nullable, is nullable.
+    Structs have the fields of ``newer``. A field that is missing or nullable in ``older`` is nullable.
     """
     if newer == older:
         return newer
@@ -73,7 +74,7 @@ def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 
 def _decimal_digits(data_type: pa.DataType) -> tuple[int, int] | None:
-    """Digits before and after the point."""
+    """Return the digits before and after the point."""
     if data_type in _DIGITS:
         return _DIGITS[data_type], 0
     if pat.is_decimal128(data_type):
@@ -82,10 +83,10 @@ def _decimal_digits(data_type: pa.DataType) -> tuple[int, int] | None:
 
 
 def promote(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Values in a type that ``common_type`` gave; costs nothing where the type is the same."""
+    """Cast values to a type from ``common_type``; costs nothing for the same type."""
     if array.type.equals(data_type):
         return array
     if pat.is_nested(array.type) and array.offset:
-        # Casts of nested arrays look past their slice.
+        # Casts of nested arrays ignore the slice.
         array = pa.concat_arrays([array, array.slice(0, 0)])
     return array.cast(data_type)

@@ -1,6 +1,6 @@
-"""``.proto`` files to descriptors: compiled by protoc, with the imports that schemas of other registries rely on.
+"""Compilation of ``.proto`` files to descriptors with protoc and known imports.
 
-Compiled once, a file travels as a ``FileDescriptorSet``: whoever has that needs no compiler.
+A compiled file is passed on as a ``FileDescriptorSet``, whose users need no compiler.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAIN_FILE: Final = "schema.proto"
 _PROTOC_SECONDS_MAX: Final = 60
 _IMPORT: Final = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"]+)"\s*;', re.MULTILINE)
 
-# Definitions that may be imported without being given, beside protoc's own: the interfaces of Google's common types and
-# of the Confluent registry's, field by field.
+# Definitions that can be imported without being given, beside protoc's own: the interfaces of Google's common types
+# and of the Confluent registry's, field by field.
 _KNOWN_FILES: Final = {
     "google/type/date.proto": """syntax = "proto3"; package google.type;
         message Date { int32 year = 1; int32 month = 2; int32 day = 3; }""",
@@ -47,13 +47,13 @@ _KNOWN_FILES: Final = {
 
 @dataclass(frozen=True)
 class ProtoFile:
-    """A compiled ``.proto`` file: ``data`` is a serialized ``FileDescriptorSet`` with its imports, itself last."""
+    """A compiled ``.proto`` file: ``data`` is a serialized ``FileDescriptorSet`` with imports first and itself last."""
 
     data: bytes
 
     @cached_property
     def pool(self) -> DescriptorPool:
-        """The descriptors, in a pool of their own."""
+        """Own descriptor pool of the file."""
         from google.protobuf.descriptor_pb2 import FileDescriptorSet
         from google.protobuf.descriptor_pool import DescriptorPool
 
@@ -71,9 +71,9 @@ class ProtoFile:
         return [self.pool.FindMessageTypeByName(prefix + message.name) for message in main.message_type]
 
     def message(self, name: str = "") -> Descriptor:
-        """A message by its name, with or without the package; without a name the only one of the file.
+        """Return a message by its name, with or without the package; without a name, the only one of the file.
 
-        Raises ``SchemaError`` that lists the messages.
+        Raises ``SchemaError`` with the list of messages.
         """
         if not name and len(self._messages) == 1:
             return self._messages[0]
@@ -84,9 +84,9 @@ class ProtoFile:
         raise SchemaError(f"{f'no message {name}' if name else 'which message?'}: the file's messages are {names}")
 
     def message_at(self, indexes: tuple[int, ...]) -> Descriptor:
-        """A message by its place: among the file's, then among the nested ones of that (Confluent's message indexes).
+        """Return a message by its index in the file, then in nested messages (Confluent's message indexes).
 
-        Raises ``SchemaError`` where there is none.
+        Raises ``SchemaError`` if it does not exist.
         """
         try:
             found = self._messages[indexes[0]]
@@ -97,7 +97,7 @@ class ProtoFile:
         return found
 
     def message_class(self, descriptor: Descriptor) -> Any:
-        """The class whose instances are parsed messages."""
+        """Return the class of parsed messages."""
         from google.protobuf.message_factory import GetMessageClass
 
         return GetMessageClass(descriptor)
@@ -110,9 +110,9 @@ class ProtoFile:
 
 
 def compile_proto(text: str, imports: Mapping[str, str] | None = None) -> ProtoFile:
-    """Compile a ``.proto`` file; ``imports`` are texts of files by the name that it imports them by.
+    """Compile a ``.proto`` file; ``imports`` maps import names to the texts of files.
 
-    Raises ``SchemaError`` with protoc's message, ``EnvironmentProblemError`` where there is no protoc.
+    Raises ``SchemaError`` with protoc's message, ``EnvironmentProblemError`` without protoc.
     """
     spec = find_spec("grpc_tools")
     if spec is None or not spec.submodule_search_locations:
@@ -138,7 +138,7 @@ def compile_proto(text: str, imports: Mapping[str, str] | None = None) -> ProtoF
 
 
 def load_descriptor_set(data: bytes) -> ProtoFile:
-    """Take a serialized ``FileDescriptorSet`` (``protoc --include_imports -o``); raises ``SchemaError``."""
+    """Load a serialized ``FileDescriptorSet`` (``protoc --include_imports -o``); raises ``SchemaError``."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError
 
@@ -153,7 +153,7 @@ def load_descriptor_set(data: bytes) -> ProtoFile:
 
 
 def proto_file_of(descriptor: Descriptor) -> ProtoFile:
-    """The file of a message that is there as a descriptor (``SomeMessage.DESCRIPTOR``), with its imports."""
+    """Return the file of a message's descriptor (``SomeMessage.DESCRIPTOR``), with its imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     files: dict[str, Any] = {}
@@ -172,7 +172,7 @@ def proto_file_of(descriptor: Descriptor) -> ProtoFile:
 
 
 def proto_imports(path: Path, text: str) -> dict[str, str]:
-    """The files that a ``.proto`` file imports, and those that they import, as far as they lie beside or above it."""
+    """Return the direct and indirect imports of a ``.proto`` file that exist beside or above it."""
     found: dict[str, str] = {}
     wanted = _IMPORT.findall(text)
     while wanted:

@@ -1,8 +1,8 @@
-"""Protobuf messages to columns and back; the table is in ``docs/schemas.md``.
+"""Conversion between Protobuf messages and columns; ``docs/schemas.md`` has the table.
 
-Fields with presence are nullable columns, others are NOT NULL with Protobuf's defaults; ``repeated`` fields and maps
-are NOT NULL and empty where there is nothing. Well-known types are the types they stand for. Source: the language
-guides of proto2, proto3 and editions; ``confluent.type.Decimal`` is the Confluent registry's.
+Fields with presence are nullable columns; others are NOT NULL with Protobuf's defaults. ``repeated`` fields and maps
+are NOT NULL, and empty without elements. Well-known types become the corresponding types. Source: the language guides
+of proto2, proto3 and editions. ``confluent.type.Decimal`` is the Confluent registry's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DECIMAL_MESSAGE: Final = "confluent.type.Decimal"
 _META: Final = "confluent.field_meta"
 
-# By FieldDescriptor.type: Descriptor's numbers are those of descriptor.proto.
+# By FieldDescriptor.type, whose numbers are those of descriptor.proto.
 _SCALARS: Final[dict[int, pa.DataType]] = {
     1: pa.float64(),  # double
     2: pa.float32(),  # float
@@ -76,15 +76,15 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def parse_protobuf(file: ProtoFile, message: str = "") -> pa.Schema:
-    """The columns of a message (by its name; without one, the only one of the file).
+    """Return the columns of a message (by its name; without one, the only one of the file).
 
-    Raises ``SchemaError`` naming the path of what has no column.
+    Raises ``SchemaError`` with the path of a type without a column type.
     """
     return message_schema(file.message(message), file)
 
 
 def message_schema(descriptor: Descriptor, file: ProtoFile) -> pa.Schema:
-    """The columns of a message. Raises ``SchemaError`` naming the path of what has no column."""
+    """Return the columns of a message. Raises ``SchemaError`` with the path of a type without a column type."""
     return pa.schema(_fields(descriptor, file, "", ()))
 
 
@@ -114,12 +114,12 @@ def _field(field: FieldDescriptor, file: ProtoFile, path: str, within: tuple[str
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a field is written as ``map<K, V>``."""
+    """Return whether a field is declared as ``map<K, V>``."""
     return bool(field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry)
 
 
 def message_of(field: FieldDescriptor) -> Descriptor:
-    """The message that a field of a message type holds."""
+    """Return the message type of a field."""
     assert field.message_type is not None
     return field.message_type
 
@@ -151,21 +151,21 @@ def _decimal(field: FieldDescriptor, file: ProtoFile, path: str) -> pa.DataType:
 
 
 def _parameters(field: FieldDescriptor, file: ProtoFile) -> dict[str, str]:
-    """The parameters in a field's ``confluent.field_meta``."""
+    """Return the parameters in a field's ``confluent.field_meta``."""
     try:
         extension: Any = file.pool.FindExtensionByName(_META)
     except KeyError:
         return {}
-    # Options come in the default pool's class, which does not know the extension.
+    # Options have the default pool's class, which does not know the extension.
     options = file.message_class(file.pool.FindMessageTypeByName("google.protobuf.FieldOptions"))
     return dict(options.FromString(field.GetOptions().SerializeToString()).Extensions[extension].params)
 
 
 def to_protobuf(schema: pa.Schema, message: str = "Record", package: str = "") -> str:
-    """Write columns as a proto3 file with one message; fields are numbered by their place.
+    """Write columns as a proto3 file with one message; fields are numbered by their index.
 
-    What Protobuf cannot say changes: TINYINT and SMALLINT become ``int32``, structs and well-known types are nullable,
-    null arrays and maps are empty ones. Raises ``SchemaError`` naming the path of what it does not have: names that are
+    Some properties change: TINYINT and SMALLINT become ``int32``, structs and well-known types become nullable, and
+    null arrays and maps become empty. Raises ``SchemaError`` with the path of an unsupported column: names that are
     no identifiers, arrays of arrays or maps, maps with other keys or with nested values, TIMESTAMP_NTZ.
     """
     writer = _Writer()

@@ -1,4 +1,4 @@
-"""What a typed topic's schema must satisfy."""
+"""Rules for a typed topic's schema."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RESERVED_PREFIX: Final = "__"
 
 
 def validate_topic_schema(schema: pa.Schema, key_columns: Sequence[str] = ()) -> None:
-    """Check that a topic can have this schema and these key columns, as the broker does before it creates one.
+    """Check that a topic can have this schema and these key columns; the broker does so before it creates a topic.
 
-    Names are unique whatever their case, as Spark compares them. Raises ``SchemaError`` naming the column.
+    Names are compared without case, as in Spark. Raises ``SchemaError`` with the column.
     """
     if not 1 <= len(schema) <= COLUMNS_MAX:
         raise SchemaError(f"a typed topic has 1 to {COLUMNS_MAX} columns, not {len(schema)}")

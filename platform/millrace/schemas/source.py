@@ -1,4 +1,4 @@
-"""Where a schema may come from: Arrow, pandas, polars or Spark objects, DDL, JSON, Avro, Protobuf, or a file."""
+"""Sources of schemas: Arrow, pandas, polars or Spark objects, texts and files."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _PROTO_TEXT: Final = re.compile(r"\bmessage\s+\w+\s*\{")
 
 
 def parse_schema(source: Any) -> pa.Schema:
-    """Read the schema of a typed topic from almost anything that has one, with the types a topic stores.
+    """Read the schema of a typed topic from many kinds of sources, with the stored types.
 
     ``source`` is an Arrow schema, table, batch or reader; a pandas or polars frame or another object that exports
     Arrow; a Spark ``StructType`` or DataFrame; JSON (text, dict or list), which may be Spark's, a list of columns, an
     Avro record or a JSON Schema; a ``.proto`` file's text or a Protobuf message (class or descriptor); DDL text as
     Spark writes it; or the path of a ``.json``, ``.avsc``, ``.proto``, ``.desc`` or ``.binpb`` (a descriptor set),
-    ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file. ``file.proto#Message`` names one of its
-    messages.
+    ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file. ``file.proto#Message`` names one of
+    its messages.
 
-    Raises ``SchemaError`` naming the column and the remedy.
+    Raises ``SchemaError`` with the column and the remedy.
     """
     schema = _raw_schema(source)
     if len(schema) == 0:
@@ -56,7 +56,7 @@ def _raw_schema(source: Any) -> pa.Schema:
 
 
 def _from_json(source: str | dict[str, Any] | list[Any]) -> pa.Schema:
-    """Tell Avro and JSON Schema from Spark's JSON by what they say of themselves."""
+    """Distinguish Avro, JSON Schema and Spark's JSON by their characteristic keys."""
     if isinstance(source, str):
         try:
             source = json.loads(source)
@@ -142,13 +142,13 @@ def _arrow_file_schema(path: Path) -> pa.Schema:
 
 
 def serialize_schema(schema: pa.Schema) -> bytes:
-    """Write a schema as an Arrow IPC schema message: how it travels and is kept."""
+    """Write a schema as an Arrow IPC schema message, its form on the wire and in storage."""
     data: bytes = schema.serialize().to_pybytes()
     return data
 
 
 def deserialize_schema(data: bytes) -> pa.Schema:
-    """Read what ``serialize_schema`` wrote; raises ``SchemaError`` for anything else."""
+    """Read the output of ``serialize_schema``; raises ``SchemaError`` for anything else."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, OSError, EOFError) as error:

@@ -1,7 +1,7 @@
-"""Schemas as JSON: Spark's ``StructType.json()``, and a simpler list of columns for people.
+"""Schemas as JSON: Spark's ``StructType.json()``, and a simpler list of columns.
 
-The simple form is ``{"columns": [{"name": "id", "type": "BIGINT", "nullable": false, "comment": "..."}]}`` or just the
-list; ``type`` is DDL text or Spark's JSON of a type, ``nullable`` defaults to true.
+The simple form is ``{"columns": [{"name": "id", "type": "BIGINT", "nullable": false, "comment": "..."}]}`` or just
+the list. ``type`` is DDL text or Spark's JSON of a type; ``nullable`` defaults to true.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millrace.schemas.ddl import parse_ddl_type
 
 
 def parse_schema_json(source: str | dict[str, Any] | list[Any]) -> pa.Schema:
-    """Read a schema from JSON text or from what ``json.loads`` made of it; raises ``SchemaError``."""
+    """Read a schema from JSON text or from the result of ``json.loads``; raises ``SchemaError``."""
     if isinstance(source, str):
         try:
             source = json.loads(source)

@@ -1,8 +1,9 @@
-"""The Arrow types that a typed topic stores: exactly one for each Spark type, so that Spark reads batches as they are.
+"""Stored Arrow types of typed topics, exactly one for each Spark type.
 
-The table is in ``docs/schemas.md``. Other Arrow types that mean the same thing (large and view layouts, dictionaries,
-other time units, unsigned integers) are normalised to these when a schema is parsed, and data in them is cast when it
-is sent; what has no Spark counterpart is refused with the column's name and a remedy.
+Spark therefore reads batches without conversion. The table is in ``docs/schemas.md``. Equivalent Arrow types (large
+and view layouts, dictionaries, other time units, unsigned integers) are normalised to these when a schema is parsed,
+and their data is cast when it is sent. A type without a Spark counterpart is refused with the column's name and a
+remedy.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SPARK_NAMES: Final[dict[pa.DataType, str]] = {
     TIME: "TIME",
 }
 
-# Types of another layout or unit, and what they are stored as: the smallest stored type that holds every value.
+# Stored types for types of another layout or unit: the smallest stored type that holds every value.
 _STORED_AS: Final[list[tuple[Callable[[pa.DataType], bool], pa.DataType]]] = [
     (pat.is_large_string, pa.string()),
     (pat.is_string_view, pa.string()),
@@ -71,15 +72,15 @@ _KEYABLE: Final = {
 
 
 def normalize_schema(schema: pa.Schema) -> pa.Schema:
-    """Give every column the type it is stored as; keeps nullability and comments, drops other metadata.
+    """Normalise every column to its stored type; keeps nullability and comments, drops other metadata.
 
-    Raises ``SchemaError`` naming the first column whose type has no Spark counterpart.
+    Raises ``SchemaError`` with the first column whose type has no Spark counterpart.
     """
     return pa.schema([_normalize_field(field, field.name) for field in schema])
 
 
 def normalize_type(data_type: pa.DataType, column: str) -> pa.DataType:
-    """The type that ``data_type`` is stored as; ``column`` is the path that an error names (``a.b.element``).
+    """Return the stored type of ``data_type``; ``column`` is the path that an error names (``a.b.element``).
 
     Raises ``SchemaError`` for a type without a Spark counterpart.
     """
@@ -140,20 +141,20 @@ def _remedy(data_type: pa.DataType) -> str:
 
 
 def comment_of(field: pa.Field) -> str | None:
-    """The comment of a column, as parsed from DDL or JSON."""
+    """Return the comment of a column, from DDL or JSON."""
     comment = (field.metadata or {}).get(b"comment")
     return comment.decode() if comment is not None else None
 
 
 def is_keyable(data_type: pa.DataType) -> bool:
-    """Whether a column of this type may be a key: equal values have equal bytes, which floats and nested types lack."""
+    """Return whether a type is allowed for keys: equal values have equal bytes, unlike floats and nested types."""
     return data_type in _KEYABLE or pat.is_decimal128(data_type)
 
 
 def spark_name(data_type: pa.DataType) -> str:
-    """Spark's DDL name of a stored type (``ARRAY<INT>``); other types are named as Arrow does.
+    """Return Spark's DDL name of a stored type (``ARRAY<INT>``), or Arrow's name of another type.
 
-    Whether an array's elements or a map's values may be null is not part of Spark's DDL.
+    Spark's DDL does not include the nullability of array elements and map values.
     """
     if (name := _SPARK_NAMES.get(data_type)) is not None:
         return name
@@ -169,7 +170,7 @@ def spark_name(data_type: pa.DataType) -> str:
 
 
 def field_ddl(field: pa.Field, *, separator: str = " ") -> str:
-    """One column as Spark's DDL writes it: name, type, ``NOT NULL``, comment."""
+    """Return one column in Spark's DDL: name, type, ``NOT NULL``, comment."""
     text = f"{quote_name(field.name)}{separator}{spark_name(field.type)}"
     if not field.nullable:
         text += " NOT NULL"
@@ -180,6 +181,6 @@ def field_ddl(field: pa.Field, *, separator: str = " ") -> str:
 
 
 def quote_name(name: str) -> str:
-    """A column name, in backticks where DDL needs them."""
+    """Return a column name, in backticks if DDL needs them."""
     plain = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit()
     return name if plain else "`" + name.replace("`", "``") + "`"
