@@ -61,8 +61,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOOKS_MAX: Final = 5
-"""How often topics are looked up when some were deleted between that and the question for their offsets."""
+_LOOK_UP_S: Final = 10.0
+"""Seconds for which topics are looked up again while the broker creates or deletes one of them."""
+_LOOK_UP_PAUSE_S: Final = 0.02
 
 _PLANNING_LOOP: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -229,14 +230,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _fetch_newest(self) -> StreamOffsets:
         """The topics as they are now, new ones and new partitions among them, with their latest offsets."""
         cluster = self._connected()
-        for looks_left in reversed(range(_LOOKS_MAX)):
+        deadline = time.monotonic() + _LOOK_UP_S
+        while True:
             found, _ = cluster.find(self._options.subscription)
             try:
                 latest, epochs = cluster.latest(found.partitions)
             except UnknownTopicOrPartitionError:
-                # Deleted since it was found: without it, what is lost can be said.
-                if not looks_left:
+                # The next look-up finds a deleted topic no more, and then the lost records can be reported.
+                if time.monotonic() >= deadline:
                     raise
+                time.sleep(_LOOK_UP_PAUSE_S)
                 continue
             break
         if found.topic_ids:
