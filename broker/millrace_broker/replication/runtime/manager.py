@@ -2,14 +2,11 @@
 
 Invariants
 
-- The controller's requests are handled one after the other, each completely. Requests of an older controller have no
-  effect.
+- The controller's requests are handled one after the other, each completely. Those of an older controller do nothing.
 - A partition's state machine is called in the event loop, or by a thread that holds the partition's lock.
 - The effects of a state machine are carried out before its next call. Only a call to the controller goes on longer; its
   answer comes back as an event.
 - A high watermark that has risen is set in the log first, and then wakes the calls that wait for it.
-
-Source: Kafka's ``ReplicaManager`` and ``Partition``.
 """
 
 from __future__ import annotations
@@ -383,10 +380,7 @@ class ReplicaManager:
                 await self._executors.to_the_end(self._executors.run_io(delete))
 
     def _give_up_role(self, replica: HostedReplica) -> None:
-        """Notify fetchers, waiting calls and listeners that the replica has no role.
-
-        The caller holds the partition's lock.
-        """
+        """Drop the replica's role everywhere; the caller holds the partition's lock."""
         self._fetchers.unfollow(replica.key)
         replica.is_alone, replica.followers = False, ()
         replica.log.hold_watermark(replica.machine.high_watermark)
