@@ -368,10 +368,7 @@ class AppendableLog(ReadableLog):
         )
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return whether a producer has an open transaction of this epoch here.
-
-        Any thread may call it; it does not block.
-        """
+        """Return whether a producer has an open transaction of this epoch here; any thread may call it."""
         return self._producers.get(producer_id).has_open_transaction(epoch)
 
     def _judge_producer(self, placed: Placed, origin: Origin) -> ProducerEntry | None:

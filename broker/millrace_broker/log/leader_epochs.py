@@ -1,8 +1,10 @@
-"""Which leader epoch begins at which offset: what replicas compare to find where their logs part (KIP-101, KIP-279).
+"""The leader epochs of a log and their start offsets, Kafka's ``LeaderEpochFileCache``.
 
-Invariants: epochs rise strictly, start offsets rise strictly. An entry is added only at the end; entries go from the
-end when the log is truncated and from the start when its beginning is deleted, where the last one is kept and moved
-up, so that the epoch of the first offset stays known.
+Replicas compare them to find the offset where their logs diverge (KIP-101, KIP-279).
+
+Invariants: Epochs rise strictly, and start offsets rise strictly. An entry is added only at the end. Truncation of the
+log removes entries from the end. Deletion of the log's beginning removes entries from the start, but keeps the last of
+them with a raised start offset. So the epoch of the first offset stays known.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of (epoch, start offset), oldest first."""
+        """The pairs of (epoch, start offset), oldest first."""
         return self._entries
 
     @property
@@ -29,9 +31,10 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that ``epoch`` begins at ``start_offset``; returns whether that was news.
+        """Take note that ``epoch`` begins at ``start_offset``; returns whether that is new.
 
-        Entries that contradict a new one (as new an epoch, or as late a start) give way to it.
+        A new entry replaces entries that contradict it, which have the same or a newer epoch, or the same or a later
+        start.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} from offset {start_offset}: neither may be negative")
@@ -52,7 +55,7 @@ class LeaderEpochs:
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Forget the epochs that end before ``start_offset``; the one that holds it begins there from now on."""
+        """Forget the epochs that end before ``start_offset``; the epoch of that offset begins there from now on."""
         before = [entry for entry in self._entries if entry[1] <= start_offset]
         if not before or before == [(before[-1][0], start_offset)]:
             return False
@@ -65,13 +68,13 @@ class LeaderEpochs:
         self._entries = ()
 
     def epoch_of(self, offset: int) -> int | None:
-        """Return the epoch that ``offset`` was appended in; None when that is not known."""
+        """Return the epoch in which ``offset`` was appended; None if it is unknown."""
         return next((epoch for epoch, start in reversed(self._entries) if start <= offset), None)
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """Find where ``epoch`` ends in this log: (the epoch asked for or the last before it, its end, exclusive).
+        """Return the end of ``epoch`` in this log: (the epoch or the last one before it, its end, exclusive).
 
-        None when the epoch is newer than all that are known, or negative.
+        Returns None if the epoch is newer than all known epochs, or negative.
         """
         if not self._entries or not 0 <= epoch <= self._entries[-1][0]:
             return None

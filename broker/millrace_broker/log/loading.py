@@ -1,16 +1,17 @@
-"""Read a partition directory at start: find its segments, repair what a crash left, and rebuild what is kept in memory.
+"""The loading of a partition directory at start, Kafka's ``LogLoader``.
 
-What recovery may assume, and what it does about the rest:
+It finds the segments, repairs the leftovers of a crash, and rebuilds the state in memory. Assumptions of recovery:
 
-- Below the recovery point everything was synced. There, only the chain of batch headers is walked; a break in it is
-  damage that no crash explains, so the partition is not opened (``StorageError``) rather than cut.
-- From the recovery point on nothing is trusted: each batch must follow the one before it and have its checksum. The log
-  ends before the first that does not, and everything after it goes. Where a segment's end was lost and the next segment
-  was not, there is a gap as compaction leaves them, and what is behind it stays: nothing goes by inference.
-- A last batch that is incomplete was never published, so the file is shortened. Anything else that has to go may
-  lie under a reader's mapping: the good beginning is copied to a new file that takes the old one's name.
-- Indexes of segments that recovery looked at are built anew; those of others are checked when they are used.
-- After a clean shutdown nothing of this is needed.
+- Records before the recovery point were synced. There, recovery only follows the chain of batch headers. No crash
+  explains a break in that chain. The partition is then not opened (``StorageError``), rather than truncated.
+- From the recovery point on nothing is trusted. Each batch must follow the previous one and match its checksum. The log
+  ends before the first batch that does not, and everything after it is removed. If the end of a segment was lost but
+  the next segment was not, a gap is left, as by compaction. The records after the gap stay, because nothing is removed
+  by inference.
+- An incomplete last batch was never published, so the file is truncated in place. Other damaged bytes may be mapped by
+  a reader. The good beginning is then copied to a new file, which replaces the old one.
+- Indexes of segments that recovery checked are rebuilt; those of other segments are checked when they are used.
+- After a clean shutdown recovery is not needed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _COPY_BYTES: Final = 4 * 2**20
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """What a partition directory holds. ``recovery_point`` is the offset before which everything is synced."""
+    """The content of a partition directory. ``recovery_point`` is the offset before which all records are synced."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -62,7 +63,7 @@ class LoadedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectory:
-    """A partition directory to be loaded, and how."""
+    """A partition directory to be loaded, with its configuration."""
 
     directory: Path
     config: TopicConfig
@@ -73,11 +74,11 @@ class LogDirectory:
     def load(
         self, *, recovery_point: int | None, log_start_offset: int, was_clean: bool, starts_remotely: bool = False
     ) -> LoadedLog:
-        """Load the partition, recovering it unless it ``was_clean``.
+        """Load the partition, and recover it unless it ``was_clean``.
 
-        ``recovery_point`` and ``log_start_offset`` come from the checkpoints; without a recovery point nothing is known
-        to have been synced. A log that ``starts_remotely`` may start before its first segment: what is between is in
-        the remote store. Raises ``StorageError`` for damage below the recovery point, and whatever the disk raises.
+        ``recovery_point`` and ``log_start_offset`` come from the checkpoints; without a recovery point it is unknown
+        what was synced. A log that ``starts_remotely`` may start before its first segment. The records in between are
+        in the remote store. Raises ``StorageError`` for damage before the recovery point, and the errors of the disk.
         """
         self._remove_leftovers()
         segments = self._find_segments(log_start_offset)
@@ -116,11 +117,11 @@ class LogDirectory:
         )
 
     def _ends_at(self, last: Segment, recovery_point: int | None) -> bool:
-        """Whether a log that was closed is as it was then; if not, something has happened to its files since."""
+        """Return whether a closed log is unchanged; otherwise something has changed its files since."""
         try:
             end_offset = _end_offset(last)
         except CorruptBatchError as error:
-            if recovery_point is None:  # how much of it was good nobody knows
+            if recovery_point is None:  # it is unknown how much of the log was good
                 raise
             _LOG.error("%s was closed and is damaged: %s", self.directory, error.message)
             return False
@@ -141,7 +142,7 @@ class LogDirectory:
         return segment
 
     def open_segment(self, base_offset: int, size_bytes: int) -> Segment:
-        """A segment whose files are there, or will be; none is opened yet."""
+        """Return a segment whose files exist or will exist; none is opened yet."""
         return Segment(
             self.directory,
             base_offset,
@@ -152,10 +153,10 @@ class LogDirectory:
         )
 
     def _remove_leftovers(self) -> None:
-        """Remove what was being written or deleted, and finish replacements that were complete.
+        """Remove unfinished and deleted files, and finish complete replacements.
 
-        A ``.swap`` log replaces every segment from its base offset to its last record; while a ``.cleaned`` one of a
-        lower or equal base is left, the replacement had not been finished as a whole and nothing of it counts (Kafka's
+        A ``.swap`` log replaces all segments from its base offset to its last record. If a ``.cleaned`` log of a lower
+        or equal base offset exists, the replacement was not complete, and its ``.swap`` files are removed (Kafka's
         ``LogLoader.removeTempFilesAndCollectSwapFiles``).
         """
         names = self.files.names(self.directory)
@@ -166,7 +167,7 @@ class LogDirectory:
         swaps = [name for name in names if name.endswith(SWAP)]
         for name in swaps:
             parsed = parse_segment_file_name(name.removesuffix(SWAP))
-            # An index whose log has taken its place already is built anew.
+            # An index is rebuilt if its log has already taken its final name.
             has_log = parsed is not None and segment_file_name(parsed[0], LOG) + SWAP in swaps
             if parsed is None or not has_log or parsed[0] >= min(unfinished, default=parsed[0] + 1):
                 self.files.remove(self.directory / name)
@@ -217,9 +218,9 @@ class LogDirectory:
     # --- recovery ------------------------------------------------------------------------------------------
 
     def _recover(self, segments: list[Segment], recovery_point: int | None) -> tuple[list[Segment], int]:
-        """Recover a log; returns the segments that are left and the base offset of the first that was looked at."""
+        """Recover a log; returns the remaining segments and the base offset of the first checked one."""
         synced = recovery_point or 0
-        # A segment that ends at the recovery point is one of them: it may have been sealed after that was reached.
+        # Check also a segment that ends at the recovery point. It may have been sealed after that point was reached.
         first = max((n for n, segment in enumerate(segments) if segment.base_offset < synced), default=0)
         for number in range(first, len(segments)):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
@@ -233,9 +234,11 @@ class LogDirectory:
         return segments, segments[first].base_offset
 
     def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> SoundPart:
-        """Check a segment's batches, cut it before the first bad one, build its indexes; returns what is left."""
+        """Check a segment's batches, truncate it before the first bad one, build its indexes; returns the sound
+        part.
+        """
         if self.config.syncs_before_ack:
-            # After a failed sync the cache holds, as if it were synced, what the disk does not: that must not return.
+            # After a failed sync the page cache holds data that the disk does not, as if it were synced. Drop it.
             self.files.forget_cached(segment.path)
         content = self.files.map(segment.path) or memoryview(b"")
         size_bytes = len(content)
@@ -258,7 +261,7 @@ class LogDirectory:
         return sound
 
     def cut(self, segment: Segment, size_bytes: int, *, in_place: bool) -> None:
-        """Let a segment's file end earlier; not ``in_place`` where a reader may have the rest mapped. To be synced."""
+        """Truncate a segment's file; not ``in_place`` if a reader may have mapped the rest. The caller syncs it."""
         file = self.files.open(segment.path)
         if in_place:
             file.truncate(size_bytes)
@@ -279,11 +282,11 @@ class LogDirectory:
         file.sync()
         file.close()
 
-    # --- memory --------------------------------------------------------------------------------------------
+    # --- state in memory -----------------------------------------------------------------------------------
 
     def _load_epochs(self, segments: list[Segment], log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
         stored = self._stored_epochs()
-        # No file, nothing was ever appended, or deleted records are back: the batches know their epochs as well.
+        # Without a file, or if deleted records are back, the batches know their epochs too.
         known_from = stored[0][1] if stored else log_end_offset
         epochs = LeaderEpochs(self._epochs_of_batches(segments, log_start_offset, known_from))
         for epoch, start_offset in stored:
@@ -295,7 +298,7 @@ class LogDirectory:
         return epochs
 
     def _stored_epochs(self) -> list[tuple[int, int]]:
-        """Read the epochs that were written down; none if they are damaged, for the batches know them too."""
+        """Read the stored epochs; returns none if they are damaged, because the batches know them too."""
         try:
             return read_epochs(self.files, self.directory / LEADER_EPOCHS)
         except StorageError as error:
@@ -305,7 +308,7 @@ class LogDirectory:
     def _epochs_of_batches(
         self, segments: list[Segment], start_offset: int, end_offset: int
     ) -> Iterator[tuple[int, int]]:
-        """Read from the batches before ``end_offset`` which epochs begin there: (epoch, start offset)."""
+        """Read the epochs that begin before ``end_offset`` from the batches: (epoch, start offset)."""
         latest = -1
         for segment in segments:
             if start_offset >= end_offset or segment.base_offset >= end_offset:

@@ -1,11 +1,11 @@
-"""The log directories of a broker: which of them serve, and which have failed.
+"""The log directories of a broker, Kafka's ``LogDirFailureHandler``.
 
-A directory fails as a whole, at start or later, when its disk does (``watched_files``), and then is not touched again
-until the broker is started anew: what is on it is not known, and what was written may never have arrived. The others
-serve on. With the last one the broker has nothing left to do (Kafka's ``LogDirFailureHandler``).
+A directory fails as a whole, at start or later, when its disk fails (``watched_files``). The broker does not touch it
+again until its next start, because the content is unknown and writes may never have arrived. The other directories
+continue to work. Without any directory the broker stops.
 
-Which partitions a directory held that failed at start is not known. So while there is one, no partition is made that
-may be there already.
+It is unknown which partitions a directory holds that failed at start. While there is one, no partition is created that
+may exist there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class LogDirectories:
-    """Opened directories, in the order of ``log.dirs``. ``files`` is what all access to them has to go through."""
+    """The opened directories, in the order of ``log.dirs``. All access to them must go through ``files``."""
 
     def __init__(self, files: Files) -> None:
         self.files: Final[Files] = WatchedFiles(files, self._on_fault)
@@ -37,7 +37,7 @@ class LogDirectories:
         self._retired: set[Path] = set()
 
     def open(self, paths: Sequence[Path], *, broker_id: int, cluster_id: str) -> None:
-        """Lock the directories. One whose disk refuses that is offline.
+        """Lock the directories. A directory whose disk fails is offline.
 
         Raises ``EnvironmentProblemError`` when one is in use or not this broker's, and ``StorageError`` when all fail.
         """
@@ -53,14 +53,14 @@ class LogDirectories:
             raise StorageError("; ".join(error.message for error in self._failed_at_start.values()))
 
     def __iter__(self) -> Iterator[DataDirectory]:
-        """Those that serve."""
+        """Iterate over the directories that work."""
         return iter([directory for directory in self._opened if directory.failure is None])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def failures(self) -> dict[Path, MillraceError]:
-        """Return the directories that have failed, and why."""
+        """Return the directories that have failed, with the errors."""
         failed = {directory.path: directory.failure for directory in self._opened if directory.failure is not None}
         return self._failed_at_start | failed
 
@@ -72,10 +72,10 @@ class LogDirectories:
     def place(
         self, homes: Iterable[DataDirectory], topic: str, topic_id: UUID, partition: int
     ) -> tuple[DataDirectory, Path]:
-        """Make a partition's directory where there are the fewest; where that is full or fails, in the next one.
+        """Create a partition's directory in the log directory with the fewest partitions, or in the next one.
 
-        ``homes`` names the directory of each partition there is. Of equals the first of ``log.dirs`` is taken. Raises
-        ``StorageError`` when none takes it.
+        The next one is used if a directory is full or fails. ``homes`` names the directory of each existing partition.
+        Of equal directories the first one of ``log.dirs`` is used. Raises ``StorageError`` when none accepts it.
         """
         counts = Counter(id(home) for home in homes)
         problem = StorageError("all log directories are offline: repair one and start the broker again")
@@ -104,6 +104,6 @@ class LogDirectories:
         return failed
 
     def release(self) -> None:
-        """Unlock all."""
+        """Unlock all directories."""
         for directory in self._opened:
             directory.release()

@@ -1,8 +1,8 @@
-"""All partitions of a broker: found and recovered at start, created, deleted, kept in order, closed. Invariants:
-- A directory is used only under its lock, and is shut down cleanly only if all its partitions closed without an error.
-- A partition directory is complete: it is renamed to its name last, and renamed away before anything is removed.
+"""All partitions of a broker, Kafka's ``LogManager``. Invariants:
+- A directory is used only under its lock. It is shut down cleanly only if all its partitions closed without an error.
+- A partition directory is complete: it gets its name last, and loses it before anything is removed.
 - A recovery-point checkpoint never promises more than has been synced.
-- A partition that could not be loaded, or whose directory failed, is *offline*: the others serve.
+- A partition that could not be loaded, or whose directory failed, is *offline*; the other partitions work.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ class LogManager(ReplicatedLogs):
     ) -> None:
         self._directories = directories
         self.defaults = defaults
-        """Of topics that nobody has configured yet. May be changed."""
+        """The configuration of topics without their own. It may be changed."""
         self._files: Final = directories.files
         self._clock: Final = clock
         self._retention_check_interval_s: Final = retention_check_interval_ms / 1000
         self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
         self.producer_expiration_ms = producer_expiration_ms
-        """May be changed."""
+        """The expiration of idle producers, in ms. It may be changed."""
         self._lock = threading.RLock()
         self._checkpoint_lock = threading.RLock()
-        """Taken before the other one: what is written later was also seen later."""
+        """Taken before ``_lock``, so that a later write has a later state."""
         self._deleted: Final = DeletedFiles(directories.files, clock)
         self._open_segments: Final = OpenSegments()
         self._logs: dict[Partition, PartitionLog] = {}
@@ -113,12 +113,12 @@ class LogManager(ReplicatedLogs):
         recovery_threads: int = RECOVERY_THREADS,
         holds_watermarks: bool = False,
     ) -> LogManager:
-        """Lock the directories and load every partition in them, recovering where the last stop was not clean.
+        """Lock the directories and load all their partitions, with recovery where the last stop was not clean.
 
-        ``configs`` holds the configuration of topics that differ from ``defaults``, ``recovery_threads`` is how many
-        partitions of each directory are loaded at a time. ``holds_watermarks``: high watermarks are where they were
-        written down last, until somebody knows better, and not where the logs end, and no partition is led here. One
-        that cannot be loaded is reported by ``offline``, a directory that fails by ``failed_directories``.
+        ``configs`` has the configuration of topics that differ from ``defaults``. ``recovery_threads`` is how many
+        partitions of each directory are loaded in parallel. With ``holds_watermarks`` this broker leads no partition
+        yet. High watermarks then start at their checkpoint instead of the log end, until replication sets them.
+        Partitions that cannot be loaded are in ``offline``, failed directories in ``failed_directories``.
 
         Raises ``EnvironmentProblemError`` when a directory is in use or not this broker's, and ``StorageError`` when
         none of them can be used.
@@ -152,7 +152,7 @@ class LogManager(ReplicatedLogs):
         self._retire_failed()
         for directory in self._directories:
             directory.forget_others(self._homes.keys())
-            if not directory.was_clean:  # what was recovered is synced: another crash need not recover it again
+            if not directory.was_clean:  # recovered logs are synced, so another crash need not recover them again
                 self._write_checkpoints(directory)
 
     def _find_partitions(self, directory: DataDirectory) -> list[str]:
@@ -205,13 +205,13 @@ class LogManager(ReplicatedLogs):
     def create_log(
         self, topic: str, topic_id: UUID, partition: int, config: TopicConfig | None = None, *, is_new: bool = True
     ) -> PartitionLog:
-        """Create a partition in the directory that has the fewest, or return the one that is already there.
+        """Create a partition in the directory with the fewest partitions, or return the existing one.
 
-        A directory that is full, or fails, is passed over. Unless the partition ``is_new``, it may be in one that
-        failed, and then is not made elsewhere.
+        A directory that is full or fails is skipped. A partition that is not ``is_new`` may exist in a failed
+        directory, and then is not created in another one.
 
-        Raises ``InconsistentTopicIdError`` when it is there and belongs to another topic id, ``StorageError`` when it
-        is offline or no directory takes it.
+        Raises ``InconsistentTopicIdError`` when it exists with another topic id, and ``StorageError`` when it is
+        offline or no directory accepts it.
         """
         self._leave_gone_out((topic, partition))
         with self._lock:
@@ -249,7 +249,7 @@ class LogManager(ReplicatedLogs):
             return log
 
     def _leave_gone_out(self, key: Partition) -> None:
-        """Have no checkpoint name a partition of this name that is gone. Raises ``StorageError``."""
+        """Rewrite checkpoints that still name a deleted partition of this name. Raises ``StorageError``."""
         for directory in self._directories:
             if directory.names_gone(key):
                 self._write_checkpoints(directory)
@@ -257,7 +257,7 @@ class LogManager(ReplicatedLogs):
             self.cleaner.leave_gone_out(key)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """Return a partition's log; None when there is none. Raises ``StorageError`` when it is offline."""
+        """Return a partition's log; None if there is none. Raises ``StorageError`` when it is offline."""
         key = (topic, partition)
         home = self._homes.get(key)
         problem = self._offline.get(key) or (None if home is None else home.failure)
@@ -271,22 +271,22 @@ class LogManager(ReplicatedLogs):
             return [self._logs[key] for key in sorted(self._logs) if self._homes[key].failure is None]
 
     def offline(self) -> dict[Partition, MillraceError]:
-        """Return the partitions that could not be loaded or whose directory failed, and why."""
+        """Return the partitions that could not be loaded or whose directory failed, with the errors."""
         with self._lock:
             lost = {key: home.failure for key, home in self._homes.items() if home.failure is not None}
             return self._offline | lost
 
     def failed_directories(self) -> dict[Path, MillraceError]:
-        """Return the log directories that have failed, at start or since, and why."""
+        """Return the log directories that have failed, at start or later, with the errors."""
         return self._directories.failures()
 
     @property
     def has_directories(self) -> bool:
-        """Whether any log directory is left."""
+        """Whether any log directory works."""
         return len(self._directories) > 0
 
     def _retire_failed(self) -> None:
-        """Let go of directories that have failed: nothing of them is touched again."""
+        """Release directories that have failed; nothing in them is touched again."""
         for directory in self._directories.take_failed():
             with self._lock:
                 logs = [log for key, log in self._logs.items() if self._homes[key] is directory]
@@ -298,13 +298,13 @@ class LogManager(ReplicatedLogs):
             _LOG.error("%d partitions of %s are offline", len(logs), directory.path)
 
     def delete_log(self, topic: str, partition: int, *, has_other_replicas: bool = False) -> None:
-        """Delete a partition: its name goes at once and durably, its files after ``file.delete.delay.ms``.
+        """Delete a partition: its name at once and durably, its files after ``file.delete.delay.ms``.
 
-        Its copies in the remote store go as well, but not while it ``has_other_replicas``, whose they are. Raises
+        Its copies in the remote store are deleted too, unless it ``has_other_replicas``, which own them. Raises
         ``UnknownTopicOrPartitionError`` when there is none.
         """
         key = (topic, partition)
-        # First the cleaner, then the lock: to come to its end it may want that.
+        # Pause the cleaner before taking the lock, because a cleaning may need the lock to end.
         with (
             contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key),
             contextlib.nullcontext() if self.tiering is None else self.tiering.paused(key),
@@ -330,9 +330,9 @@ class LogManager(ReplicatedLogs):
             self._deleted.add([gone], log.config.file_delete_delay_ms)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        """Delete the records of a partition before an offset, durably; returns where its log starts then.
+        """Delete the records of a partition before an offset, durably; returns the new log start offset.
 
-        Raises ``UnknownTopicOrPartitionError`` and what ``PartitionLog.delete_records`` does.
+        Raises ``UnknownTopicOrPartitionError`` and the errors of ``PartitionLog.delete_records``.
         """
         key = (topic, partition)
         with contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key), self._checkpoint_lock:
@@ -347,7 +347,7 @@ class LogManager(ReplicatedLogs):
             return log_start_offset
 
     def set_config(self, topic: str, config: TopicConfig) -> None:
-        """Set the configuration of a topic, for its partitions that are here and those that will be."""
+        """Set the configuration of a topic for its present and future partitions."""
         with self._lock:
             self._configs[topic] = config
             for (name, _), log in self._logs.items():
@@ -359,9 +359,9 @@ class LogManager(ReplicatedLogs):
     # --- compaction ----------------------------------------------------------------------------------------
 
     def start_cleaner(self, settings: CleanerSettings, keys_of: Callable[[str], TopicKeys]) -> LogCleaner:
-        """Have threads clean the partitions of compacted topics until ``close``; ``keys_of`` is asked by topic.
+        """Start threads that clean the partitions of compacted topics until ``close``.
 
-        Raises ``StorageError`` when a checkpoint of the cleaner is damaged.
+        ``keys_of`` returns the keys of a topic. Raises ``StorageError`` when a checkpoint of the cleaner is damaged.
         """
 
         def find_compacted() -> list[CompactedPartition]:
@@ -386,9 +386,9 @@ class LogManager(ReplicatedLogs):
     # --- tiered storage ------------------------------------------------------------------------------------
 
     def start_tiering(self, settings: TieringSettings, store: RemoteStore) -> RemoteLogManager:
-        """Have threads copy the partitions of tiered topics to a store until ``close``.
+        """Start threads that copy the partitions of tiered topics to a store until ``close``.
 
-        Raises ``StorageError`` when the file of what is to be deleted from there is damaged.
+        Raises ``StorageError`` when the file of pending remote deletions is damaged.
         """
         self.tiering = RemoteLogManager(
             settings,
@@ -402,10 +402,10 @@ class LogManager(ReplicatedLogs):
         self.tiering.start()
         return self.tiering
 
-    # --- upkeep --------------------------------------------------------------------------------------------
+    # --- periodic work -------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Write recovery points, high watermarks and log start offsets of all directories.
+        """Write the recovery points, high watermarks and log start offsets of all directories.
 
         Raises ``StorageError``.
         """
@@ -427,11 +427,11 @@ class LogManager(ReplicatedLogs):
             )
 
     def tick(self) -> None:
-        """Do what time has made due: flushes, retention, checkpoints.
+        """Do the work that is due: flushes, retention, checkpoints.
 
-        To be called about once a second, off the event loop, for it waits for the disk.
+        Call it about once a second, outside the event loop, because it waits for the disk.
 
-        A partition whose disk fails is logged and takes no more appends; the others go on.
+        If a partition's disk fails, the error is logged and that partition takes no more appends; the others continue.
         """
         self._retire_failed()
         now = self._clock.monotonic()
@@ -439,7 +439,8 @@ class LogManager(ReplicatedLogs):
         if retention_is_due:
             self._next_retention = now + self._retention_check_interval_s
         if retention_is_due and self.tiering is not None:
-            # Where tiered logs start, the first segment on the disk will not say any more once it has gone.
+            # The start of a tiered log must be on the disk before its first local segment goes, which tells it no more
+            # then.
             retention_is_due = self._try_checkpoint()
         for log in self.logs():
             try:
@@ -465,9 +466,9 @@ class LogManager(ReplicatedLogs):
         return True
 
     def close(self) -> None:
-        """Shut down cleanly: close every partition, write the checkpoints, mark the directories, unlock them.
+        """Shut down cleanly: close all partitions, write the checkpoints, mark the directories, unlock them.
 
-        A directory with a partition that could not be closed, or one that was offline, is not marked: the next start
+        A directory with a partition that could not be closed, or that is offline, is not marked, so that the next start
         recovers it. Closing again does nothing.
         """
         with self._lock:

@@ -1,4 +1,4 @@
-"""A bound on how many sealed segments have their files open, over all partitions of a broker."""
+"""A bound on the sealed segments with open files, over all partitions of a broker."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ OPEN_SEGMENTS_MAX: Final = 500
 
 
 class Releasable(Protocol):
-    """What can let go of its files and open them again when it needs them."""
+    """An object that can release its files and open them again when needed."""
 
     def try_release(self) -> bool:
-        """Let go unless it is just opening something; readers in the middle of something keep what they have."""
+        """Release the files unless some are just being opened; active readers keep theirs."""
         ...
 
 
 class OpenSegments:
-    """Lets go of the segment that was opened first when more than ``maximum`` are open."""
+    """The segments with open files. With more than ``maximum``, the one opened first is released."""
 
     def __init__(self, maximum: int = OPEN_SEGMENTS_MAX) -> None:
         self._maximum: Final = maximum
@@ -29,7 +29,7 @@ class OpenSegments:
         return len(self._open)
 
     def opened(self, segment: Releasable) -> None:
-        """Note that a segment opened a file."""
+        """Take note that a segment opened a file."""
         with self._lock:
             self._open[segment] = None
             released = [self._open.popitem(last=False)[0] for _ in range(len(self._open) - self._maximum)]
@@ -39,6 +39,6 @@ class OpenSegments:
                     self._open[other] = None
 
     def closed(self, segment: Releasable) -> None:
-        """Note that a segment has let go by itself, or does not count any more."""
+        """Take note that a segment has released its files, or does not count any more."""
         with self._lock:
             self._open.pop(segment, None)

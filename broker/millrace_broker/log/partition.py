@@ -1,17 +1,18 @@
-"""One partition's log: batches in, batches out.
+"""The log of one partition, Kafka's ``UnifiedLog``.
 
 Invariants:
 
-- ``log_start_offset <= high_watermark <= log_end_offset``; all three only grow, but where a follower goes back to what
-  its leader has (``following``). Of an only replica the high watermark is the log end offset, or, where records are
-  synced before they are acknowledged, what has been synced of it.
-- Segments are sorted by base offset and do not overlap; at least one exists, and only the last is written to. The tuple
-  that holds them is replaced, never changed, so that readers need no lock.
-- The recovery point is at most the log end offset, and everything before it has been synced. One thread syncs at a
-  time, and a sync that failed is the last: the kernel drops what it could not write, so the next one would succeed.
+- ``log_start_offset <= high_watermark <= log_end_offset``. All three only grow, except in a follower's truncation
+  (``following``). The high watermark of an only replica is the log end offset. If records are synced before their
+  acknowledgement, it is the recovery point.
+- Segments are sorted by base offset and do not overlap. At least one exists, and only the last one is appended to. The
+  tuple of segments is replaced, never changed, so that readers need no lock.
+- The recovery point is at most the log end offset, and all records before it are synced. One thread syncs at a time. A
+  failed sync is the last one, because the kernel drops the pages that it could not write, and a next sync would
+  succeed.
 
-Any thread may read (``readable``); appending, rolling, deleting and closing take the partition's lock. Syncing does
-not hold it, but a lock of its own, which comes first where both are taken.
+Any thread may read (``readable``). Appends, rolls, deletions and closing take the partition's lock. A sync does not
+hold that lock, but a lock of its own, which is taken first if both are needed.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class PartitionLog(FollowingLog):
     def append(
         self, records: bytes | bytearray, *, leader_epoch: int = 0, in_transaction: bool = False
     ) -> AppendResult:
-        """Append the batches that a producer sent, and sync them if the topic wants that before an acknowledgement.
+        """Append a producer's batches, and sync them if the topic requires that before the acknowledgement.
 
-        Raises what ``append_unsynced`` and ``flush`` do.
+        Raises the errors of ``append_unsynced`` and ``flush``.
         """
         result = self.append_unsynced(records, leader_epoch=leader_epoch, in_transaction=in_transaction)
         if self.must_sync(result):
@@ -65,9 +66,9 @@ class PartitionLog(FollowingLog):
         leader_epoch: int = 0,
         is_epoch_raised: bool = False,
     ) -> AppendResult:
-        """End a producer's transaction in this partition, and sync that if the topic wants it.
+        """Append the end marker of a producer's transaction, and sync it if the topic requires that.
 
-        Raises what ``append_end_marker_unsynced`` and ``flush`` do.
+        Raises the errors of ``append_end_marker_unsynced`` and ``flush``.
         """
         result = self.append_end_marker_unsynced(
             producer_id, producer_epoch, marker, leader_epoch=leader_epoch, is_epoch_raised=is_epoch_raised
@@ -78,9 +79,9 @@ class PartitionLog(FollowingLog):
         return result
 
     def must_sync(self, result: AppendResult) -> bool:
-        """Whether what was appended has to be synced (``flush``) before it is acknowledged.
+        """Return whether an append must be synced (``flush``) before its acknowledgement.
 
-        So it is also for a duplicate, whose first copy may not have been synced yet.
+        A duplicate must be synced too, because its first copy may not be synced yet.
         """
         if result.last_offset < self._recovery_point:
             return False
@@ -88,13 +89,13 @@ class PartitionLog(FollowingLog):
         return config.syncs_before_ack or self._log_end_offset - self._recovery_point >= config.flush_messages
 
     def flush(self, up_to: int | None = None) -> None:
-        """Sync everything appended so far, and move the recovery point up to there.
+        """Sync all appended records, and raise the recovery point to the log end.
 
-        Threads that call this while another one syncs wait for it, and what one of them then syncs is of them all.
-        With ``up_to``, nothing is done if everything before that offset has been synced.
+        A thread that calls this during another thread's sync waits for it, and one next sync serves all waiting
+        threads. With ``up_to``, nothing is done if all records before that offset are synced.
 
-        Raises ``StorageError``; a failed sync leaves it open what is on the disk, so the partition then takes no more
-        appends until it has been loaded again.
+        Raises ``StorageError``. After a failed sync the content of the disk is unknown, so the partition takes no more
+        appends until it is loaded again.
         """
         with self._sync_lock:
             if up_to is not None and up_to <= self._recovery_point:
@@ -117,15 +118,15 @@ class PartitionLog(FollowingLog):
 
     def _sync(self, appender: SegmentAppender | None, sealed: Sequence[SegmentAppender]) -> None:
         for each in sealed:
-            if each.segment in self._segments:  # else it is deleted, or cleaned and so synced
+            if each.segment in self._segments:  # else it is deleted, or cleaned and thereby synced
                 each.sync_sealed()
         if sealed:
-            self._files.sync_directory(self.directory)  # the names of indexes; that of a log is synced when it is made
+            self._files.sync_directory(self.directory)  # the names of the indexes; a new log syncs its own name
         if appender is not None:
             appender.sync()
 
     def tick(self, *, producer_expiration_ms: int) -> None:
-        """Do what time has made due: flush, forget producers, remove files of deleted segments."""
+        """Do the work that is due: flush, expire producers, remove files of deleted segments."""
         since = self._unflushed_since
         is_due = since is not None and (self._clock.monotonic() - since) * 1000 >= self._config.flush_ms
         if self._failure is None and (self._unsynced_sealed or is_due):
@@ -135,7 +136,7 @@ class PartitionLog(FollowingLog):
         self._deleted.remove_due()
 
     def close(self) -> None:
-        """Seal everything for a clean shutdown: the log is synced, indexes trimmed, producers snapshotted.
+        """Close cleanly: sync the log, trim the indexes, write a producer snapshot.
 
         Raises ``StorageError``; the partition must then be recovered at the next start.
         """
@@ -151,7 +152,7 @@ class PartitionLog(FollowingLog):
             self.release()
 
     def release(self) -> None:
-        """Let go of all files without writing anything. Nothing may be appended afterwards."""
+        """Release all files without a write. No appends are possible afterwards."""
         with self._lock:
             self._appender = None
             self._unsynced_sealed.clear()
@@ -160,7 +161,7 @@ class PartitionLog(FollowingLog):
                 segment.release()
 
     def _remove_stray_snapshots(self) -> None:
-        """Keep the snapshots at the start of a segment and the newest one."""
+        """Remove snapshots, except those at segment starts and the newest one."""
         kept = {segment.base_offset for segment in self._segments} | {self._log_end_offset}
         for offset in snapshot_offsets(self._files, self.directory):
             if offset not in kept:
@@ -169,9 +170,9 @@ class PartitionLog(FollowingLog):
     # --- retention -----------------------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Let the log start at an offset, or later if it does already; returns where it starts then.
+        """Raise the log start offset to an offset, unless it is higher already; returns the log start offset.
 
-        Segments with nothing else in them are deleted. The caller writes the new start down before it says so.
+        Segments with no other records are deleted. The caller must write the new start before the answer.
 
         Raises ``PolicyViolationError`` unless the topic's policy deletes, ``OffsetOutOfRangeError`` for an offset that
         is negative or above the high watermark, ``StorageError``.
@@ -194,10 +195,10 @@ class PartitionLog(FollowingLog):
             return self._log_start_offset
 
     def apply_retention(self) -> int:
-        """Delete the segments that the topic's retention lets go; returns how many went.
+        """Delete the segments that the topic's retention allows; returns their number.
 
-        Their files are renamed at once and removed after ``file.delete.delay.ms``, so that readers in the middle of one
-        are not disturbed.
+        Their files are renamed at once and removed after ``file.delete.delay.ms``, so that active readers are not
+        disturbed.
         """
         with self._lock:
             if self._failure is not None:
@@ -209,9 +210,9 @@ class PartitionLog(FollowingLog):
             )
 
     def _delete_segments(self, *, retention_ms: int, retention_bytes: int) -> int:
-        """Delete what is too old, too much, or before the start of the log; negative limits are none.
+        """Delete segments by age, by size, or before the log start offset; negative limits mean none.
 
-        Of a tiered log that are only segments whose copies are complete, and the log then starts where it did.
+        In a tiered log only segments with complete copies are deleted, and the log start offset stays.
         """
         facts = self.facts()
         count = count_deletable(
@@ -236,9 +237,9 @@ class PartitionLog(FollowingLog):
         return count
 
     def start_at(self, offset: int) -> None:
-        """Let the log start at an offset, or later if it does already: remote retention has let go what is before.
+        """Raise the log start offset to ``offset``, unless it is higher already.
 
-        Raises ``StorageError``.
+        Remote retention has deleted the records before it. Raises ``StorageError``.
         """
         with self._lock:
             if offset > self._log_start_offset:
@@ -251,7 +252,7 @@ class PartitionLog(FollowingLog):
             write_epochs(self._files, self.directory / LEADER_EPOCHS, self._epochs.entries)
 
     def facts(self) -> list[SegmentFacts]:
-        """What retention looks at, of each segment on the disk."""
+        """Return the facts for retention of each segment on the disk."""
         segments = self._segments
         ends = [segment.base_offset for segment in segments[1:]] + [self._log_end_offset]
         facts = []
@@ -268,7 +269,7 @@ class PartitionLog(FollowingLog):
         return facts
 
     def _remove_segments(self, count: int) -> None:
-        """Take the oldest ``count`` segments out of the log: first from readers' sight, then their names, durably."""
+        """Remove the oldest ``count`` segments: first hide them from readers, then rename their files, durably."""
         gone, self._segments = self._segments[:count], self._segments[count:]
         for segment in gone:
             segment.leave()
@@ -280,10 +281,10 @@ class PartitionLog(FollowingLog):
     # --- compaction ----------------------------------------------------------------------------------------
 
     def replace_segments(self, replaced: Sequence[Segment], cleaned: CleanedSegment) -> None:
-        """Put a cleaned segment, whose files are ready, in the place of consecutive sealed ones.
+        """Replace consecutive sealed segments by a cleaned one, whose files are ready.
 
-        Whoever reads the old ones goes on with their files. Raises ``CleaningAbortedError`` when they are not part of
-        the log any more, and ``StorageError``; the partition then takes no appends until it has been loaded again.
+        Readers of the old segments continue with their files. Raises ``CleaningAbortedError`` when the segments are not
+        part of the log any more, and ``StorageError``; the partition then takes no appends until it is loaded again.
         """
         with self._lock:
             if self._failure is not None or not set(replaced) <= set(self._segments[:-1]):

@@ -1,4 +1,4 @@
-"""``partition.metadata``: which topic a partition directory belongs to, by id and not by name alone.
+"""The file ``partition.metadata``, which names the topic of a partition directory by id.
 
 Kafka's file: ``version: 0`` and ``topic_id: <uuid>``, the id in base64url without padding.
 """

@@ -1,7 +1,7 @@
-"""The periodic work of a broker's logs, and the check that enough of its directories serve.
+"""The periodic work of a broker's logs, and the check of its directories.
 
-Invariant: a failure of the work is logged and the work goes on; the broker stops only when its directories do not
-suffice.
+Invariant: a failure of the work is logged and the work continues. The broker stops only if its last directory, or that
+of the metadata, has failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TICK_S: Final = 1.0
 
 
 def check_directories(logs: LogManager, metadata_directory: Path | None) -> None:
-    """Raise ``StorageError`` when no directory is left, or that of the metadata (None: it is elsewhere) has failed."""
+    """Raise ``StorageError`` when no directory works, or when that of the metadata (None: elsewhere) has failed."""
     failed = logs.failed_directories()
     metadata = failed.get(metadata_directory) if metadata_directory is not None else None
     if metadata is not None:
@@ -44,7 +44,7 @@ class PeriodicWork:
         disks_failed: Callable[[], Awaitable[None]],
         fail: Callable[[MillraceError], None],
     ) -> None:
-        """``disks_failed`` is awaited when directories have failed since the last look, ``fail`` stops the broker."""
+        """``disks_failed`` is awaited after new failures of directories, ``fail`` stops the broker."""
         self._logs: Final = logs
         self._executors: Final = executors
         self._metadata_directory: Final = metadata_directory
@@ -53,11 +53,11 @@ class PeriodicWork:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin the work."""
+        """Start the work."""
         self._task = asyncio.create_task(self._run(), name="millrace-tick")
 
     async def close(self) -> None:
-        """End the work; what a thread does of it just now is finished."""
+        """Stop the work; a running thread finishes first."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

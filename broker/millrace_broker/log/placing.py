@@ -1,7 +1,7 @@
-"""Give batches their offsets and leader epoch without copying them.
+"""Assignment of offsets and leader epoch to batches, without copies.
 
-Both lie in the first 16 bytes of a batch, outside its checksum, so only those are written anew: what goes to the disk
-is a list of parts, the rest of each being a view of the bytes that came from the network.
+Both are in the first 16 bytes of a batch, outside its checksum, so only those bytes are rewritten. The result is a list
+of parts to write. The rest of each batch is a view of the bytes from the network.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _PREFIX: Final = struct.Struct(">qii")
 
 
 class Placed(NamedTuple):
-    """Batches with their place in the log: ``headers`` have offsets and epoch, ``positions`` are those in the input."""
+    """Batches with assigned offsets: ``headers`` have offsets and epoch, ``positions`` are those in the input."""
 
     headers: tuple[BatchHeader, ...]
     positions: tuple[int, ...]
     leader_epoch: int
 
     def parts(self, records: Part) -> list[Part]:
-        """Return what to write, in order, for ``records``, the bytes that the batches came in."""
+        """Return the parts to write, in order; ``records`` are the bytes that contain the batches."""
         view = memoryview(records)
         parts: list[Part] = []
         for position, header in zip(self.positions, self.headers, strict=True):
@@ -34,7 +34,7 @@ class Placed(NamedTuple):
 
 
 def place(batches: Sequence[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int) -> Placed:
-    """Number batches, each given as (position, header), from ``base_offset`` on."""
+    """Assign offsets to batches, each given as (position, header), from ``base_offset`` on."""
     headers = []
     for _, header in batches:
         headers.append(header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch))
@@ -45,7 +45,7 @@ def place(batches: Sequence[tuple[int, BatchHeader]], base_offset: int, leader_e
 
 
 def stamp(records: bytes | bytearray, placed: Placed, now_ms: int) -> tuple[bytearray, Placed]:
-    """Give all records of the batches the broker's time. That lies inside the checksum, so this does copy."""
+    """Set the broker's time in all records of the batches; the checksum covers it, so this copies."""
     stamped = bytearray(records)
     for position in placed.positions:
         stamp_append_time(stamped, position, now_ms)

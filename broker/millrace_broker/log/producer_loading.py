@@ -1,7 +1,8 @@
-"""Bring a partition's producers back at start: from the newest good snapshot and the batches after it.
+"""The loading of a partition's producer states, from a snapshot and the batches after it.
 
-A snapshot keeps only the last batch of each producer, but a producer whose acknowledgements were lost with the broker
-may send its last five again. So the batches shortly before the snapshot are looked at too, as far as that is cheap.
+A snapshot keeps only the last batch of each producer. But a producer may retry its last five batches if their
+acknowledgements were lost with the broker. So the batches shortly before the snapshot are read too, as far as that is
+cheap.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def load_producers(
     *,
     recovered_from: int | None = None,
 ) -> ProducerStates:
-    """Return what is known of a log's producers at its end; damaged snapshots and those beyond the end are removed.
+    """Return the producer states at the log end; remove snapshots that are damaged or beyond the end.
 
-    So are those beyond ``recovered_from``, the first segment that was recovered: a snapshot is synced when it is
-    written, the batches that it speaks of may have been lost. The transaction indexes of the recovered segments are
-    built anew. Missing snapshots at the beginnings of segments that had to be read are written.
+    Snapshots beyond ``recovered_from``, the first recovered segment, are removed too. A snapshot is synced when it is
+    written, but its batches may have been lost. The transaction indexes of recovered segments are rebuilt. Missing
+    snapshots at the starts of segments that had to be read are written.
     """
     snapshot_end = log_end_offset if recovered_from is None else min(recovered_from, log_end_offset)
     for offset in snapshot_offsets(files, directory):
@@ -74,10 +75,10 @@ def load_producers(
 def ended_since(
     files: Files, directory: Path, segments: Sequence[Segment], offset: int, now_ms: int
 ) -> tuple[CompletedTransaction, ...]:
-    """Return the transactions that were ended by markers at or after an offset, in the order of these."""
+    """Return the transactions whose end markers are at or after an offset, in the order of the markers."""
     if not any(header.is_control for _, _, header in _batches(segments, offset)):
         return ()
-    # Where they began, only what is known of producers before them can say.
+    # The starts of transactions follow only from the producer states before them.
     producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, offset, now_ms)
     ended = [
         completed
@@ -88,7 +89,7 @@ def ended_since(
 
 
 def _batches(segments: Sequence[Segment], start_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """The batches from an offset on, with their places."""
+    """Iterate over the batches from an offset on, with segment and position."""
     for number, segment in enumerate(segments):
         if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
             continue
@@ -100,9 +101,9 @@ def _batches(segments: Sequence[Segment], start_offset: int) -> Iterator[tuple[S
 def _load_snapshot(
     files: Files, directory: Path, first_offset: int, end_offset: int, now_ms: int
 ) -> tuple[ProducerStates, int]:
-    """Read the newest good snapshot up to an offset: the producers, and from where on the log has to be read.
+    """Read the newest good snapshot up to an offset; returns the states, and the offset to read the log from.
 
-    Damaged ones that are newer are removed.
+    Newer damaged snapshots are removed.
     """
     producers = ProducerStates()
     for offset in reversed([each for each in snapshot_offsets(files, directory) if each <= end_offset]):
@@ -120,7 +121,7 @@ def _load_snapshot(
 
 
 def _recall(producers: ProducerStates, segments: Sequence[Segment], offset: int, now_ms: int) -> None:
-    """Add to each producer's last batch the ones before it, if they lie shortly before ``offset``."""
+    """Add the batches shortly before ``offset`` to each producer's last batch."""
     if not len(producers):
         return
     recalled: dict[int, list[ProducedBatch]] = defaultdict(list)
@@ -143,7 +144,7 @@ def _recall(producers: ProducerStates, segments: Sequence[Segment], offset: int,
 def _replay(
     producers: ProducerStates, segment: Segment, position: int, header: BatchHeader, now_ms: int
 ) -> Iterator[tuple[CompletedTransaction, AbortedTransaction | None]]:
-    """Take in a batch, and yield the transaction that it ended, with its index entry if it was aborted."""
+    """Apply a batch, and yield the transaction that it ended, with its index entry if it was aborted."""
     if header.producer_id == NO_PRODUCER_ID:
         return
     if not header.is_control:
@@ -161,9 +162,9 @@ def _replay(
 def replayed_end(
     producers: ProducerStates, header: BatchHeader, batch: Part
 ) -> tuple[ProducerEntry, CompletedTransaction | None] | None:
-    """Say what a producer's entry is after a marker that was decided upon elsewhere, and which transaction it ended.
+    """Return a producer's entry after a replicated or reloaded marker, and the transaction that it ended.
 
-    None where compaction has taken the marker out of its batch.
+    Returns None if compaction has removed the marker from its batch.
     """
     for record in read_rows(batch, 0, header):
         marker = read_end_marker(record)
@@ -180,7 +181,7 @@ def replayed_end(
 
 
 def write_snapshot_file(files: Files, directory: Path, offset: int, producers: ProducerStates) -> None:
-    """Write the producers as they are at ``offset``. At the start of a log there is nothing to write."""
+    """Write the producer states at ``offset``. There is nothing to write at offset 0."""
     if offset > 0:
         replace_file(files, directory / segment_file_name(offset, SNAPSHOT), write_snapshot(producers))
 

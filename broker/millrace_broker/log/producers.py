@@ -1,10 +1,10 @@
-"""What a log remembers of each idempotent producer, and the verdict on its next batch (Kafka's ``ProducerAppendInfo``).
+"""The states of idempotent producers in a partition, Kafka's ``ProducerAppendInfo``.
 
-Everything here is a function over frozen data; ``ProducerStates`` holds the current entry of each producer.
+The functions work on frozen data; ``ProducerStates`` holds the current entry of each producer.
 
-Invariants: an entry holds the last five batches of the producer's current epoch, oldest first; an epoch never goes
-back, except by what a leader replicated. A sequence number counts the producer's records in this partition from 0
-and goes on from 2^31-1 to 0.
+Invariants: An entry holds the last five batches of the producer's current epoch, oldest first. An epoch never goes
+back, except in replicated batches. A sequence number counts the producer's records in this partition from 0, and wraps
+from 2^31-1 to 0.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from millrace.errors import (
 from millrace.records.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 
 BATCHES_KEPT: Final = 5
-"""How many batches a producer may have in flight to one partition and still have each retry recognised."""
+"""The number of batches in flight per producer and partition whose retries are recognised as duplicates."""
 
 NO_COORDINATOR_EPOCH: Final = -1
 _SEQUENCE_MAX: Final = 2**31 - 1
 
 
 class Origin(Enum):
-    """Who appends, and so how much is checked."""
+    """The origin of an append, which decides about the checks."""
 
     CLIENT = auto()
-    """A producer: epoch and sequence must be right."""
+    """A producer: epoch and sequence number must be right."""
     COORDINATOR = auto()
-    """The group or transaction coordinator: the epoch must be right."""
+    """A group or transaction coordinator: the epoch must be right."""
     REPLICATION = auto()
-    """A leader decided already, or the log is being read again: nothing is refused."""
+    """A leader's batch, or a batch that is loaded again: nothing is refused."""
 
 
 class ProducedBatch(NamedTuple):
-    """Where one batch of a producer lies in the log. ``timestamp_ms`` is its largest."""
+    """The position of a producer's batch in the log. ``timestamp_ms`` is its largest timestamp."""
 
     last_sequence: int
     last_offset: int
@@ -50,17 +50,17 @@ class ProducedBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Sequence number of its first record."""
+        """The sequence number of the first record."""
         return decrement_sequence(self.last_sequence, self.offset_delta)
 
     @property
     def first_offset(self) -> int:
-        """Offset of its first record."""
+        """The offset of the first record."""
         return self.last_offset - self.offset_delta
 
 
 class ProducerEntry(NamedTuple):
-    """What is known of one producer. ``open_transaction_offset`` is where its unfinished transaction began."""
+    """The state of one producer. ``open_transaction_offset`` is the first offset of its open transaction."""
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
@@ -71,20 +71,20 @@ class ProducerEntry(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The newest sequence number, -1 when no batch of this epoch is known."""
+        """The newest sequence number, -1 if no batch of this epoch is known."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
     def last_offset(self) -> int:
-        """Offset of the producer's newest record, -1 when no batch of this epoch is known."""
+        """The offset of the producer's newest record, -1 if no batch of this epoch is known."""
         return self.batches[-1].last_offset if self.batches else -1
 
     def has_open_transaction(self, epoch: int) -> bool:
-        """Whether the producer of this very epoch has a transaction open."""
+        """Return whether the producer has an open transaction in exactly this epoch."""
         return self.open_transaction_offset is not None and self.epoch == epoch
 
     def find_duplicate(self, header: BatchHeader) -> ProducedBatch | None:
-        """Find the batch that ``header`` repeats: same epoch, same sequence numbers."""
+        """Return the batch that ``header`` repeats: same epoch, same sequence numbers."""
         if header.producer_epoch != self.epoch:
             return None
         last_sequence = last_sequence_of(header)
@@ -96,7 +96,7 @@ class ProducerEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedTransaction:
-    """A transaction that a marker ended. Offsets are those of its first record and of the marker."""
+    """A transaction with an end marker. Offsets are those of its first record and of the marker."""
 
     producer_id: int
     first_offset: int
@@ -112,12 +112,12 @@ def last_sequence_of(header: BatchHeader) -> int:
 
 
 def decrement_sequence(sequence: int, count: int) -> int:
-    """Count a sequence number back, over 0 to 2^31-1 if need be."""
+    """Return an earlier sequence number, wrapping from 0 to 2^31-1."""
     return (sequence - count) & _SEQUENCE_MAX
 
 
 def produced_batch(header: BatchHeader) -> ProducedBatch:
-    """Say where a batch of the log lies."""
+    """Return the position of a batch of the log."""
     return ProducedBatch(
         last_sequence=last_sequence_of(header),
         last_offset=header.last_offset,
@@ -133,12 +133,12 @@ def append_batch(
     *,
     lowest_sequence: int | None = None,
 ) -> ProducerEntry:
-    """Judge a data batch, its base offset assigned, and return the producer's entry after it.
+    """Check a data batch with an assigned base offset, and return the producer's entry after it.
 
-    ``lowest_sequence`` is the smallest one that the producer was seen with while its transaction is being verified.
+    ``lowest_sequence`` is the smallest one that the producer has sent while its transaction is being verified.
 
     Raises ``InvalidProducerEpochError``, ``OutOfOrderSequenceError`` or ``InvalidTxnStateError``. A repeated batch is
-    no error of this function: ask ``find_duplicate`` first.
+    no error here; the caller asks ``find_duplicate`` first.
     """
     _check_epoch(entry, header.producer_epoch, header.base_offset, origin)
     if origin is Origin.CLIENT:
@@ -171,7 +171,7 @@ def end_transaction(
     timestamp_ms: int,
     origin: Origin = Origin.COORDINATOR,
 ) -> tuple[ProducerEntry, CompletedTransaction | None]:
-    """Judge a transaction marker and return the producer's entry after it, and the transaction that it ended.
+    """Check an end marker, and return the producer's entry after it and the transaction that it ended.
 
     Raises ``InvalidProducerEpochError`` or ``TransactionCoordinatorFencedError``.
     """
@@ -233,13 +233,13 @@ def _check_sequence(entry: ProducerEntry, header: BatchHeader, lowest_sequence: 
 class ProducerStates:
     """The producers of one partition.
 
-    Only what was appended gets in (``update``), so that a refused or failed append leaves no trace.
+    Only appended batches update it (``update``), so that a refused or failed append has no effect.
     """
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
-        """Where each open transaction began, by producer."""
+        """The first offset of each open transaction, by producer."""
         self._heard_ms: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -253,7 +253,7 @@ class ProducerStates:
         return self._entries.get(producer_id) or ProducerEntry(producer_id=producer_id)
 
     def update(self, entry: ProducerEntry, now_ms: int) -> None:
-        """Take over a producer's new entry; ``now_ms`` is when it was heard of."""
+        """Set a producer's new entry at the time ``now_ms``."""
         self._entries[entry.producer_id] = entry
         if entry.open_transaction_offset is None:
             self._open.pop(entry.producer_id, None)
@@ -262,17 +262,17 @@ class ProducerStates:
         self._heard_ms[entry.producer_id] = now_ms
 
     def first_open_offset(self, *, but: int | None = None) -> int | None:
-        """Return where the first of the open transactions begins, leaving out one producer's; None when none is."""
+        """Return the first offset of all open transactions, except one producer's; None if there are none."""
         return min((offset for producer_id, offset in self._open.items() if producer_id != but), default=None)
 
     def replay(self, header: BatchHeader, now_ms: int) -> None:
-        """Take over a data batch that is in the log already."""
+        """Apply a data batch that is in the log already."""
         self.update(append_batch(self.get(header.producer_id), header, Origin.REPLICATION), now_ms)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers without an open transaction that have not been heard of for ``expiration_ms``.
+        """Forget producers without an open transaction and without an append for ``expiration_ms``.
 
-        Unlike Kafka this goes by the broker's clock and not by the records' timestamps, which may be years old.
+        Unlike Kafka this uses the broker's clock, because the records' timestamps may be years old.
         """
         for producer_id in [
             producer_id

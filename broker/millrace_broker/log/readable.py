@@ -1,11 +1,12 @@
-"""The half of a partition's log that any thread may use without a lock: reading and looking up.
+"""The reads and look-ups of a partition's log, without a lock, from any thread.
 
-Invariant: what is needed is taken in the order that is safe beside a writer, who publishes the other way round. First
-the end of the log, then the tuple of segments, which holds everything before that end; last the start of the log, which
-moves before segments go. So a look that began with an offset in the log finds it, or finds that it was deleted.
+Invariant: A reader takes the state in an order that is safe beside a writer, which publishes in the opposite order.
+First comes the log end offset, then the tuple of segments, which has all records before that end. Last comes the log
+start offset, which rises before segments are removed. So a look-up of an offset in the log finds it, or finds that it
+was deleted.
 
-Of a tiered log older segments are in the remote store only. They are looked for after the local ones were, for those go
-only once they are there; and they go from there after the start of the log has moved.
+Older segments of a tiered log are only in the remote store. A reader looks for them after the local ones. A local
+segment is removed only after its copy is complete. A copy is removed only after the log start offset has risen.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from millrace_broker.log.tiered.remote_segment import RemoteSegment
 
 
 class ReadableLog:
-    """A partition's log as its readers see it. ``PartitionLog`` sets and replaces what it holds."""
+    """A partition's log with its reads. ``PartitionLog`` sets and replaces the attributes."""
 
     _segments: tuple[Segment, ...]
     _log_start_offset: int
@@ -39,11 +40,11 @@ class ReadableLog:
     _high_watermark: int
     _files: Files
     _first_open_offset: int | None
-    """Where the first transaction began that has not ended."""
+    """The first offset of the first open transaction."""
     _ended: tuple[CompletedTransaction, ...] = ()
-    """Transactions whose markers consumers may not be able to read yet."""
+    """Transactions with end markers that consumers may not be able to read yet."""
     _is_only_replica: bool = True
-    """Whether the high watermark follows the end of the log, for there is no other replica to wait for."""
+    """Whether the high watermark follows the log end, because there is no other replica."""
 
     def __init__(self, topic: str, topic_id: UUID, partition: int, directory: Path) -> None:
         self.topic: Final = topic
@@ -52,32 +53,32 @@ class ReadableLog:
         self.directory: Final = directory
         self._appender: SegmentAppender | None = None
         self.remote: RemoteLog | None = None
-        """What of it is in the remote store, if the topic is tiered."""
+        """The part of the log in the remote store, if the topic is tiered."""
         self.is_led_here = True
-        """Whether this broker leads the partition: it alone changes what the remote store has of it."""
+        """Whether this broker leads the partition; only the leader changes the copies in the remote store."""
 
     @property
     def name(self) -> str:
-        """``topic-partition``, as the directory is called and messages say it."""
+        """``topic-partition``, as in the directory's name and in messages."""
         return partition_directory_name(self.topic, self.partition)
 
     @property
     def log_start_offset(self) -> int:
-        """Offset of the first record that is still there."""
+        """The offset of the first remaining record."""
         return self._log_start_offset
 
     @property
     def high_watermark(self) -> int:
-        """Offset before which every in-sync replica has everything: what consumers may read.
+        """The offset before which all in-sync replicas have all records; consumers read up to it.
 
-        Where records are synced before they are acknowledged, only what is synced counts. It goes back only where
-        records have been truncated away.
+        If records are synced before their acknowledgement, only synced records count. It goes back only in a
+        truncation.
         """
         return self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset before which no transaction is undecided, nor decided by a marker that may not be read yet."""
+        """The offset before which every transaction is decided, by a marker that is readable."""
         high_watermark, open_offset = self._high_watermark, self._first_open_offset
         unstable = [each.first_offset for each in self._ended if each.last_offset >= high_watermark]
         return min(high_watermark, *unstable, high_watermark if open_offset is None else open_offset)
@@ -91,37 +92,37 @@ class ReadableLog:
 
     @property
     def log_end_offset(self) -> int:
-        """Offset that the next record gets."""
+        """The offset of the next record."""
         return self._log_end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments, without indexes."""
+        """The size of all segments, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
     @property
     def first_base_offset(self) -> int:
-        """Base offset of the first segment, which the log may start inside of."""
+        """The base offset of the first segment; the log may start inside that segment."""
         return self._segments[0].base_offset
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments as they are now, the one that is written to last."""
+        """The present segments; appends go to the last one."""
         return self._segments
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(self._segments)
 
     def read(
         self, start_offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True
     ) -> bytes:
-        """Read whole batches, from the one that holds ``start_offset`` up to ``max_bytes`` or ``end_offset``.
+        """Read whole batches, from the one with ``start_offset`` up to ``max_bytes`` or ``end_offset``.
 
-        The first batch may begin before ``start_offset`` and the last end after ``end_offset`` (exclusive, by default
-        the high watermark). ``min_one_batch`` gives a first batch even if it is larger than ``max_bytes``. Empty when
-        there is nothing. A read ends with its segment: more may follow.
+        The first batch may begin before ``start_offset``, and the last may end after ``end_offset`` (exclusive, by
+        default the high watermark). With ``min_one_batch`` the first batch is returned even if it is larger than
+        ``max_bytes``. Returns no bytes if there are no records. A read ends with its segment; more records may follow.
 
         Raises ``OffsetOutOfRangeError``, and ``CorruptBatchError`` or ``StorageError`` when the disk lost data.
         """
@@ -129,7 +130,9 @@ class ReadableLog:
         return self._read(start_offset, max_bytes, end, min_one_batch)
 
     def read_to_end(self, start_offset: int, max_bytes: int, *, min_one_batch: bool = True) -> bytes:
-        """As ``read``, beyond the high watermark too: for other replicas, and who may see what is not acknowledged."""
+        """Read like ``read``, also after the high watermark; for replicas and other readers of unacknowledged
+        records.
+        """
         return self._read(start_offset, max_bytes, self._log_end_offset, min_one_batch)
 
     def _read(self, start_offset: int, max_bytes: int, end: int, min_one_batch: bool) -> bytes:
@@ -152,16 +155,16 @@ class ReadableLog:
             raise
 
     def is_remote(self, offset: int) -> bool:
-        """Whether what is at an offset has to be fetched from the remote store, which takes its time."""
+        """Return whether records at an offset must be fetched from the remote store, which is slow."""
         return self.remote is not None and offset < self._segments[0].base_offset
 
     def _with_remote(
         self, local: tuple[Segment, ...], start_offset: int, end_offset: int | None = None
     ) -> tuple[Segment, ...]:
-        """The segments from ``start_offset`` on, also those that are in the remote store only.
+        """Return the segments from ``start_offset`` on, including those that are only in the remote store.
 
-        Raises ``RemoteStorageError`` while the store has not answered, and ``CorruptBatchError`` if something before
-        ``end_offset`` is nowhere.
+        Raises ``RemoteStorageError`` while the store has not answered, and ``CorruptBatchError`` if records before
+        ``end_offset`` are in neither place.
         """
         remote, local_base_offset = self.remote, local[0].base_offset
         if remote is None or start_offset >= local_base_offset:
@@ -178,7 +181,7 @@ class ReadableLog:
         )
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Find the first record whose timestamp is at least ``timestamp_ms``: (offset, timestamp); None if none is."""
+        """Find the first record with a timestamp of at least ``timestamp_ms``: (offset, timestamp), or None."""
         return self._unless_deleted(lambda segments, start: self._find_time(segments, start, timestamp_ms))
 
     def _find_time(
@@ -191,7 +194,7 @@ class ReadableLog:
                 if found is not None:
                     return found
             elif largest_ms < 0 and segment.size_bytes and segment.modified_ms() >= timestamp_ms:
-                return None  # records without timestamps, of about that time: as Kafka, say that it is not known
+                return None  # records without timestamps, of about that time; report it as unknown, like Kafka
         return None
 
     def max_timestamp_offset(self) -> tuple[int, int] | None:
@@ -206,7 +209,7 @@ class ReadableLog:
     def _unless_deleted(
         self, look: Callable[[Sequence[Segment], int], tuple[int, int] | None]
     ) -> tuple[int, int] | None:
-        """Look through the segments, and again through the rest of them if some were deleted under the look."""
+        """Look through the segments; repeat with the remaining ones if some were deleted meanwhile."""
         while True:
             log_start_offset, segments = self._log_start_offset, self._segments
             try:
@@ -222,7 +225,7 @@ class ReadableLog:
         return segment.largest_timestamp()
 
     def locate(self, start_offset: int, end_offset: int, split_bytes: int = 0) -> list[Extent]:
-        """Say what files and positions a range of offsets is made of, cut to about ``split_bytes`` (0: per segment).
+        """Return the files and positions of a range of offsets, cut to about ``split_bytes`` (0: per segment).
 
         The extents tile ``start_offset..end_offset`` (exclusive) exactly; there are none for an empty range. Raises
         ``OffsetOutOfRangeError`` when the range is not between log start and high watermark.

@@ -1,7 +1,7 @@
-"""Read and look up across the segments of a log. The caller has checked the offsets against the log's ends.
+"""Reads and look-ups across the segments of a log.
 
-What is read are batches: messages of magic 0 and 1, with which an old log of Kafka's may begin, are made to batches
-here.
+The caller has checked the offsets against the log's ends. Reads return batches. An old log of Kafka may begin with
+messages of magic 0 and 1; they are converted to batches here.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def read_batches(
 
 
 def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: int | None) -> bool:
-    """Check that the offsets of the batches at ``position`` ascend: a reader would believe them.
+    """Check that the offsets of the batches at ``position`` ascend, because readers trust them.
 
-    They lie outside the checksum. Returns whether there are messages of magic 0 or 1. Raises ``CorruptBatchError``.
+    They are outside the checksum. Returns whether there are messages of magic 0 or 1. Raises ``CorruptBatchError``.
     """
     at, least_offset, has_messages = 0, segment.base_offset, False
     while at < len(data):
@@ -69,7 +69,7 @@ def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: i
 
 
 def _check_end(segment: Segment, position: int, next_offset: int, sealed_end: int | None) -> None:
-    """Check that what follows a batch, another or the next segment, begins at ``next_offset`` or later."""
+    """Check that the next batch, or the next segment, begins at ``next_offset`` or later."""
     limit = segment.header_at(position).base_offset if position < segment.size_bytes else sealed_end
     if limit is not None and next_offset > limit:
         raise _disorder(segment, position)
@@ -91,11 +91,11 @@ def _read_segment(
     min_one_batch: bool,
     sealed_end: int | None,
 ) -> bytes | None:
-    """Read from one segment; None when it has nothing at or after ``start_offset``."""
+    """Read from one segment; returns None if it has no records at or after ``start_offset``."""
     limit = segment.size_bytes
     first = segment.find(start_offset, limit)
     if first is None or first[1].base_offset > start_offset:
-        # A gap of compaction, or a batch that a damaged header had passed over.
+        # A gap of compaction, or a look-up that skipped a batch because of a damaged header.
         segment.verify_near(start_offset, limit if first is None else first[0])
     if first is None:
         return None
@@ -118,13 +118,13 @@ def _read_segment(
 
 
 def find_time(segment: Segment, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
-    """Find the first record from ``start_offset`` on whose time is at least ``timestamp_ms``: (offset, timestamp)."""
+    """Find the first record from ``start_offset`` on, not before ``timestamp_ms``: (offset, timestamp)."""
     for position, header in segment.batches_from_time(timestamp_ms, start_offset):
         data = segment.read(position, header.size_bytes)
         if header.magic < MAGIC:
             data = b"".join(convert(data, RecordFormat.ROWS))
             header = read_header(data)
-        verify_crc(data, 0, header)  # of every batch: a flipped bit of its largest timestamp would have it passed over
+        verify_crc(data, 0, header)  # verify every batch; a flipped bit in its largest timestamp would hide it
         if header.max_timestamp < timestamp_ms:
             continue
         found = first_at_or_after(data, header, timestamp_ms, start_offset)

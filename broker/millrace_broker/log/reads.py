@@ -1,8 +1,8 @@
-"""Reads of logs: in the event loop, in the threads for disks, or in those for the remote store.
+"""Execution of log reads: in the event loop, in disk threads, or in remote-store threads.
 
 Invariants
 
-- The event loop reads only what was appended a moment ago, which is in memory.
+- The event loop reads only records that were appended a moment ago, which are in memory.
 - A read that waits for the remote store takes no thread from reads of the broker's own disks.
 """
 
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class LogReads:
-    """Runs functions that read logs. For the event loop's thread."""
+    """The execution of functions that read logs. For the event loop's thread."""
 
     def __init__(self, executors: Executors, remote_readers: RemoteReaders) -> None:
         self._executors: Final = executors
@@ -29,9 +29,9 @@ class LogReads:
     async def run_read(
         self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Run a function that reads batches from an offset on: in the event loop if they were appended a moment ago.
+        """Run a function that reads batches from an offset on, in the event loop if they were just appended.
 
-        Otherwise this is ``run_search``, and raises what that does.
+        Otherwise this is ``run_search``, with the same errors.
         """
         if log.is_recent(offset) and self._executors.small_work.includes(0):
             return self._executors.small_work.do(function, *args, **kwargs)
@@ -40,9 +40,9 @@ class LogReads:
     async def run_search(
         self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Run a function that looks into a log from an offset on, at indexes and aborted transactions as well.
+        """Run a function that searches a log from an offset on, with indexes and aborted transactions.
 
-        Never in the event loop. Raises ``ThrottledError`` when too many reads wait for the remote store.
+        It never runs in the event loop. Raises ``ThrottledError`` when too many reads wait for the remote store.
         """
         if log.is_remote(offset):
             return await self._remote_readers.run(lambda: function(*args, **kwargs))
@@ -53,5 +53,5 @@ class LogReads:
         return self._remote_readers.statistics()
 
     def close(self) -> None:
-        """End the threads for the remote store."""
+        """Stop the threads for the remote store."""
         self._remote_readers.close()

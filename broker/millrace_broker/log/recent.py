@@ -1,4 +1,4 @@
-"""The end of a log that was written a moment ago: reading it waits for no disk, for it is in the page cache."""
+"""The recently appended end of a log, which is read from the page cache without disk waits."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Final, NamedTuple
 
 _BYTES_MAX: Final = 1024 * 1024
 _AGE_MAX_S: Final = 10.0
-"""After that the kernel may have put the pages to another use."""
+"""The age after which the kernel may have reused the pages."""
 
 
 class RecentEnd(NamedTuple):
-    """What was appended from ``start_offset`` on: ``size_bytes`` of batches, the first of them at ``since_s``."""
+    """The records from ``start_offset`` on: ``size_bytes`` of batches, the first appended at ``since_s``."""
 
     start_offset: int
     size_bytes: int
     since_s: float
 
     def grown(self, base_offset: int, size_bytes: int, now_s: float) -> RecentEnd:
-        """After an append, which is all there is of it when it would be too much or too old with what was before."""
+        """Return the recent end after an append; only that append if the sum is too large or too old."""
         if self.size_bytes + size_bytes > _BYTES_MAX or now_s - self.since_s > _AGE_MAX_S:
             return RecentEnd(base_offset, size_bytes, now_s)
         return RecentEnd(self.start_offset, self.size_bytes + size_bytes, self.since_s)
 
     def holds(self, offset: int, now_s: float) -> bool:
-        """Whether all from an offset to the end of the log is small and in memory."""
+        """Return whether all records from an offset to the log end are few and in memory."""
         return offset >= self.start_offset and self.size_bytes <= _BYTES_MAX and now_s - self.since_s <= _AGE_MAX_S
 
 
 NOTHING_RECENT: Final = RecentEnd(2**63 - 1, 0, float("-inf"))
-"""Nothing was appended since the log was loaded."""
+"""No append since the log was loaded."""

@@ -1,7 +1,7 @@
-"""How much of a segment can be believed after a crash: a decision over its bytes.
+"""The sound part of a segment after a crash: a decision from its bytes.
 
-The offsets of batches lie outside their checksums. They must rise, and a gap between two batches (compaction leaves
-some) is believed only if what comes after the gap goes on from there: otherwise the batch behind it is the damaged one.
+The offsets of batches are outside their checksums. They must rise. Compaction leaves gaps between batches. A gap is
+accepted only if a further batch continues the offsets after it; otherwise the batch after the gap is the damaged one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from millrace_broker.log.index_building import IndexBuilder, Mark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundPart:
-    """The beginning of a segment that is sound: its size, and the offset that follows it.
+    """The sound beginning of a segment: its size, and the offset after it.
 
-    ``problem`` says why the rest is not, None when there is no rest. ``is_incomplete``: the rest is the beginning of
-    the batch that was being written.
+    ``problem`` is the reason why the rest is unsound; None if there is no rest. ``is_incomplete`` means that the rest
+    is the beginning of the batch that was being written.
     """
 
     size_bytes: int
@@ -29,7 +29,7 @@ class SoundPart:
 
 
 def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: int, following: int | None) -> SoundPart:
-    """Walk a segment's batches up to the first bad one, adding the sound ones to ``builder``.
+    """Check a segment's batches up to the first bad one, and add the sound ones to ``builder``.
 
     Checksums are verified from ``recovery_point`` on. ``following`` is the base offset of the next segment, None for
     the last one.
@@ -45,7 +45,7 @@ def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: in
             break
         problem = _problem(content, position, header, expected, builder.base_offset, following)
         is_incomplete = header.base_offset == expected and position + header.size_bytes > len(content)
-        is_unchecked = header.magic >= MAGIC and header.next_offset > recovery_point  # a message was checked as a whole
+        is_unchecked = header.magic >= MAGIC and header.next_offset > recovery_point  # a message is checked as a whole
         if problem is None and is_unchecked and not crc_matches(content, position, header):
             problem = f"the batch of offset {header.base_offset} fails its checksum"
         if problem is None:
@@ -64,7 +64,7 @@ def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: in
 def _problem(
     content: memoryview, position: int, header: BatchHeader, expected: int, base_offset: int, following: int | None
 ) -> str | None:
-    """Say why the batch at ``position`` cannot be here, by its header alone; None when it can."""
+    """Return the reason, from its header alone, why the batch at ``position`` is impossible; None if it is not."""
     if header.base_offset < expected or header.last_offset_delta < 0:
         return f"offsets {header.base_offset}..{header.last_offset} do not follow {expected - 1}"
     if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:

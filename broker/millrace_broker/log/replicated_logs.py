@@ -1,6 +1,6 @@
-"""What a broker does to logs as replicas: high watermarks written down and read again, logs that go back or begin anew.
+"""The logs as replicas: checkpoints of high watermarks, truncation, new starts.
 
-Invariant: before a log is cut, what the recovery-point checkpoint on the disk promises of it is taken back.
+Invariant: before a log is truncated, the recovery-point checkpoint on the disk is lowered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ReplicatedLogs:
-    """The half of ``LogManager`` that replication uses; that one sets what it holds."""
+    """The operations of ``LogManager`` for replication; the manager sets the attributes."""
 
     _directories: LogDirectories
     _lock: threading.RLock
@@ -37,12 +37,12 @@ class ReplicatedLogs:
     tiering: RemoteLogManager | None
 
     def checkpointed_watermark(self, topic: str, partition: int) -> int:
-        """The high watermark that was written down last before this start; 0 if none was."""
+        """Return the high watermark of the last checkpoint before this start; 0 if there is none."""
         home = self._homes.get((topic, partition))
         return 0 if home is None else home.high_watermarks.get((topic, partition), 0)
 
     def checkpoint_watermarks(self) -> None:
-        """Write the high watermarks of all directories down; what fails is tried again the next time."""
+        """Write the high watermarks of all directories; the next call retries failed writes."""
         for directory in self._directories:
             with self._checkpoint_lock:
                 with self._lock:
@@ -55,9 +55,9 @@ class ReplicatedLogs:
                     _LOG.error("high watermarks of %s: %s", directory.path, error.message)
 
     def truncate(self, ends: Mapping[Partition, int]) -> dict[Partition, MillraceError]:
-        """Let logs end at offsets, and forget the epochs that begin there or later (``PartitionLog.truncate_to``).
+        """Truncate logs to offsets, and forget the epochs that begin there or later (``PartitionLog.truncate_to``).
 
-        Returns those that failed, and why.
+        Returns the partitions for which that failed, with the errors.
         """
         with self._alone(ends):
             failed, logs = self._existing(ends)
@@ -72,7 +72,7 @@ class ReplicatedLogs:
             return failed
 
     def begin_at(self, topic: str, partition: int, offset: int) -> None:
-        """Drop all of a log: it begins, empty, at an offset. Raises what ``PartitionLog.begin_at`` does."""
+        """Delete all records of a log; it starts empty at an offset. Raises the errors of ``PartitionLog.begin_at``."""
         key = (topic, partition)
         with self._alone([key]):
             failed, logs = self._existing([key])
@@ -88,7 +88,7 @@ class ReplicatedLogs:
 
     @contextlib.contextmanager
     def _alone(self, partitions: Iterable[Partition]) -> Iterator[None]:
-        """Keep those off partitions who work on them by the clock; checkpoints are not written meanwhile."""
+        """Pause the cleaner and tiering for partitions, and the writing of checkpoints."""
         with contextlib.ExitStack() as stack:
             for key in sorted(partitions):
                 for worker in (self.cleaner, self.tiering):
@@ -113,7 +113,7 @@ class ReplicatedLogs:
         return failed, logs
 
     def _take_back(self, ends: Mapping[Partition, int]) -> None:
-        """Lower recovery points, on the disk too. Raises ``StorageError``."""
+        """Lower recovery points, also on the disk. Raises ``StorageError``."""
         homes = {
             id(home): home
             for key, end in ends.items()

@@ -1,4 +1,4 @@
-"""Which segments are too old or too many (Kafka's ``UnifiedLog.deleteOldSegments``): decisions over plain figures."""
+"""Decisions of retention on segment facts (Kafka's ``UnifiedLog.deleteOldSegments``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What retention looks at. ``largest_ms`` is the largest timestamp, or the file's own time if there is none."""
+    """A segment's facts for retention. ``largest_ms`` is the largest timestamp, or the file's time if there is none."""
 
     base_offset: int
     end_offset: int
@@ -25,12 +25,12 @@ def count_deletable(
     log_start_offset: int,
     high_watermark: int,
 ) -> int:
-    """Count the segments, from the oldest, that may go.
+    """Count the segments, from the oldest, that may be deleted.
 
-    A segment goes when its newest record is older than ``retention_ms``, when the log without it still has
-    ``retention_bytes``, or when it ends before the log starts. Negative limits are none. Nothing at or after the high
-    watermark goes, and of an empty last segment nothing would be gained. If even the last one may go, the caller rolls
-    first.
+    A segment is deleted when its newest record is older than ``retention_ms``. It is also deleted when the log without
+    it still has ``retention_bytes``, or when it ends before the log start. Negative limits mean none. Segments with
+    records at or after the high watermark stay. An empty last segment stays, because its deletion gains nothing. If
+    even the last segment may be deleted, the caller rolls first.
     """
     excess_bytes = sum(segment.size_bytes for segment in segments) - retention_bytes
     count = 0
@@ -49,9 +49,9 @@ def count_deletable(
 
 
 def count_copied(segments: Sequence[SegmentFacts], count: int, *, copied_end_offset: int, log_start_offset: int) -> int:
-    """Count how many of the oldest ``count`` segments of a tiered log may leave the disk.
+    """Count how many of the oldest ``count`` segments of a tiered log may be deleted from the disk.
 
-    That are those whose copy in the remote store is complete, and those that lie before the start of the log.
+    These have a complete copy in the remote store, or end before the log start.
     """
     kept_from = max(copied_end_offset, log_start_offset)
     return next((number for number, each in enumerate(segments[:count]) if each.end_offset > kept_from), count)

@@ -1,21 +1,21 @@
-"""One segment of a partition: a ``.log`` of batches and its two sparse indexes.
+"""One segment of a partition, Kafka's ``LogSegment``: a ``.log`` of batches and two sparse indexes.
 
 Invariants:
 
-- Bytes below ``size_bytes`` are *published*: whole batches, which never change and are not cut off the file again, but
-  by ``following``, and then another ``Segment`` stands for the file. Readers map and read only those. What a failed
-  append left behind them is cut off in place; damage below them is cut by putting a new file in the old one's place
-  (``recovery``), so that no mapping loses pages under its reader.
+- Bytes below ``size_bytes`` are *published*: whole batches, which never change. Only ``following`` truncates them, and
+  then another ``Segment`` represents the file. Readers map and read only published bytes. The bytes of a failed append
+  after them are truncated in place. Damage below them is removed by a new file in place of the old one (``recovery``),
+  so that no reader's mapping loses pages.
 - ``size_bytes`` only grows, and only after the bytes are written.
-- An index entry is a hint: it is used only if the batch that it points at agrees with it. If it does not, the indexes
-  are built anew from the log, or, while the segment grows, done without.
-- The place of the batch that was appended last is such a hint, too: those who wait for records begin there.
-- Only the last segment of a partition *grows*: it has an appender, whose open files and entries in memory are what is
-  read. A sealed segment's files no longer change, except for indexes that are rebuilt. One that is *gone* from the log
-  serves those who still hold it and writes nothing.
+- An index entry is a hint: it is used only if its batch agrees with it. If it does not, the indexes are rebuilt from
+  the log, or not used while the segment grows.
+- The position of the last appended batch is such a hint too; reads of new records begin there.
+- Only the last segment of a partition *grows*. It has an appender, and is read through the appender's open files and
+  entries in memory. The files of a sealed segment do not change, except for rebuilt indexes. A segment that is *gone*
+  from the log serves its present readers and writes nothing.
 
-Reading is safe from any thread beside one writer, which the partition's lock sees to. ``lock`` is held where files are
-opened, closed and rebuilt, never while reading.
+Reads are safe from any thread beside one writer, which holds the partition's lock. ``lock`` is held while files are
+opened, closed and rebuilt, never during a read.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from millrace_broker.log.open_segments import OpenSegments
 
 _LOG: Final = logging.getLogger(__name__)
 _WINDOW_BYTES: Final = 4096
-"""Read at once when walking batches: small ones come many to a read, of large ones only the header is wanted."""
+"""The size of one read in a walk over batches: it holds many small batches; of large ones only the header is needed."""
 PLACE: Final = struct.Struct(">qi4xb6xi")
-"""Of a header, where its batch lies: base offset, batch length, magic, last offset delta."""
+"""The fields of a header that locate its batch: base offset, batch length, magic, last offset delta."""
 
 
 class Segment:
     """One segment. ``size_bytes`` is the published size of its ``.log``."""
 
     uri: str = ""
-    """Where the ``.log`` is in the remote store; empty for a file."""
+    """The URI of the ``.log`` in the remote store; empty for a file."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Segment:
         self._is_gone = False
         self._has_no_aborted = False
         self._newest: tuple[int, OffsetEntry] | None = None
-        """Base offset of the batch that was appended last, and an entry for it, which the index need not have."""
+        """The base offset of the last appended batch, and an entry for it, which the index may not have."""
 
-    # --- files, opened when first needed -------------------------------------------------------------------
+    # --- files, opened on demand ---------------------------------------------------------------------------
 
     def file(self) -> File:
         """Return the open ``.log``. Raises ``CorruptBatchError`` when it is missing."""
@@ -101,12 +101,12 @@ class Segment:
         return file
 
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return both indexes, mapped; built from the log if they are missing or no whole number of entries."""
+        """Return both indexes, mapped; rebuild them if they are missing or have an incomplete entry."""
         indexes = self._indexes
         if indexes is None:
             with self.lock:
                 indexes = self._indexes
-                if indexes is None and not self.size_bytes:  # no batch was ever appended, so there are no files yet
+                if indexes is None and not self.size_bytes:  # no files exist before the first append
                     return OffsetIndex(b"", self.base_offset), TimeIndex(b"", self.base_offset)
                 if indexes is None:
                     indexes = self._map_indexes() or self.rebuild_indexes("missing or cut short")
@@ -115,7 +115,7 @@ class Segment:
         return indexes
 
     def _note_open(self) -> None:
-        """Be counted, without holding the lock: another segment may have to let go."""
+        """Register the open files, without holding the lock, because another segment may have to release its files."""
         if not self._grows:
             self._open_segments.opened(self)
 
@@ -126,30 +126,30 @@ class Segment:
         self._open_segments.closed(self)
 
     def publish(self, size_bytes: int, newest: BatchHeader) -> None:
-        """Whole batches have been written up to ``size_bytes``, the last of them with this header."""
+        """Publish the batches up to ``size_bytes``; ``newest`` is the header of the last one."""
         self.size_bytes = size_bytes
         entry = OffsetEntry(newest.last_offset, size_bytes - newest.size_bytes)
         self._newest = (newest.base_offset, entry)
 
     def release(self) -> None:
-        """Let go of open files; they close when the last reader is done with them, and open again when needed."""
+        """Release open files; they close after the last reader, and open again on demand."""
         with self.lock:
             self._file, self._indexes, self._grows = None, None, False
         self._open_segments.closed(self)
 
     def try_release(self) -> bool:
-        """Let go of open files, but not of the appender's; False when some are being opened just now."""
+        """Release open files except the appender's; returns False if some are just being opened."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
-            if not self._grows and not self._is_gone:  # the files of one that is gone may be another's by now
+            if not self._grows and not self._is_gone:  # the files of a gone segment may belong to another one by now
                 self._file = self._indexes = None
         finally:
             self.lock.release()
         return True
 
     def leave(self) -> None:
-        """Note that the segment is no longer part of the log: whoever reads it may go on, its files are left alone."""
+        """Mark the segment as gone from the log; present readers may continue, and its files stay untouched."""
         with self.lock:
             self._is_gone = True
         self._open_segments.closed(self)
@@ -163,12 +163,12 @@ class Segment:
         return OffsetIndex.of_file(offsets, self.base_offset), TimeIndex.of_file(times, self.base_offset)
 
     def rebuild_indexes(self, why: str) -> tuple[OffsetIndex, TimeIndex]:
-        """Build both indexes of a sealed segment anew from the log and put them in the place of the old files.
+        """Rebuild both indexes of a sealed segment from the log, and replace the old files.
 
         Raises ``CorruptBatchError`` when the log itself is damaged.
         """
         with self.lock:
-            if self._grows and self._indexes is not None:  # it has been reopened for appending meanwhile
+            if self._grows and self._indexes is not None:  # the segment was reopened for appends meanwhile
                 return self._indexes
             builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
             for position, header in self.batches():
@@ -180,13 +180,13 @@ class Segment:
             self._indexes = (builder.offset_index, builder.time_index)
             return self._indexes
 
-    # --- walking -------------------------------------------------------------------------------------------
+    # --- iteration -----------------------------------------------------------------------------------------
 
     def batches(self, position: int = 0, limit: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the published batches from the one at ``position`` on: (position, header) of each.
+        """Iterate over the published batches from the one at ``position`` on: (position, header) of each.
 
-        Ends at ``limit``, by default the published size. Raises ``CorruptBatchError`` where no batch can be, and where
-        offsets do not follow those before: they lie outside the checksum, so their order is what shows damage to them.
+        Ends at ``limit``, by default the published size. Raises ``CorruptBatchError`` where no batch is possible, and
+        where offsets do not ascend. Offsets are outside the checksum, so only their order shows damage to them.
         """
         end = self.size_bytes if limit is None else limit
         least_offset = self.base_offset
@@ -223,7 +223,7 @@ class Segment:
     # --- look-up -------------------------------------------------------------------------------------------
 
     def find(self, offset: int, limit: int | None = None) -> tuple[int, BatchHeader] | None:
-        """Find the first batch that ends at ``offset`` or later: (position, header); None when all end before."""
+        """Find the first batch that ends at ``offset`` or later: (position, header); None if all end before."""
         end = self.size_bytes if limit is None else limit
         newest = self._newest
         if newest is not None and newest[0] <= offset and newest[1].position < end:
@@ -234,9 +234,9 @@ class Segment:
         return self._find_with_care(offset, end) if found is None else found
 
     def _find_from(self, entry: OffsetEntry, offset: int, end: int) -> tuple[int, BatchHeader] | None:
-        """Find a batch as nearly every look-up does: the entry agrees, the batch is near, nothing is odd; else None.
+        """Find a batch the fast way of nearly every look-up; returns None if the entry or a batch is irregular.
 
-        Looks only at those fields of the headers on the way that say where a batch ends, in file and offsets.
+        It reads only the header fields that tell where a batch ends, in the file and in offsets.
         """
         file, position = self.file(), entry.position
         window, begins = b"", position
@@ -265,7 +265,7 @@ class Segment:
         return None
 
     def verify_near(self, offset: int, limit: int) -> None:
-        """Verify the batches before ``limit`` among which one would lie that holds ``offset``.
+        """Verify the batches before ``limit`` that may hide a batch with ``offset``.
 
         Raises ``CorruptBatchError``.
         """
@@ -274,13 +274,13 @@ class Segment:
                 verify_crc(self.read(position, header.size_bytes), 0, header)
 
     def _batches_near(self, offset: int, limit: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the batches before ``limit`` from one on that lies shortly before the one that holds ``offset``."""
+        """Iterate over the batches before ``limit``, from one shortly before ``offset`` on."""
         return self.batches(self._position(lambda index: index.lookup(offset)), limit)
 
     def _position(self, look: Callable[[OffsetIndex], OffsetEntry | None]) -> int:
-        """Return the position of an entry that agrees with its batch; 0, where a batch always begins, for want of one.
+        """Return the position of an entry that agrees with its batch, or 0, where a batch always begins.
 
-        ``look`` chooses the entry, None for none.
+        ``look`` selects the entry, None for none.
         """
         entry = look(self.indexes()[0])
         if entry is not None and not self._agrees(entry) and not self._grows:
@@ -288,7 +288,7 @@ class Segment:
         return entry.position if entry is not None and self._agrees(entry) else 0
 
     def _agrees(self, entry: OffsetEntry) -> bool:
-        if entry.position == 0:  # stands for the beginning, and is no entry of the file
+        if entry.position == 0:  # it means the start of the file and is not in the index
             return True
         if not 0 < entry.position < self.size_bytes:
             return False
@@ -298,9 +298,9 @@ class Segment:
             return False
 
     def offset_at(self, position: int) -> int:
-        """Return the offset that begins at ``position``, where the one batch ends and the next begins.
+        """Return the offset of the batch that begins at ``position``.
 
-        Raises ``CorruptBatchError`` when the batch before it says that it reaches beyond that.
+        Raises ``CorruptBatchError`` when the previous batch claims to reach beyond that position.
         """
         begins = self._position(lambda index: index.lookup_position(position - 1))
         for found, header in self.batches(begins):
@@ -309,7 +309,7 @@ class Segment:
         raise CorruptBatchError(f"{self.path}: no batch begins at position {position}")
 
     def end_before(self, position: int) -> int:
-        """Return the offset that follows the batch that ends at ``position``; the base offset at the beginning."""
+        """Return the offset after the batch that ends at ``position``; the base offset at the start of the segment."""
         end_offset = self.base_offset
         for _, header in self.batches(self._position(lambda index: index.lookup_position(position - 1)), position):
             end_offset = header.next_offset
@@ -318,7 +318,7 @@ class Segment:
     def boundary(self, start: int, target: int, limit: int) -> int:
         """Find the last position in ``start..target`` where a batch begins or the published bytes end.
 
-        ``start`` is the beginning of a batch. ``limit`` is where the readable bytes end.
+        A batch begins at ``start``. The readable bytes end at ``limit``.
         """
         if target >= limit:
             return limit
@@ -329,7 +329,7 @@ class Segment:
         return limit
 
     def batches_from_time(self, timestamp_ms: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the batches from ``start_offset`` on, without most that are before a time by the time index."""
+        """Iterate over the batches from ``start_offset`` on; the time index skips most batches before the time."""
         entry = self._checked_time_entry(timestamp_ms)
         for position, header in self._batches_near(max(entry.offset, start_offset), self.size_bytes):
             if header.last_offset >= start_offset:
@@ -359,10 +359,10 @@ class Segment:
         return self.file().read(position, size_bytes)
 
     def transaction_index(self, *, is_sealed: bool = False) -> bytes:
-        """Return the content of its transaction index; empty if it has none.
+        """Return the content of the transaction index; no bytes if there is none.
 
-        Of a segment that is sealed, nothing is added to any more: that it has none is remembered, for most have none,
-        and readers of committed records ask for those of all segments that follow.
+        A sealed segment gets no more entries, so the absence of an index is remembered. Most segments have none, and
+        readers of committed records ask for the indexes of all following segments.
         """
         if self._has_no_aborted:
             return b""

@@ -1,10 +1,9 @@
-"""The file that keeps producers over a restart, so that only the batches after it need be read again.
+"""Snapshot files of producer states, Kafka's ``<offset>.snapshot``.
 
-Kafka's ``<offset>.snapshot``, big-endian: i16 version (1), u32 CRC-32C of what follows, i32 count, and for each
-producer i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta of the last batch, i64 timestamp, i32
-coordinator epoch, i64 offset where the open transaction began (-1: none). Of the five batches only the last is kept.
-
-The offset in the name is the one up to which (exclusive) the log has been taken in.
+After a restart only the batches after a snapshot are read again. The format is big-endian: i16 version (1), u32 CRC-32C
+of the rest, i32 count. Each producer follows with i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset
+delta of the last batch, i64 timestamp, i32 coordinator epoch, i64 first offset of the open transaction (-1: none). Of
+the five batches only the last is kept. The log has been read up to the offset in the name (exclusive).
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ _ENTRY: Final = struct.Struct(">qhiqiqiq")
 
 
 def write_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Write producers as a snapshot file's content."""
+    """Return the content of a snapshot file."""
     packed = [_pack(entry) for entry in entries]
     body = _COUNT.pack(len(packed)) + b"".join(packed)
     return _PREFIX.pack(_VERSION, checksum(body)) + body
 
 
 def read_snapshot(data: bytes) -> list[ProducerEntry]:
-    """Read a snapshot file's content.
+    """Read the content of a snapshot file.
 
-    Raises ``StorageError`` when it is damaged: the producers must then be had from the log.
+    Raises ``StorageError`` if it is damaged; the caller then reads the log instead.
     """
     if len(data) < _PREFIX.size + _COUNT.size:
         raise StorageError(f"producer snapshot of {len(data)} bytes: too short")

@@ -1,6 +1,6 @@
-"""Load the partitions of all log directories side by side, and say how far that has come.
+"""Parallel loading of the partitions of all log directories, with progress.
 
-Each directory has threads of its own (``num.recovery.threads.per.data.dir``), for each is a disk of its own.
+Each directory has its own threads (``num.recovery.threads.per.data.dir``), because each is a disk of its own.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from millrace_broker.log.data_directory import DataDirectory
 _LOG: Final = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many partitions are loaded, how many there are, and the name of the latest."""
+"""Called with the number of loaded partitions, the number of all partitions, and the name of the latest."""
 
 
 def find_partitions(directory: DataDirectory) -> list[str]:
-    """Return the names of the partition directories, and remove those that were being deleted or made.
+    """Return the names of the partition directories, and remove those of unfinished deletions and creations.
 
     Raises ``StorageError``.
     """
     files, partitions = directory.files, []
-    # A name may not be on the disk yet. Without this, power might fail when the files are gone, but not the old name.
+    # A rename may not be on the disk yet. Without a sync, a power failure could remove the files but bring the old name
+    # back.
     files.sync_directory(directory.path)
     for name in files.names(directory.path):
         if not files.is_directory(directory.path / name):
@@ -54,7 +55,7 @@ def load_all(
 ) -> None:
     """Call ``load`` for each partition, in several threads, and ``on_progress`` after each.
 
-    Raises what ``load`` does, when the partitions that were being loaded then are.
+    Raises the error of ``load``, after the partitions that are loading have finished.
     """
     progress = _Counting(sum(len(names) for _, names in found), on_progress)
     workers = []
@@ -90,7 +91,7 @@ class _Counting:
 
 
 class _Worker:
-    """Takes one partition after another off the ``waiting`` ones of a directory."""
+    """A worker that loads the ``waiting`` partitions of a directory, one after another."""
 
     def __init__(
         self,

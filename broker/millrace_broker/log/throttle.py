@@ -1,4 +1,4 @@
-"""A limit on the bytes a second that all threads of one kind read and write together: cleaning, or copying."""
+"""A limit on the I/O rate of all cleaner threads, or of all tiering threads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 _BURST_S: Final = 0.1
-"""So much may be used at once: waiting more often than that costs more than it evens out."""
+"""The time that may be used at once, because more frequent waits cost more than they even out."""
 
 
 class Throttle:
-    """Makes those who use more than ``bytes_per_second`` wait.
+    """A limit that makes threads wait when they use more than ``bytes_per_second``.
 
     ``wait`` is called with the seconds to wait, and may return early when the work has to end.
     """
@@ -26,7 +26,7 @@ class Throttle:
         self._free_from = monotonic()
 
     def use(self, size_bytes: int) -> float:
-        """Account for bytes that were read or written, and wait if that was too many; returns the seconds waited."""
+        """Count bytes that were read or written, and wait if they exceed the limit; returns the seconds waited."""
         with self._lock:
             now = self._monotonic()
             self._free_from = max(self._free_from, now - _BURST_S) + size_bytes / self._bytes_per_second

@@ -1,4 +1,4 @@
-"""The time of each record in a batch, whatever its topic's schema is."""
+"""The timestamps of a batch's records, independent of the topic's schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millrace.records import BatchHeader, decode_batch
 
 
 def record_times(batch: bytes, header: BatchHeader) -> list[tuple[int, int]]:
-    """Read (offset, timestamp in ms) of each record; needs no schema, for no column of one is read.
+    """Read (offset, timestamp in ms) of each record; it needs no schema, because it reads no column of one.
 
     Raises ``CorruptBatchError``.
     """
@@ -19,7 +19,7 @@ def record_times(batch: bytes, header: BatchHeader) -> list[tuple[int, int]]:
 def first_at_or_after(
     batch: bytes, header: BatchHeader, timestamp_ms: int, start_offset: int
 ) -> tuple[int, int] | None:
-    """Find the first record from ``start_offset`` on whose time is at least ``timestamp_ms``: (offset, timestamp)."""
+    """Find the first record from ``start_offset`` on, not before ``timestamp_ms``: (offset, timestamp)."""
     for offset, time_ms in record_times(batch, header):
         if time_ms >= timestamp_ms and offset >= start_offset:
             return offset, time_ms

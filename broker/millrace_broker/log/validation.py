@@ -1,7 +1,6 @@
-"""What a broker checks of a producer's batches before it looks at its own state (Kafka's ``LogValidator``).
+"""The checks of a producer's batches that need no state (Kafka's ``LogValidator``).
 
-Only headers and checksums; bodies are checked by whoever knows the topic's schema
-(``millrace.records.validate_batch``).
+Only headers and checksums are checked here. ``millrace.records.validate_batch`` checks bodies against the schema.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _COLUMNAR_COMPRESSIONS: Final = (Compression.NONE, Compression.LZ4, Compression.
 def check_produced(
     records: bytes | bytearray, config: TopicConfig, *, allows_transactions: bool = False
 ) -> list[tuple[int, BatchHeader]]:
-    """Check the batches that a producer sent and return the position and header of each.
+    """Check the batches of a producer and return the position and header of each.
 
-    Bytes that are no complete batch are refused, where Kafka leaves those after a complete one out: several batches may
-    come at once here, and an acknowledgement stands for all of them.
+    Bytes after the last complete batch are refused, while Kafka ignores them. Several batches may come at once here,
+    and one acknowledgement covers all of them.
 
     Raises ``InvalidRequestError``, ``CorruptBatchError``, ``MessageTooLargeError``, ``RecordListTooLargeError``,
     ``InvalidRecordError``, ``UnsupportedCompressionError`` or ``InvalidTimestampError``.
@@ -55,7 +54,7 @@ def check_produced(
     batches = list(scan_headers(records))
     for position, header in batches:
         check_size(position, header, config)
-        verify_crc(records, position, header)  # before what it covers is believed: damage must not look like misuse
+        verify_crc(records, position, header)  # first the CRC, because damage must not look like misuse
         _check_header(position, header, config)
         if header.is_transactional and not allows_transactions:
             raise InvalidRequestError(
@@ -70,7 +69,7 @@ def check_produced(
 
 
 def check_size(position: int, header: BatchHeader, config: TopicConfig) -> None:
-    """Refuse a batch that is larger than its topic takes. Raises ``MessageTooLargeError``."""
+    """Refuse a batch that exceeds the topic's maximum size. Raises ``MessageTooLargeError``."""
     if header.size_bytes > config.max_message_bytes:
         raise MessageTooLargeError(
             f"batch at position {position} has {header.size_bytes} bytes, the topic takes {config.max_message_bytes} "
@@ -113,7 +112,7 @@ def _check_compression(batch: str, header: BatchHeader) -> None:
 def check_times(
     records: bytes | bytearray, batches: Sequence[tuple[int, BatchHeader]], now_ms: int, config: TopicConfig
 ) -> None:
-    """Check each record's time against how far the topic lets it lie from the broker's; decodes only if it does limit.
+    """Check how far each record's time is from the broker's; decodes the batch only if the topic limits that.
 
     Raises ``InvalidTimestampError``.
     """

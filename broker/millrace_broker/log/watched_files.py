@@ -1,8 +1,8 @@
-"""Notice that the disk under a log directory fails, whoever it is that finds out.
+"""Detection of disk failures under log directories, in every file operation.
 
-Every operation passes through; what goes wrong with it is raised as ever, and if it says that the *disk* is at fault,
-somebody is told, too. A full disk is not at fault (what cannot be written is refused and undone, and it may be
-used again as soon as there is space), nor is one file that is missing or not ours to open.
+Each operation is passed on, and its errors are raised unchanged. If an error says that the *disk* fails, ``on_fault``
+is called too. A full disk has not failed: the write is refused and undone, and works again once there is space. A
+single file that is missing or not accessible is no disk failure either.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FAULTS: Final = frozenset(
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 OnFault = Callable[[Path, StorageError], None]
-"""Called with the path and the error, in whatever thread it happened; must not block."""
+"""Called with the path and the error, in the thread of the operation; it must not block."""
 
 
 class _Watched(Protocol):
@@ -48,12 +48,12 @@ _W = TypeVar("_W", bound=_Watched)
 
 
 def is_fault(error: StorageError) -> bool:
-    """Whether an error says that the disk does not work."""
+    """Return whether an error says that the disk does not work."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FAULTS
 
 
 def is_full(error: StorageError) -> bool:
-    """Whether an error says that there is no space left."""
+    """Return whether an error says that there is no space left."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
 
 
@@ -79,7 +79,7 @@ class WatchedFile:
         self._on_fault: Final = on_fault
 
     def report(self, error: StorageError, path: object) -> None:
-        """Tell of a fault."""
+        """Report a disk failure."""
         self._on_fault(self._path, error)
 
     @_watched
@@ -113,14 +113,14 @@ class WatchedFile:
 
 
 class WatchedFiles:
-    """A file system whose faults are noticed."""
+    """A file system that reports disk failures."""
 
     def __init__(self, files: Files, on_fault: OnFault) -> None:
         self._files: Final = files
         self._on_fault: Final = on_fault
 
     def report(self, error: StorageError, path: object) -> None:
-        """Tell of a fault."""
+        """Report a disk failure."""
         if isinstance(path, Path):
             self._on_fault(path, error)
 

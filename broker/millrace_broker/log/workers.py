@@ -1,9 +1,9 @@
-"""Threads that work at a log's partitions in the background, and those who must keep them off one.
+"""Background threads for a log's partitions, and their pauses per partition.
 
 Invariants:
 
-- What has a key (a partition, as a rule) is worked at by one thread at a time, and by none while it is ``paused``.
-- Whoever works at something looks at ``must_end`` every now and then, and breaks off when it says so.
+- At most one thread works on a key (usually a partition), and none while it is ``paused``.
+- Work on a key checks ``must_end`` at intervals, and stops when it is true.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Workers(Generic[Key]):
-    """Threads, and which of them is at what. Who changes what there is to do holds ``changed`` and notifies it."""
+    """Background threads and their present keys. Code that adds work holds ``changed`` and notifies it."""
 
     def __init__(self, name: str, threads: int) -> None:
-        """``name`` is the threads'."""
+        """``name`` is part of the threads' names."""
         self.changed: Final = threading.Condition()
         self._name: Final = name
         self._count = threads
         self._threads: list[threading.Thread] = []
         self._in_progress: dict[Key, bool] = {}
-        """What is worked at, and whether that is to end."""
+        """The keys in work, and whether the work must end."""
         self._paused: dict[Key, int] = {}
         self._is_stopping = False
 
-    # --- life ----------------------------------------------------------------------------------------------
+    # --- start and stop ------------------------------------------------------------------------------------
 
     def start(self, run: Callable[[], None]) -> None:
-        """Run a function in each thread; it returns when ``is_stopping``."""
+        """Run a function in each thread; it must return when ``is_stopping``."""
         for number in range(self._count):
             thread = threading.Thread(target=run, name=f"millrace-{self._name}-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def stop(self) -> None:
-        """Break off what is worked at and wait for the threads to end. Stopping again does nothing."""
+        """Interrupt all work and wait for the threads to end. Stopping again does nothing."""
         with self.changed:
             self._is_stopping = True
             self._in_progress = dict.fromkeys(self._in_progress, True)
@@ -50,18 +50,18 @@ class Workers(Generic[Key]):
         self._threads.clear()
 
     def resize(self, threads: int) -> None:
-        """Have another number of threads from the next ``start`` on, after a ``stop``."""
+        """Set another number of threads for the next ``start``, after a ``stop``."""
         assert not self._threads, "nobody works while their number changes"
         self._count = threads
         self._is_stopping = False
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nothing is to be begun any more."""
+        """Whether no work may begin any more."""
         return self._is_stopping
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is over or something has changed."""
+        """Wait for the seconds, or until a change is notified."""
         with self.changed:
             if not self._is_stopping:
                 self.changed.wait(seconds)
@@ -70,17 +70,17 @@ class Workers(Generic[Key]):
 
     @property
     def in_progress(self) -> tuple[Key, ...]:
-        """What is worked at now."""
+        """The keys in work now."""
         with self.changed:
             return tuple(self._in_progress)
 
     def is_free(self, key: Key) -> bool:
-        """Whether nobody is at something, and nobody keeps the threads off it."""
+        """Return whether no thread works on a key and the key is not paused."""
         with self.changed:
             return key not in self._in_progress and key not in self._paused
 
     def take(self, key: Key) -> bool:
-        """Be the one who works at something, until ``done``; False when it is not free, or all is to end."""
+        """Take a key for work until ``done``; returns False if it is not free, or all work must end."""
         with self.changed:
             if self._is_stopping or not self.is_free(key):
                 return False
@@ -88,19 +88,19 @@ class Workers(Generic[Key]):
             return True
 
     def must_end(self, key: Key) -> bool:
-        """Whether the work that was taken is to be broken off."""
+        """Return whether the work on a key must end."""
         return self._in_progress[key]
 
     def done(self, key: Key) -> None:
-        """The work that was taken has ended."""
+        """Release a key after its work."""
         with self.changed:
             del self._in_progress[key]
             self.changed.notify_all()
 
-    # --- keeping off ---------------------------------------------------------------------------------------
+    # --- pauses --------------------------------------------------------------------------------------------
 
     def break_off(self, key: Key) -> None:
-        """Have it broken off, where somebody is at it, without waiting for that."""
+        """Ask the work on a key to end, without waiting for it."""
         with self.changed:
             if key in self._in_progress:
                 self._in_progress[key] = True
@@ -108,7 +108,7 @@ class Workers(Generic[Key]):
 
     @contextlib.contextmanager
     def paused(self, key: Key) -> Iterator[None]:
-        """Keep off something: who is at it breaks off first."""
+        """Keep threads from a key; present work on it is interrupted first."""
         with self.changed:
             self._paused[key] = self._paused.get(key, 0) + 1
             self.break_off(key)
