@@ -1,11 +1,11 @@
-"""Looking again and again, for a moment, instead of sleeping: for events that are as good as there.
+"""Busy-waiting for a short time before sleeping, for events that arrive soon.
 
-A thread that sleeps for a fifth of a millisecond is woken late, on a processor that has gone to sleep as well: a tenth
-of an unbatched round trip. So clients look for answers, and brokers for requests. Where processors are wanted by
-others, who looks in vain only takes time from those whom it waits for. So it is done
+A thread that sleeps for a fifth of a millisecond is woken late, because the processor may sleep as well. That costs a
+tenth of an unbatched round trip. So clients spin for responses, and brokers for requests. On a busy machine a
+spinning thread takes processor time from the threads for which it waits. So spinning is limited
 
-- by one thread of a process at a time, on machines with several processors;
-- where the last events came within that time, which those of a busy machine do not.
+- to one thread of a process at a time, on machines with several processors;
+- to times when recent events came within the spin time, which is not so on a busy machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 _WEIGHT: Final = 0.25
-"""Of the last wait in what is taken for typical."""
+"""Weight of the last wait in the typical wait."""
 
 _one_at_a_time: Final = threading.Lock()
 _HAS_PROCESSORS: Final = len(os.sched_getaffinity(0)) > 1
@@ -26,7 +26,7 @@ EventsT = TypeVar("EventsT", bound=Sequence[object])
 
 
 class Spinning:
-    """Waits for events, of which the first ``spin_s`` seconds not asleep. For one thread at a time."""
+    """Wait for events that spins for the first ``spin_s`` seconds. For one thread at a time."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Spinning:
         self._typical_s = 0.0
 
     def wait(self, poll: Callable[[float | None], EventsT], timeout_s: float | None) -> EventsT:
-        """The events that are there within ``timeout_s``, if any. ``poll`` waits for them for so many milliseconds."""
+        """Return the events within ``timeout_s``, if any. ``poll`` waits for the given number of milliseconds."""
         started = self._monotonic()
         events = poll(0)
         if not events:
@@ -55,7 +55,7 @@ class Spinning:
             if not events:
                 left_s = None if timeout_s is None else max(started + timeout_s - self._monotonic(), 0.0)
                 events = poll(None if left_s is None else left_s * 1000)
-        # One that was long, because nothing was to come, says little of the next.
+        # Limit the weight of a long wait, because it only means that nothing was sent.
         took_s = min(self._monotonic() - started, 2 * self._spin_s)
         self._typical_s += (took_s - self._typical_s) * _WEIGHT
         return events

@@ -88,5 +88,5 @@ def _resource(kind: str) -> str:
 
 
 def _resource_name(kind: str, name: str) -> str:
-    """The name in requests; that of all brokers is empty."""
+    """Return the name in requests, which is empty for all brokers."""
     return "" if (kind, name) == ("brokers", "default") else name

@@ -1,4 +1,4 @@
-"""``millrace consume``: the records of a topic, for people and for programs."""
+"""The command ``millrace consume``, which prints the records of a topic."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _group_options(group: str | None, start: str) -> dict[str, Any]:
 def _begin(
     consumer: Consumer, topic: str, partitions: str | None, start: str, end: str | None, *, in_group: bool
 ) -> dict[TopicPartition, int] | None:
-    """Go to the start; returns where to end, ``None`` for nowhere."""
+    """Seek to the start; returns the end offsets, ``None`` without an end."""
     from millrace.cli.consume_range import choose_partitions, find_ends, seek
 
     chosen = choose_partitions(consumer.partitions_for(topic), partitions)

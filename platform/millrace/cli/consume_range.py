@@ -1,4 +1,4 @@
-"""Where ``millrace consume`` begins and ends: offsets, times, the ends of partitions, a number of records."""
+"""Start and end of ``millrace consume``: offsets, times, partition ends, or a count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def choose_partitions(available: list[TopicPartition], wanted: str | None) -> list[TopicPartition]:
-    """The partitions that ``0,2,5-7`` names; raises ``UsageError``."""
+    """Return the partitions of ``0,2,5-7``; raises ``UsageError``."""
     if wanted is None:
         return available
     numbers: list[int] = []
@@ -29,7 +29,7 @@ def choose_partitions(available: list[TopicPartition], wanted: str | None) -> li
 
 
 def seek(consumer: Consumer, start: str) -> None:
-    """Go to ``beginning``, ``end``, an offset or a time. Raises ``UsageError``, ``OffsetOutOfRangeError``."""
+    """Seek to ``beginning``, ``end``, an offset or a time. Raises ``UsageError``, ``OffsetOutOfRangeError``."""
     if start == "beginning":
         consumer.seek_to_beginning()
     elif start == "end":
@@ -52,7 +52,9 @@ def _time(option: str, text: str) -> datetime:
 
 
 def _seek_to_offset(consumer: Consumer, offset: int) -> None:
-    """Start at ``offset`` in every partition. Raises ``OffsetOutOfRangeError`` naming a partition that has it not."""
+    """Seek to ``offset`` in every partition. Raises ``OffsetOutOfRangeError`` with a partition that does not
+    have it.
+    """
     assigned = consumer.assignment()
     first, end = consumer.beginning_offsets(assigned), consumer.end_offsets(assigned)
     for partition in assigned:
@@ -65,7 +67,7 @@ def _seek_to_offset(consumer: Consumer, offset: int) -> None:
 
 
 def find_ends(consumer: Consumer, partitions: Sequence[TopicPartition], end: str) -> dict[TopicPartition, int]:
-    """The offsets at which to stop, exclusive: the ends of now, or an offset, or the first record since a time."""
+    """Return the end offsets, exclusive: the current ends, an offset, or the first record since a time."""
     ends = consumer.end_offsets(partitions)
     if end == "end":
         return ends
@@ -80,7 +82,7 @@ def find_ends(consumer: Consumer, partitions: Sequence[TopicPartition], end: str
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read, and until when: ``ends`` by partition (``None``: without end), and a number of records."""
+    """A consumer with its end: ``ends`` by partition (``None``: no end), and a maximum number of records."""
 
     consumer: Consumer
     ends: dict[TopicPartition, int] | None
@@ -89,9 +91,9 @@ class Reading:
     in_group: bool = False
 
     def polls(self, poll_ms: int, most: int) -> Iterator[list[ConsumerRecord]]:
-        """The records of each poll that belong to what is read, until all has been.
+        """Yield the records of each poll before the end, until all are read.
 
-        As a member of a group, what was yielded is committed when the next is asked for, and nothing else.
+        A group member commits the yielded records, and no others, when the next are requested.
         """
         left = self.max_messages
         while not self.is_done(left):
@@ -108,14 +110,14 @@ class Reading:
         return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
 
     def is_in(self, record: ConsumerRecord) -> bool:
-        """Whether a record comes before the end."""
+        """Return whether a record is before the end."""
         from millrace.clients import TopicPartition
 
         partition = TopicPartition(record.topic, record.partition)
         return self.ends is None or record.offset < self.ends.get(partition, 0)
 
     def is_done(self, left: int | None) -> bool:
-        """Whether everything asked for has been read; a member has read its part, once it has one."""
+        """Return whether all requested records are read; a group member reads only its assigned partitions."""
         if left is not None and left <= 0:
             return True
         if self.ends is None:

@@ -1,4 +1,4 @@
-"""CSV to tables, as it arrives; what does not fit is named by line and column."""
+"""Conversion of a CSV stream to tables, with line and column of errors."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _BLOCK_BYTES: Final = 4 * 2**20
 
 
 def csv_tables(source: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Table]:
-    """Parse CSV with a header line; columns of ``schema`` get its types, others those that their first values suggest.
+    """Parse CSV with a header line; columns of ``schema`` get its types, others are inferred from their first values.
 
-    Raises ``SchemaMismatchError`` naming line and column. Line numbers count records where values contain newlines.
+    Raises ``SchemaMismatchError`` naming line and column. If values contain newlines, line numbers count records.
     """
-    # Not Arrow's streaming reader: it reads ahead in a thread, and when that thread is in a Python file as the process
-    # ends (a value did not fit, say), the process is aborted.
+    # Do not use Arrow's streaming reader, because it reads ahead in a thread. If that thread uses a Python file when
+    # the process ends (for example after a wrong value), the process aborts.
     types = {field.name: field.type for field in schema or ()}
     names: list[str] | None = None
     records = 0
     for block in _whole_records(source):
         header = names or next(csv.reader([block.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")]), [])
-        # Arrow tells rows only when it reads in one thread.
+        # Arrow reports rows only when it reads in one thread.
         read = arrow_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names)
         convert = arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
         try:
@@ -47,9 +47,9 @@ def csv_tables(source: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Table]
 
 
 def _whole_records(source: BinaryIO) -> Iterator[bytes]:
-    """Blocks that end where a record does: at a newline with an even number of quotes before it.
+    """Yield blocks that end at a record boundary: at a newline with an even number of quotes before it.
 
-    The first block comes in any case: an empty one is the parser's to judge.
+    The first block is always yielded, so that the parser judges an empty one.
     """
     read = getattr(source, "read1", source.read)
     rest, yielded = b"", False
@@ -64,7 +64,7 @@ def _whole_records(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _last_record_end(data: bytes) -> int:
-    """Position behind the last record that ``data`` holds whole; 0 if there is none."""
+    """Return the position behind the last complete record in ``data``; 0 if there is none."""
     quotes, end = data.count(b'"'), len(data)
     while newline := data.rfind(b"\n", 0, end) + 1:
         quotes -= data.count(b'"', newline, end)

@@ -1,4 +1,4 @@
-"""From the options of ``millrace groups reset-offsets`` to new offsets, and how they are shown."""
+"""Conversion of the options of ``millrace groups reset-offsets`` to new offsets, and their output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Where offsets shall go: to a target, with its number or time, or as a file says."""
+    """Requested reset: a target, with its number or time, or a file."""
 
     target: Target | None
     number: int = 0
@@ -39,7 +39,7 @@ class Wish:
 
     @classmethod
     def of(cls, **options: Any) -> Wish:
-        """Take the options of the command; raises ``UsageError`` unless there is exactly one."""
+        """Create it from the options of the command; raises ``UsageError`` unless exactly one is given."""
         given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False)}
         if len(given) != 1:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
@@ -56,7 +56,7 @@ class Wish:
 
 
 def plan_resets(admin: Admin, names: list[str], wish: Wish, topics: list[str], *, all_topics: bool) -> Plans:
-    """New offsets of each group. Raises ``UsageError``, ``UnknownTopicOrPartitionError``."""
+    """Return the new offsets of each group. Raises ``UsageError``, ``UnknownTopicOrPartitionError``."""
     if wish.file is not None:
         return _plans_of_file(admin, names, wish.file)
     if bool(topics) == all_topics:
@@ -78,7 +78,7 @@ def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
 
 
 def is_shared(admin: Admin, name: str) -> bool:
-    """Whether it is a share group; one that is not there is none, and is made by its first offsets."""
+    """Return whether a group is a share group; false for a missing group, which its first offsets create."""
     try:
         return admin.describe_group(name).is_shared
     except GroupIdNotFoundError:
@@ -119,7 +119,7 @@ def bounds_of(
     *,
     isolation_level: str = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Bounds]:
-    """What partitions hold. Reading committed, they end before the first open transaction."""
+    """Return the offset bounds of partitions. With read_committed they end before the first open transaction."""
     starts = admin.list_offsets(dict.fromkeys(partitions, "earliest"))
     ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level=isolation_level)
     at_time = (
@@ -137,7 +137,7 @@ def bounds_of(
 
 
 def chosen_partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
-    """The partitions that ``TOPIC[:0,1,2]`` names; raises ``UnknownTopicOrPartitionError``, ``UsageError``."""
+    """Return the partitions of ``TOPIC[:0,1,2]``; raises ``UnknownTopicOrPartitionError``, ``UsageError``."""
     chosen = []
     for text in topics:
         name, colon, numbers = text.partition(":")
@@ -154,7 +154,7 @@ def chosen_partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
 
 
 def show_plans(plans: Plans, *, as_json: bool, was_executed: bool) -> None:
-    """The new offsets, and whether they are set."""
+    """Print the new offsets, and whether they are set."""
     rows = [(name, *partition, offset) for name, offsets in plans.items() for partition, offset in offsets.items()]
     if as_json:
         print_json(

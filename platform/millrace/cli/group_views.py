@@ -1,4 +1,4 @@
-"""How groups are shown: tables with the columns of Kafka's tool and ours, and JSON."""
+"""Output of groups: tables with the columns of Kafka's tool and further ones, and JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATE_COLUMNS: Final = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "ST
 
 
 def show_offsets(admin: Admin, names: Iterable[str], *, as_json: bool) -> None:
-    """Offsets and lag of every partition, with a line of sums for each group of several."""
+    """Print offsets and lag of every partition, with a line of sums for each group with several partitions."""
     lags = {name: (admin.describe_group(name), admin.group_lag(name)) for name in names}
     if as_json:
         print_json([_lag_json(lag) for _, rows in lags.values() for lag in rows])
@@ -44,7 +44,7 @@ def show_offsets(admin: Admin, names: Iterable[str], *, as_json: bool) -> None:
 
 
 def _say_state(group: GroupDescription) -> None:
-    """What Kafka's tool says before the table."""
+    """Print the note of Kafka's tool before the table."""
     if group.state == "Empty":
         kind = "Share" if group.is_shared else "Consumer"
         typer.echo(f"\n{kind} group '{group.group_id}' has no active members.\n", err=True)
@@ -94,7 +94,7 @@ def _lag_json(lag: PartitionLag) -> dict[str, Any]:
 
 
 def show_members(admin: Admin, names: Iterable[str], *, verbose: bool, as_json: bool) -> None:
-    """Who is in the groups."""
+    """Print the members of the groups."""
     groups = [admin.describe_group(name) for name in names]
     if as_json:
         print_json([{"group": group.group_id, "members": [asdict(each) for each in group.members]} for group in groups])
@@ -119,7 +119,7 @@ def _member_row(group_id: str, member: GroupMemberDescription, verbose: bool) ->
 
 
 def show_states(admin: Admin, names: Iterable[str], *, as_json: bool) -> None:
-    """The groups' states."""
+    """Print the groups' states."""
     groups = [admin.describe_group(name) for name in names]
     if as_json:
         print_json([{**asdict(group), "members": len(group.members)} for group in groups])
@@ -142,7 +142,7 @@ def show_states(admin: Admin, names: Iterable[str], *, as_json: bool) -> None:
 
 
 def size_text(size_bytes: int | None) -> str:
-    """A size for people: 1.5 MiB."""
+    """Format a size: 1.5 MiB."""
     if size_bytes is None:
         return _NOTHING
     size = float(size_bytes)
@@ -154,7 +154,7 @@ def size_text(size_bytes: int | None) -> str:
 
 
 def age_text(seconds: float | None) -> str:
-    """An age for people: 3.2 s, 12m 05s, 2h 03m, 4d 06h."""
+    """Format an age: 3.2 s, 12m 05s, 2h 03m, 4d 06h."""
     if seconds is None:
         return _NOTHING
     if seconds < 60:

@@ -184,7 +184,7 @@ def _refuse_active(admin: Admin, name: str) -> None:
     try:
         described = admin.describe_group(name)
     except GroupIdNotFoundError:
-        return  # it is made by its first offsets
+        return  # the first offsets create the group
     if described.is_active:
         raise UsageError(
             f"group {name} is {described.state}, with {len(described.members)} members, whose offsets they are: stop "

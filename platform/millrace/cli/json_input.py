@@ -1,4 +1,4 @@
-"""JSON lines to tables: columns of a typed topic, or the records of an opaque one as ``consume`` prints them."""
+"""Conversion of JSON lines to tables for typed or opaque topics."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from millrace.schemas import spark_name
 
 _RECORD_FIELDS = {"key", "value", "headers", "timestamp", "partition"}
 _PRINTED_FIELDS = {"topic", "offset"}
-"""What ``consume`` prints and sending decides anew."""
+"""Fields that ``consume`` prints but that a send determines again."""
 
 
 def typed_json_table(data: bytes, schema: pa.Schema, first_line: int) -> pa.Table:
     """Parse objects with the columns of ``schema``; raises ``SchemaMismatchError`` naming line and column.
 
-    Arrow's parser takes what it can. What it cannot (maps, binary, intervals), or will not, goes through Python, which
-    knows lines.
+    Arrow's parser is used if possible. Types that it does not support (maps, binary, intervals), and errors, are
+    handled by a Python parser, which knows line numbers.
     """
     if all(_arrow_reads(field.type) for field in schema):
         try:
@@ -34,7 +34,7 @@ def typed_json_table(data: bytes, schema: pa.Schema, first_line: int) -> pa.Tabl
             if not any(table.column(field.name).null_count for field in schema if not field.nullable):
                 return table
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            # Its message names neither column nor line: the other parser finds them.
+            # Arrow's message names neither column nor line, so the other parser finds them.
             pass
     return _read_with_python(data, schema, first_line)
 
@@ -46,7 +46,7 @@ def _arrow_reads(data_type: pa.DataType) -> bool:
 def _read_with_arrow(data: bytes, schema: pa.Schema) -> pa.Table:
     as_text = pa.schema([pa.field(field.name, _text_type(field.type)) for field in schema])
     table = arrow_json.read_json(
-        pa.BufferReader(data),  # no Python file, which Arrow's threads could be in when the process ends
+        pa.BufferReader(data),  # no Python file, because Arrow's threads could use it when the process ends
         parse_options=arrow_json.ParseOptions(explicit_schema=as_text, unexpected_field_behavior="error"),
         read_options=arrow_json.ReadOptions(block_size=max(len(data), 1)),
     )
@@ -104,7 +104,7 @@ def _column(field: pa.Field, values: list[Any], numbers: list[int]) -> pa.Array:
 
 
 def _converted(value: Any, data_type: pa.DataType, where: str) -> Any:
-    """A JSON value as Python's for an Arrow type: the inverse of what ``consume`` prints."""
+    """Convert a JSON value to Python's for an Arrow type: the inverse of the output of ``consume``."""
     if value is None:
         return None
     try:
@@ -153,7 +153,9 @@ _CONVERSIONS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[Any], An
 
 
 def opaque_json_table(data: bytes, first_line: int) -> pa.Table:
-    """Parse records as ``consume --format json`` prints them; raises ``SchemaMismatchError`` naming the line."""
+    """Parse records in the output format of ``consume --format json``; raises ``SchemaMismatchError`` naming the
+    line.
+    """
     records = []
     for number, line in enumerate(data.splitlines(), start=first_line):
         if line.strip():
@@ -197,7 +199,7 @@ def _record(line: bytes, number: int) -> dict[str, Any]:
 
 
 def _bytes(value: Any, number: int) -> bytes | None:
-    """Text as UTF-8, ``{"base64": ...}`` decoded, other JSON as its text."""
+    """Convert text to UTF-8, ``{"base64": ...}`` to its bytes, and other JSON to its text."""
     if value is None:
         return None
     if isinstance(value, str):

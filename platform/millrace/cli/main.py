@@ -1,7 +1,7 @@
-"""The frame of the ``millrace`` command.
+"""Entry point of the ``millrace`` command.
 
-Invariant: ``millrace --help`` and the start of one sub-command import no other one. What the overview says about a
-sub-command is the first line of its docstring, read from the source without running it.
+Invariant: ``millrace --help`` and the start of one sub-command import no other sub-command. The overview shows the
+first line of a sub-command's docstring, which is read from the source without running it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWN_COMMANDS: Final = {"paths": "millrace.cli.paths:paths"}
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are entry points, imported when they are run."""
+    """Command group whose commands are entry points, imported when they run."""
 
     _is_running = False
 
@@ -42,11 +42,11 @@ class LazyGroup(TyperGroup):
         return dict(sorted({**own, **found}.items()))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of all commands."""
+        """Return the names of all commands."""
         return list(self._entries)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is run, and import it."""
+        """Find the command to run, and import it."""
         self._is_running = True
         try:
             return super().resolve_command(ctx, args)
@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
             self._is_running = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name: the real one when it is run, otherwise only what the overview shows of it."""
+        """Return the command of that name: the real one if it runs, otherwise a stub with its summary."""
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
@@ -79,7 +79,7 @@ def _load(entry: EntryPoint) -> Any:
 
 
 def _summary(entry: EntryPoint) -> str:
-    """The first line of the docstring of a command's function, or else of its module."""
+    """Return the first line of the docstring of a command's function, or of its module."""
     package, _, inner = entry.module.partition(".")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -122,7 +122,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; errors that millrace knows are one line on standard error."""
+    """Run the command line and return its exit code; known errors are printed as one line on standard error."""
     try:
         outcome = typer.main.get_command(app).main(
             args=None if arguments is None else list(arguments), prog_name="millrace"

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the client configuration that they make up."""
+"""Common options of commands, and the client configuration built from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def name_value(text: str, option: str) -> tuple[str, str]:
-    """Part ``name=value``; raises ``UsageError`` that names the command's option."""
+    """Split ``name=value``; raises ``UsageError`` that names the command's option."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise UsageError(f"{option} {text}: expected NAME=VALUE")
@@ -54,10 +54,10 @@ def client_config(
     options: Sequence[str] | None = None,
     **defaults: Any,
 ) -> dict[str, Any]:
-    """Put a client's options together: the command's own, the file, ``-o``, ``--bootstrap-server``.
+    """Combine a client's options from the command's own, the file, ``-o``, and ``--bootstrap-server``.
 
-    The file may hold options of all kinds of clients; those that ``kind`` does not have are for the others, and left
-    out. One that no client has is refused when the file is read.
+    The file may hold options of all kinds of clients; options that ``kind`` does not have are ignored. The file
+    reader refuses an option that no client has.
     """
     known = set(kind.option_names())
     values: dict[str, Any] = {name.replace("_", "."): value for name, value in defaults.items()}
@@ -82,7 +82,7 @@ def _file_options(file: Path | None) -> dict[str, str]:
 
 
 def admin_client(bootstrap: str | None, file: Path | None) -> Any:
-    """An ``Admin`` from the command's options."""
+    """Create an ``Admin`` from the command's options."""
     from millrace.clients import Admin
     from millrace.config.client import ClientConfig
 

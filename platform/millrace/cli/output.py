@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs, progress on standard error."""
+"""Output of commands: tables, JSON, and progress on standard error."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 _PIPED_WIDTH: Final = 240
-"""Columns of a table that no terminal limits."""
+"""Width of a table without a terminal."""
 
 
 def console() -> Console:
-    """Standard output: as wide as the terminal, and wide enough where there is none."""
+    """Return the console of standard output, as wide as the terminal, or with a fixed width without one."""
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
 
 
@@ -50,12 +50,12 @@ def print_json(value: Any) -> None:
 
 
 def json_line(value: Any) -> str:
-    """A value as JSON on one line."""
+    """Return a value as JSON on one line."""
     return json.dumps(value, default=json_value, ensure_ascii=False)
 
 
 def json_value(value: Any) -> Any:
-    """What JSON has no type for: instants in ISO 8601, decimals as text, durations in seconds, bytes as base64."""
+    """Convert types without a JSON form: times to ISO 8601, decimals to text, durations to seconds, bytes to base64."""
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -68,7 +68,7 @@ def json_value(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A value for a table's cell."""
+    """Return the text of a table's cell."""
     if isinstance(value, bytes):
         text = printable(value)
         return text if text is not None else "0x" + value.hex()
@@ -76,7 +76,7 @@ def text_of(value: Any) -> str:
 
 
 def printable(value: bytes) -> str | None:
-    """Bytes as text, ``None`` when they are not UTF-8."""
+    """Return bytes as text, ``None`` if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -84,7 +84,7 @@ def printable(value: bytes) -> str | None:
 
 
 def progress() -> AbstractContextManager[Progress]:
-    """A progress bar on standard error, shown only at a terminal."""
+    """Return a progress bar on standard error, shown only at a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""``millrace topics describe`` without a topic, or for partitions in trouble: who leads and has what, one line each."""
+"""Partition list of ``millrace topics describe``, without a topic or filtered by problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_ISR: Final = "min.insync.replicas"
 
 
 class Trouble(StrEnum):
-    """Which partitions are asked for, by the names of Kafka's tool."""
+    """Filters for partitions, with the names of Kafka's tool."""
 
     UNDER_REPLICATED = "under-replicated"
     UNAVAILABLE = "unavailable"
@@ -24,7 +24,9 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """A partition. ``replicas`` are all that have it while it moves, ``adding`` come, ``removing`` go."""
+    """A partition. During a reassignment ``replicas`` are all current ones, ``adding`` and ``removing`` some of
+    them.
+    """
 
     topic: str
     partition: int
@@ -36,7 +38,7 @@ class PartitionView:
 
 
 def is_in(view: PartitionView, trouble: Trouble, alive: Collection[int], min_isr: int) -> bool:
-    """Whether a partition has this trouble. A replica that is on its way does not count as missing."""
+    """Return whether a partition has this problem. A replica that is being added does not count as missing."""
     match trouble:
         case Trouble.UNDER_REPLICATED:
             return len(view.isr) < len(view.replicas) - len(view.adding)
@@ -49,12 +51,12 @@ def is_in(view: PartitionView, trouble: Trouble, alive: Collection[int], min_isr
 
 
 def views(admin: Admin, topics: Collection[TopicDescription], trouble: Trouble | None) -> list[PartitionView]:
-    """The partitions of topics, or those of them that have a trouble."""
+    """Return the partitions of topics, or those of them with a problem."""
     from millrace.clients import TopicPartition
 
     cluster = admin.describe_cluster()
     alive = {each.node_id for each in cluster.brokers}
-    # Only the controller knows what moves. Where there is none, the rest is what somebody needs to see.
+    # Only the controller knows reassignments. Without a controller the other columns are still shown.
     moving = admin.list_partition_reassignments() if cluster.controller_id in alive else {}
     found = []
     for topic in topics:
@@ -77,7 +79,7 @@ def views(admin: Admin, topics: Collection[TopicDescription], trouble: Trouble |
 
 
 def overrides(admin: Admin, topics: Collection[TopicDescription]) -> dict[str, dict[str, str]]:
-    """The options that topics set themselves; topics that set none are left out."""
+    """Return the topics' own options, without topics that have none."""
     found = {}
     for topic in topics:
         options = {
@@ -91,7 +93,7 @@ def overrides(admin: Admin, topics: Collection[TopicDescription]) -> dict[str, d
 
 
 def print_views(found: Collection[PartitionView], *, as_json: bool) -> None:
-    """Show partitions."""
+    """Print partitions."""
     _print(
         ["topic", "partition", "leader", "replicas", "isr", "adding", "removing"],
         [
@@ -104,7 +106,7 @@ def print_views(found: Collection[PartitionView], *, as_json: bool) -> None:
 
 
 def print_overrides(found: Mapping[str, Mapping[str, str]], *, as_json: bool) -> None:
-    """Show what topics set themselves."""
+    """Print the topics' own options."""
     _print(
         ["topic", "configs"],
         list(found.items()),

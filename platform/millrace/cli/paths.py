@@ -1,7 +1,6 @@
-"""Where the jobs and configuration files that come with millrace are.
+"""Locations of the jobs and configuration files that are installed with millrace.
 
-They lie beside the packages in a checkout, and under ``share/millrace`` of the environment that a wheel was installed
-into.
+They are beside the packages in a checkout, and under ``share/millrace`` of the environment of an installed wheel.
 """
 
 from __future__ import annotations
@@ -36,12 +35,14 @@ def _find(name: str) -> Path:
 
 
 def conf_dir() -> Path:
-    """The directory of configuration files; raises ``EnvironmentProblemError`` when the installation lacks it."""
+    """Return the directory of configuration files; raises ``EnvironmentProblemError`` if the installation lacks it."""
     return _find("conf")
 
 
 def jobs_dir() -> Path:
-    """The directory of jobs for spark-submit; raises ``EnvironmentProblemError`` when the installation lacks it."""
+    """Return the directory of jobs for spark-submit; raises ``EnvironmentProblemError`` if the installation
+    lacks it.
+    """
     return _find("jobs")
 
 

@@ -1,4 +1,4 @@
-"""Options of the commands that put somebody back or forward to other offsets, with the names of Kafka's tool."""
+"""Options of the commands that reset offsets, with the names of Kafka's tool."""
 
 from __future__ import annotations
 

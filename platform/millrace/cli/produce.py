@@ -1,4 +1,4 @@
-"""``millrace produce``: lines (as they are, or hex), JSON, CSV, Parquet and Arrow into a topic."""
+"""The command ``millrace produce``: lines, hex, JSON, CSV, Parquet and Arrow into a topic."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class InputFormat(StrEnum):
-    """What the input is."""
+    """Input formats."""
 
     LINES = "lines"
     RAW = "raw"
-    """The same, by the name that ``consume`` has for it."""
+    """Same as ``lines``, under the name that ``consume`` uses."""
     HEX = "hex"
-    """Lines of hexadecimal digits, two for a byte."""
+    """Lines of hexadecimal digits, two per byte."""
     JSON = "json"
     CSV = "csv"
     PARQUET = "parquet"
@@ -123,7 +123,7 @@ def produce(
 
 @contextlib.contextmanager
 def _transaction(producer: Producer) -> Iterator[None]:
-    """One transaction, for a producer that is to send in one."""
+    """Send in one transaction if the producer is transactional."""
     if not producer.is_transactional:
         yield
         return
@@ -149,7 +149,7 @@ def _default_format(file: Path | None, topic: TopicDescription) -> InputFormat:
 def _send_all(
     producer: Producer, topic: str, tables: Iterator[pa.Table], *, partition: int | None, timestamps: str | None
 ) -> int:
-    """Send tables as they come, showing how far it is; raises the first error that a batch met."""
+    """Send tables as they come, with a progress bar; raises the first error of a batch."""
     from millrace.cli.output import progress
 
     count = 0
@@ -178,7 +178,7 @@ def _send_all(
 
 
 class _Reader:
-    """Reads one input as tables that the topic takes."""
+    """Reader of one input as tables that fit the topic."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _Reader:
             raise UsageError(f"--key is for opaque topics: the key of {topic.name} is in its key columns")
 
     def tables(self, source: BinaryIO, file: Path | None) -> Iterator[pa.Table]:
-        """The input's tables, one after another. Raises ``SchemaMismatchError`` for input that cannot be read."""
+        """Yield the input's tables. Raises ``SchemaMismatchError`` for input that cannot be read."""
         import pyarrow as pa
 
         try:
@@ -224,7 +224,8 @@ class _Reader:
         elif self._format is InputFormat.PARQUET:
             import pyarrow.parquet as pq
 
-            # In this thread alone: one of Arrow's that is in a Python file when the process ends would abort it.
+            # Read in this thread only, because an Arrow thread that uses a Python file at process exit would abort
+            # the process.
             for batch in pq.ParquetFile(source, pre_buffer=False).iter_batches(use_threads=False):
                 yield pa.Table.from_batches([batch])
         else:
@@ -252,7 +253,7 @@ class _Reader:
         )
 
     def _decoded(self, texts: list[bytes], first_line: int) -> list[bytes]:
-        """What lines stand for: themselves, or the bytes that their hexadecimal digits are."""
+        """Return lines as bytes: unchanged, or decoded from hexadecimal digits."""
         if self._format is not InputFormat.HEX:
             return texts
         decoded = []
@@ -264,7 +265,7 @@ class _Reader:
         return decoded
 
     def _with_headers(self, table: pa.Table) -> pa.Table:
-        """The table with the headers of ``--header`` for every record."""
+        """Return the table with the headers of ``--header`` for every record."""
         if not self._headers:
             return table
         import pyarrow as pa
@@ -286,7 +287,7 @@ class _Reader:
                 yield opaque_json_table(data, first_line)
 
     def _opaque(self, table: pa.Table) -> pa.Table:
-        """A table without a value column becomes JSON values, with the column of ``--key`` as their key."""
+        """Convert a table without a value column to JSON values, with the column of ``--key`` as key."""
         import pyarrow as pa
 
         if "value" in table.column_names:
@@ -305,7 +306,7 @@ _CHUNK_BYTES = 4 * 2**20
 
 
 def _line_chunks(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Whole lines as they arrive, with the number of the first; what is typed is sent at once."""
+    """Yield whole lines as they arrive, with the number of the first; typed input is yielded at once."""
     rest, number = b"", 1
     read = getattr(source, "read1", source.read)
     while data := read(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""What ``millrace topics delete-records`` is asked for, and how it shows what was done."""
+"""Arguments and output of ``millrace topics delete-records``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORM = '{"partitions": [{"topic": "clicks", "partition": 0, "offset": 1500}], "
 def wanted_offsets(
     admin: Admin, topic: str | None, before: Sequence[str], file: Path | None
 ) -> dict[TopicPartition, int | str]:
-    """Partitions and the offsets before which their records are to go. Raises ``UsageError``."""
+    """Return partitions with the offsets before which records are deleted. Raises ``UsageError``."""
     if (topic is None) == (file is None):
         raise UsageError("name a topic and --before, or give an --offset-json-file")
     if file is not None:
@@ -68,7 +68,7 @@ def _of_file(file: Path) -> dict[TopicPartition, int | str]:
 
 
 def print_starts(starts: Mapping[TopicPartition, int], *, as_json: bool) -> None:
-    """Show where the logs start now."""
+    """Print the new log start offsets."""
     from millrace.cli.output import print_json, print_table
 
     rows = [(partition.topic, partition.partition, offset) for partition, offset in sorted(starts.items())]

@@ -1,4 +1,4 @@
-"""How ``millrace consume`` prints records, one at a time."""
+"""Output formats of single records in ``millrace consume``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEX_LINE_BYTES: Final = 16
 
 
 class OutputFormat(StrEnum):
-    """How records are printed."""
+    """Output formats of records."""
 
     JSON = "json"
     TABLE = "table"
@@ -29,7 +29,7 @@ class OutputFormat(StrEnum):
 
 
 class Shown(StrEnum):
-    """What can stand before a value, in the order of Kafka's console consumer."""
+    """Fields that can be printed before a value, in the order of Kafka's console consumer."""
 
     TIMESTAMP = "timestamp"
     PARTITION = "partition"
@@ -39,7 +39,7 @@ class Shown(StrEnum):
 
 
 def parse_shown(text: str | None) -> list[Shown]:
-    """Read ``key,timestamp,...``; raises ``UsageError`` naming what there is."""
+    """Parse ``key,timestamp,...``; raises ``UsageError`` with the known names."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     try:
         wanted = {Shown(name) for name in names}
@@ -49,7 +49,7 @@ def parse_shown(text: str | None) -> list[Shown]:
 
 
 def writer(output_format: OutputFormat, columns: list[str] | None, shown: list[Shown]) -> Write:
-    """What prints records in a format; raises ``UsageError`` when ``--show`` has no place in it."""
+    """Return the function that prints records in a format; raises ``UsageError`` if it does not support ``--show``."""
     if shown and output_format not in (OutputFormat.VALUE, OutputFormat.HEX):
         raise UsageError(f"--show goes with --format value and hex: {output_format} has its own form")
     match output_format:
@@ -92,7 +92,7 @@ def _json_writer(columns: list[str] | None) -> Write:
 
 
 def _as_json(value: Any) -> Any:
-    """Bytes as text where they are, otherwise marked as base64, so that ``produce`` reads them back."""
+    """Convert UTF-8 bytes to text, and others to marked base64, so that ``produce`` reads them back."""
     if not isinstance(value, bytes):
         return value
     from millrace.cli.output import json_value, printable
@@ -110,7 +110,7 @@ def _value_writer(columns: list[str] | None, shown: list[Shown]) -> Write:
 
 
 def _line_of(value: Any) -> bytes:
-    """A value as bytes of a line: as it is, typed ones as JSON, nothing for none."""
+    """Return a value as the bytes of a line: bytes unchanged, typed values as JSON, nothing for null."""
     from millrace.cli.output import json_line
 
     if isinstance(value, bytes):
@@ -156,7 +156,7 @@ def _write_hex(name: str, value: Any) -> None:
 
 
 def hex_lines(data: bytes) -> Iterable[str]:
-    """Sixteen bytes a line: position, bytes in hexadecimal, and the characters that can be printed."""
+    """Format sixteen bytes per line: position, hexadecimal bytes, and printable characters."""
     for start in range(0, len(data), _HEX_LINE_BYTES):
         part = data[start : start + _HEX_LINE_BYTES]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)

@@ -30,7 +30,7 @@ app.command("evolve")(evolve)
 
 
 class Form(StrEnum):
-    """How a schema is shown."""
+    """Output formats of a schema."""
 
     DDL = "ddl"
     ARROW = "arrow"

@@ -139,7 +139,7 @@ def create(
 
 
 def _assignment(text: str) -> dict[int, list[int]]:
-    """Read brokers by partition, as Kafka's tool takes them; raises ``UsageError``."""
+    """Parse brokers by partition, in the form of Kafka's tool; raises ``UsageError``."""
     parts = [part.split(":") for part in text.split(",")]
     if not all(broker.strip().isdigit() for part in parts for broker in part):
         raise UsageError(f"--replica-assignment {text}: expected ids, 1:2,2:3 for two partitions of two replicas")
@@ -147,7 +147,7 @@ def _assignment(text: str) -> dict[int, list[int]]:
 
 
 def schema_of_options(file: Path | None, ddl: str | None) -> pa.Schema | None:
-    """The schema that ``--schema`` or ``--ddl`` gives, if one of them does; raises ``UsageError``, ``SchemaError``."""
+    """Return the schema of ``--schema`` or ``--ddl``, if given; raises ``UsageError``, ``SchemaError``."""
     from millrace.schemas import parse_ddl, parse_schema
 
     if file is not None and ddl is not None:
@@ -260,7 +260,7 @@ def _describe(admin: Admin, name: str) -> dict[str, Any]:
 
 
 def _durability(configs: Mapping[str, ConfigValue]) -> dict[str, Any]:
-    """The options that say what an acknowledgement stands for, and the answer: whether records are synced by then."""
+    """Return the durability options, and whether records are synced before the acknowledgement."""
     limits = {option: _limit(configs[option].value) for option in _LIMITS}
     before_ack = _BEFORE_ACK in configs and configs[_BEFORE_ACK].value == "true"
     is_synced = before_ack or limits["flush.messages"] == 1
@@ -268,13 +268,13 @@ def _durability(configs: Mapping[str, ConfigValue]) -> dict[str, Any]:
 
 
 def _limit(value: str | None) -> int | None:
-    """A limit as a number; None where it is as good as none."""
+    """Return a limit as a number; None if it is unlimited."""
     number = int(value or _NO_LIMIT)
     return None if number >= _NO_LIMIT else number
 
 
 def _durability_text(durability: dict[str, Any]) -> str:
-    """What an acknowledgement stands for, in words."""
+    """Describe the durability of acknowledged records."""
     records, milliseconds, replicas = (durability[option] for option in _LIMITS)
     if durability["synced_before_ack"]:
         synced = "and synced to disk before they are acknowledged and read"
@@ -377,7 +377,7 @@ def alter(
     with admin_client(bootstrap_server, client_config) as admin:
         chosen = _assignment_of_new(admin, name, partitions, replica_assignment)
         if partitions is not None:
-            # So that a refusal changes nothing at all.
+            # Validate first, so that a refused request changes nothing.
             admin.create_partitions(name, partitions, assignment=chosen, validate_only=True)
         if config or delete_config:
             settings = dict(name_value(text, "--config") for text in config or ())
@@ -391,7 +391,9 @@ def alter(
 def _assignment_of_new(
     admin: Admin, name: str, partitions: int | None, text: str | None
 ) -> dict[int, list[int]] | None:
-    """What Kafka's tool takes names all partitions: of those that are there it is passed over."""
+    """Return the assignment of new partitions; as in Kafka's tool, the text lists also existing ones, which are
+    ignored.
+    """
     if text is None:
         return None
     if partitions is None:

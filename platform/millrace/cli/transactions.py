@@ -245,7 +245,7 @@ def abort(
 
 
 def _show(names: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool) -> None:
-    """A table with the columns of Kafka's tool, where ``None`` is an absent value; or JSON."""
+    """Print a table with the columns of Kafka's tool, in which ``None`` is an absent value, or JSON."""
     from millrace.cli.output import print_json, print_table
 
     if as_json:

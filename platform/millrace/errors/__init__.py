@@ -1,9 +1,8 @@
-"""The one error hierarchy. Every error that crosses a boundary is one of these.
+"""Error hierarchy of millrace, for every error that crosses a boundary.
 
-An error carries Kafka's numeric code where Kafka has one (its protocol guide, "Error Codes"), and a code from
-1000 up where it does not. The code is what travels on the wire: ``error_of`` turns a received code and message
-back into the same class on the other side. ``retriable`` says whether the same request may succeed later
-without anything having been changed by the caller.
+An error carries Kafka's numeric code (its protocol guide, "Error Codes"), or a code from 1000 up if Kafka has none.
+The wire carries the code: ``error_of`` converts a received code and message to the same class on the other side.
+``retriable`` says whether the same request may succeed later without a change by the caller.
 
 A message names the thing and the remedy: "offsets 0..41 of orders-3 are gone (retention): start at 42".
 """

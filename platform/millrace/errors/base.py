@@ -1,4 +1,4 @@
-"""The base of all errors, and the one for what nobody foresaw."""
+"""Base of all errors, and the error for unexpected failures."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import ClassVar
 
 
 class MillraceError(Exception):
-    """Base of all errors that millrace raises on purpose."""
+    """Base of all errors that millrace raises deliberately."""
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
 
     @property
     def message(self) -> str:
-        """The text without the class name, as it is sent over the wire and shown to people."""
+        """Text without the class name, as sent over the wire and shown to users."""
         return str(self.args[0]) if self.args else type(self).__name__
 
 
 class UnknownServerError(MillraceError):
-    """The broker failed in a way it did not foresee; its log has the stack trace."""
+    """Unexpected failure of the broker; its log has the stack trace."""
 
     code = -1

@@ -13,14 +13,14 @@ class LeaderNotAvailableError(MillraceError):
 
 
 class NotLeaderError(MillraceError):
-    """This broker does not lead the partition; the metadata must be fetched again."""
+    """This broker does not lead the partition; the client must fetch the metadata again."""
 
     code = 6
     retriable = True
 
 
 class RequestTimedOutError(MillraceError):
-    """The request could not be completed within its time; whether it took effect is not known."""
+    """The request could not be completed in time; its effect is unknown."""
 
     code = 7
     retriable = True
@@ -32,25 +32,25 @@ class BrokerUnavailableError(MillraceError):
     code = 8
     retriable = True
     was_sent: bool = True
-    """Whether the broker may have got the request; without, it is certain that nothing has happened."""
+    """Whether the broker may have received the request; if not, nothing has happened."""
 
 
 class StorageError(MillraceError):
-    """The disk refused: full, read-only or failing. Nothing of the request was acknowledged."""
+    """The disk is full, read-only or failing. Nothing of the request was acknowledged."""
 
     code = 56
     retriable = True
 
 
 class DiskFullError(StorageError):
-    """The disk has no room for what was to be written; nothing of it was. Space makes the same request succeed."""
+    """The disk is full. Nothing was written. Retry after freeing space."""
 
     code = 1040
     retriable = True
 
 
 class RemoteStorageError(StorageError):
-    """The remote store of a tiered topic does not answer, or refuses; what is on the broker's own disk is untouched."""
+    """The remote store of a tiered topic does not respond, or refuses. Data on the broker's own disk is unaffected."""
 
     code = 1050
     retriable = True
@@ -71,14 +71,14 @@ class UnknownLeaderEpochError(MillraceError):
 
 
 class OffsetNotAvailableError(MillraceError):
-    """A new leader does not know yet how far the partition may be read: earlier ones may have said more (KIP-207)."""
+    """A new leader does not know its high watermark yet, which may be below an earlier leader's (KIP-207)."""
 
     code = 78
     retriable = True
 
 
 class AuthorizationError(MillraceError):
-    """The principal may not do this."""
+    """The principal is not authorized for the operation."""
 
     code = 29
 
@@ -90,7 +90,7 @@ class UnsupportedVersionError(MillraceError):
 
 
 class InvalidRequestError(MillraceError):
-    """A request that no correct client sends."""
+    """The request is invalid; a correct client does not send it."""
 
     code = 42
 

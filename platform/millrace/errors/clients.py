@@ -1,4 +1,4 @@
-"""Errors of schemas, clients and their surroundings."""
+"""Errors of schemas, clients and their environment."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class SchemaError(MillraceError):
 
 
 class SchemaMismatchError(SchemaError):
-    """Data does not fit the topic's schema; the message names the column, and the row where there is one."""
+    """Data does not fit the topic's schema; the message names the column, and the row if known."""
 
     code = 1001
 
 
 class IncompatibleSchemaError(SchemaError):
-    """A schema change is not an addition of nullable columns."""
+    """A schema change is not allowed by the topic's ``schema.compatibility``."""
 
     code = 1002
 
@@ -43,7 +43,7 @@ class BufferExhaustedError(MillraceError):
 
 
 class TransactionAbortedError(MillraceError):
-    """A record was not sent, or does not count, because its transaction was aborted."""
+    """A record was not sent, or is not committed, because its transaction was aborted."""
 
     code = 1013
 
@@ -55,13 +55,13 @@ class UnknownOutcomeError(MillraceError):
 
 
 class OffsetsLostError(MillraceError):
-    """Records between two offsets are gone; the message says which, why, and what to do."""
+    """Records between two offsets are gone; the message gives the offsets, the reason and the remedy."""
 
     code = 1020
 
 
 class EnvironmentProblemError(MillraceError):
-    """Something outside millrace is missing or wrong: Java, JARs, a port in use, a directory of another broker."""
+    """A problem outside millrace: Java, JARs, a port in use, a directory of another broker."""
 
     code = 1030
 

@@ -1,4 +1,4 @@
-"""Errors of a cluster's brokers among themselves: the controller, replicas and their assignment."""
+"""Errors between brokers: controller, replicas and their assignment."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ from millrace.errors.base import MillraceError
 
 
 class ReplicaNotAvailableError(MillraceError):
-    """This broker has no replica of the partition, or not any more."""
+    """This broker has no replica of the partition, or no longer has one."""
 
     code = 9
     retriable = True
 
 
 class StaleControllerEpochError(MillraceError):
-    """A request of a controller that another has replaced, or of an older decision of the same one."""
+    """The request is from a replaced controller, or from an older decision of the same one."""
 
     code = 11
 
 
 class NotEnoughReplicasAfterAppendError(MillraceError):
-    """The records are in the leader's log, but fewer replicas than ``min.insync.replicas`` are in sync by now."""
+    """The records are in the leader's log, but fewer than ``min.insync.replicas`` replicas are in sync."""
 
     code = 20
     retriable = True
 
 
 class InvalidReplicaAssignmentError(MillraceError):
-    """A partition cannot be put on these brokers: unknown, named twice, too few, or not a rack for each."""
+    """A partition cannot be assigned to these brokers: unknown, duplicate, too few, or not enough racks."""
 
     code = 39
 
 
 class NotControllerError(MillraceError):
-    """This broker is not the controller (any more); ask the one that the metadata names."""
+    """This broker is not the controller, or no longer is; retry at the controller in the metadata."""
 
     code = 41
     retriable = True
 
 
 class ReassignmentInProgressError(MillraceError):
-    """Replicas of the partition are on their way already."""
+    """The partition is already being reassigned."""
 
     code = 60
 
 
 class FetchSessionIdNotFoundError(MillraceError):
-    """The leader has forgotten what this follower fetches: it says all of it anew."""
+    """The leader does not have this fetch session any more; the follower starts a new session."""
 
     code = 70
     retriable = True
 
 
 class InvalidFetchSessionEpochError(MillraceError):
-    """A request of a fetch session was lost, or overtaken: the follower says anew what it fetches."""
+    """A request of a fetch session was lost or overtaken; the follower starts a new session."""
 
     code = 71
     retriable = True
@@ -65,7 +65,7 @@ class TopicDeletionDisabledError(MillraceError):
 
 
 class StaleBrokerEpochError(MillraceError):
-    """The request is of an earlier life of the broker: it has registered again since."""
+    """The request has an earlier broker epoch: the broker has registered again since."""
 
     code = 77
 
@@ -77,14 +77,14 @@ class PreferredLeaderNotAvailableError(MillraceError):
 
 
 class EligibleLeadersNotAvailableError(MillraceError):
-    """No replica that is alive may lead the partition."""
+    """No live replica may lead the partition."""
 
     code = 83
     retriable = True
 
 
 class ElectionNotNeededError(MillraceError):
-    """The partition has the leader that the election would give it."""
+    """The partition already has the leader that the election would give it."""
 
     code = 84
     retriable = True
@@ -97,18 +97,18 @@ class NoReassignmentInProgressError(MillraceError):
 
 
 class InvalidUpdateVersionError(MillraceError):
-    """The partition's state has changed since the version that the request builds upon."""
+    """The partition's state has changed since the version in the request."""
 
     code = 95
 
 
 class IneligibleReplicaError(MillraceError):
-    """A replica that is shutting down or not alive cannot become in sync."""
+    """A replica that is shutting down or not alive cannot join the ISR."""
 
     code = 107
 
 
 class NewLeaderElectedError(MillraceError):
-    """The change of the in-sync replicas was taken over, and the reassignment that waited for it has a new leader."""
+    """The ISR change was applied, and the reassignment that waited for it has a new leader."""
 
     code = 108

@@ -6,27 +6,27 @@ from millrace.errors.base import MillraceError
 
 
 class OffsetMetadataTooLargeError(MillraceError):
-    """The text beside a committed offset is longer than ``offset.metadata.max.bytes``."""
+    """The metadata of a committed offset is longer than ``offset.metadata.max.bytes``."""
 
     code = 12
 
 
 class CoordinatorLoadInProgressError(MillraceError):
-    """The coordinator is still reading its state."""
+    """The coordinator is still loading its state."""
 
     code = 14
     retriable = True
 
 
 class CoordinatorNotAvailableError(MillraceError):
-    """There is no coordinator for this group or transactional id now."""
+    """There is no coordinator for this group or transactional id at the moment."""
 
     code = 15
     retriable = True
 
 
 class NotCoordinatorError(MillraceError):
-    """Another broker coordinates this group or transactional id: find the coordinator anew."""
+    """Another broker coordinates this group or transactional id: look up the coordinator again."""
 
     code = 16
     retriable = True
@@ -45,19 +45,19 @@ class InconsistentGroupProtocolError(MillraceError):
 
 
 class InvalidGroupIdError(MillraceError):
-    """The group id is empty or not one."""
+    """The group id is empty or invalid."""
 
     code = 24
 
 
 class UnknownMemberError(MillraceError):
-    """The group does not know this member (any more): join again."""
+    """The group does not know this member, or no longer does: join again."""
 
     code = 25
 
 
 class InvalidSessionTimeoutError(MillraceError):
-    """``session.timeout.ms`` is outside what the broker allows."""
+    """``session.timeout.ms`` is outside the broker's limits."""
 
     code = 26
 
@@ -69,13 +69,13 @@ class RebalanceInProgressError(MillraceError):
 
 
 class InvalidCommitOffsetSizeError(MillraceError):
-    """The offsets committed at once are too many for one batch of the offsets topic."""
+    """The offsets of one commit are too many for one batch of the offsets topic."""
 
     code = 28
 
 
 class UnsupportedAssignorError(MillraceError):
-    """No such assignor."""
+    """The assignor does not exist."""
 
     code = 112
 
@@ -87,19 +87,19 @@ class NonEmptyGroupError(MillraceError):
 
 
 class GroupIdNotFoundError(MillraceError):
-    """There is no such group."""
+    """The group does not exist."""
 
     code = 69
 
 
 class MemberIdRequiredError(MillraceError):
-    """Join again with the member id that the answer brings."""
+    """Join again with the member id in the response."""
 
     code = 79
 
 
 class GroupMaxSizeReachedError(MillraceError):
-    """The group has as many members as ``group.max.size`` allows."""
+    """The group has ``group.max.size`` members already."""
 
     code = 81
 
@@ -124,19 +124,19 @@ class UnstableOffsetCommitError(MillraceError):
 
 
 class FencedMemberEpochError(MillraceError):
-    """The member's epoch is not the present one: join again."""
+    """The member's epoch is not the current one: join again."""
 
     code = 110
 
 
 class InvalidRecordStateError(MillraceError):
-    """A record that is acknowledged is not acquired by this member (any more)."""
+    """An acknowledged record is not acquired by this member, or no longer is."""
 
     code = 121
 
 
 class CommitFailedError(MillraceError):
-    """Offsets were not committed: the group has given the partitions to another member meanwhile."""
+    """Offsets were not committed, because the group has assigned the partitions to another member."""
 
     code = 1060
 

@@ -13,25 +13,25 @@ class NotEnoughReplicasError(MillraceError):
 
 
 class InvalidRequiredAcksError(MillraceError):
-    """``acks`` is not one of 0, 1, -1 (all)."""
+    """``acks`` is not 0, 1 or -1 (all)."""
 
     code = 21
 
 
 class OutOfOrderSequenceError(MillraceError):
-    """An idempotent producer's batch does not follow the one before it."""
+    """A batch of an idempotent producer does not follow the previous one."""
 
     code = 45
 
 
 class DuplicateSequenceError(MillraceError):
-    """An idempotent producer's batch was already appended, too long ago for its offset to be known."""
+    """A batch of an idempotent producer was already appended, but its offset is no longer known."""
 
     code = 46
 
 
 class InvalidProducerEpochError(MillraceError):
-    """A newer instance of this producer has taken over (fencing)."""
+    """A newer instance of this producer has taken over and fenced this one."""
 
     code = 47
 
@@ -43,32 +43,32 @@ class InvalidTxnStateError(MillraceError):
 
 
 class TransactionCoordinatorFencedError(MillraceError):
-    """A transaction marker comes from a coordinator that another has replaced."""
+    """A transaction marker comes from a coordinator that has been replaced."""
 
     code = 52
 
 
 class InvalidProducerIdMappingError(MillraceError):
-    """The producer id is not that of the transactional id: initialise the transactions anew."""
+    """The producer id does not belong to the transactional id: initialise the transactions again."""
 
     code = 49
 
 
 class InvalidTransactionTimeoutError(MillraceError):
-    """``transaction.timeout.ms`` is above what the broker allows (``transaction.max.timeout.ms``)."""
+    """``transaction.timeout.ms`` is above the broker's ``transaction.max.timeout.ms``."""
 
     code = 50
 
 
 class ConcurrentTransactionsError(MillraceError):
-    """The transaction before this one is still being ended."""
+    """The previous transaction is still being ended."""
 
     code = 51
     retriable = True
 
 
 class UnknownProducerIdError(MillraceError):
-    """Nothing is known (any more) of the producer that ends a transaction in a partition."""
+    """The partition has no state of the producer that ends a transaction."""
 
     code = 59
 
@@ -80,24 +80,24 @@ class ProducerFencedError(MillraceError):
 
 
 class OperationNotAttemptedError(MillraceError):
-    """Nothing was done about this item, because another one of the request was refused."""
+    """This item was not processed, because another item of the request was refused."""
 
     code = 55
 
 
 class TransactionalIdNotFoundError(MillraceError):
-    """There is no such transactional id."""
+    """The transactional id does not exist."""
 
     code = 105
 
 
 class AbortableTransactionError(MillraceError):
-    """The transaction cannot be committed any more: abort it, and begin another one."""
+    """The transaction cannot be committed: abort it, and begin another one."""
 
     code = 120
 
 
 class CommitOwnerError(MillraceError):
-    """Producers cannot be committed together under this external id: it belongs to somebody else."""
+    """Producers cannot commit together under this external id, because it has another owner."""
 
     code = 1070

@@ -6,15 +6,15 @@ from millrace.errors.base import MillraceError
 
 
 class OffsetOutOfRangeError(MillraceError):
-    """The offset asked for is before the log start or after the high watermark."""
+    """The requested offset is before the log start or after the high watermark."""
 
     code = 1
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """Records that a consumer has read were cut off the log by an unclean election (KIP-320).
+    """An unclean election truncated records that a consumer has read (KIP-320).
 
-    ``divergent_offset`` is where the log parts from what was read, ``None`` when the leader cannot say.
+    ``divergent_offset`` is where the log diverges from the read records, ``None`` if the leader does not know it.
     """
 
     code = 1021
@@ -25,7 +25,7 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class CorruptBatchError(MillraceError):
-    """A record batch fails its checksum, its size or its own rules."""
+    """A record batch fails its checksum, its size or its format rules."""
 
     code = 2
 
@@ -37,25 +37,25 @@ class MessageTooLargeError(MillraceError):
 
 
 class RecordListTooLargeError(MillraceError):
-    """The batches of one partition in a request are larger than a segment may be."""
+    """The batches of one partition in a request are larger than a segment."""
 
     code = 18
 
 
 class InvalidTimestampError(MillraceError):
-    """A record's timestamp is out of the range that its topic accepts."""
+    """A record's timestamp is outside the range that its topic accepts."""
 
     code = 32
 
 
 class UnsupportedForFormatError(MillraceError):
-    """The record format cannot hold what was asked of it (headers in magic 1, say)."""
+    """The record format cannot hold the data (for example headers in magic 1)."""
 
     code = 43
 
 
 class UnsupportedCompressionError(MillraceError):
-    """The compression type is unknown, or not one of this encoding's."""
+    """The compression type is unknown, or not supported by the batch format."""
 
     code = 76
 

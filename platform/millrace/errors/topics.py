@@ -6,7 +6,7 @@ from millrace.errors.base import MillraceError
 
 
 class UnknownTopicOrPartitionError(MillraceError):
-    """No such topic, or the topic has no such partition."""
+    """The topic, or the partition of the topic, does not exist."""
 
     code = 3
     retriable = True
@@ -19,7 +19,7 @@ class InvalidTopicError(MillraceError):
 
 
 class TopicExistsError(MillraceError):
-    """A topic of that name is already there."""
+    """A topic with that name already exists."""
 
     code = 36
 
@@ -31,7 +31,7 @@ class InvalidPartitionsError(MillraceError):
 
 
 class InvalidReplicationFactorError(MillraceError):
-    """More replicas asked for than there are live brokers, or fewer than one."""
+    """The replication factor is above the number of live brokers, or below one."""
 
     code = 38
 
@@ -43,7 +43,7 @@ class InvalidConfigError(MillraceError):
 
 
 class PolicyViolationError(MillraceError):
-    """A request goes against a policy: records of a topic that is only compacted cannot be deleted, say."""
+    """The request violates a policy, for example deletion of records in a topic that is only compacted."""
 
     code = 44
 

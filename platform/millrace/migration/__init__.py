@@ -1,10 +1,10 @@
-"""From Kafka to here: a topic's records with partition, key, value, headers and time, and its groups' offsets.
+"""Migration from Kafka: a topic's records, and its groups' offsets.
 
-* ``offsets_map``  which offset here each copied record of Kafka has
-* ``map_topic``    where that is kept: a topic, written in the transactions of the records
-* ``kafka_topic``  reading Kafka, by confluent-kafka (``pip install 'millrace[kafka]'``)
-* ``copying``      records and map from there to here, each once
-* ``groups``       committed offsets of Kafka's consumer groups, as those of groups here
+* ``offsets_map``  the new offset of each copied record
+* ``map_topic``    storage of the map: a topic, written in the transactions of the records
+* ``kafka_topic``  reader of Kafka, by confluent-kafka (``pip install 'millrace[kafka]'``)
+* ``copying``      copy of records and map, exactly once
+* ``groups``       committed offsets of Kafka's consumer groups, converted to groups in millrace
 """
 
 from __future__ import annotations

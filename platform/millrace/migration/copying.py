@@ -1,8 +1,7 @@
-"""Copying a Kafka topic, each record once: records, and the map of their offsets, in one transaction after the other.
+"""Exactly-once copy of a Kafka topic: records and offsets map in common transactions.
 
-Everything a run needs to know of the runs before it is in the map's topic. One producer under a transactional id of the
-target's own writes it all, so that a copy that is started twice fences the first, and what a killed one left open is
-aborted by the next.
+The map's topic holds the whole state of earlier runs. One producer with the target's own transactional id writes
+everything. Therefore a second copy fences the first, and a new run aborts the open transaction of a killed one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from millrace.migration.offsets_map import OffsetsMap, runs_of
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A transaction that was committed."""
+    """A committed transaction of a copy."""
 
     number: int
     records: int
@@ -31,7 +30,7 @@ class Copied:
 
 
 class TopicCopy:
-    """One Kafka topic into one opaque topic of as many partitions."""
+    """Copy of one Kafka topic into an opaque topic with as many partitions."""
 
     def __init__(
         self,
@@ -43,11 +42,11 @@ class TopicCopy:
         topic_configs: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``config`` are settings of our clients. The topics are made where they are not there.
+        """Prepare the copy; ``config`` are options of millrace's clients. Missing topics are created.
 
-        A new target has the settings that the topic has in Kafka, those that topics have here, under ``topic_configs``;
-        times are always the producers', for they are to be kept. Raises ``UsageError`` when the target is typed or
-        has other partitions, or the map is another source's.
+        A new target gets the topic's options from Kafka, as far as millrace has them, overridden by
+        ``topic_configs``. Timestamps are always the producers', because they must be kept. Raises ``UsageError`` if
+        the target is typed or has another number of partitions, or if the map belongs to another source.
         """
         self._source = source
         self._config = dict(config)
@@ -70,12 +69,12 @@ class TopicCopy:
         skip_lost: bool = False,
         on_commit: Callable[[Copied], None] = lambda copied: None,
     ) -> None:
-        """Copy what Kafka holds, or with ``continuous`` until it is stopped; up to ``records_max`` a transaction.
+        """Copy the records of Kafka, or with ``continuous`` until stopped; up to ``records_max`` per transaction.
 
-        Raises ``UsageError`` when records that were to be copied next are gone in Kafka, unless ``skip_lost``.
+        Raises ``UsageError`` if records that were to be copied next are gone in Kafka, unless ``skip_lost``.
         """
         with Producer({**self._config, "transactional.id": f"from-kafka-{self._target}"}) as producer:
-            producer.init_transactions()  # aborts what a killed copy left open: the map can be read to its end
+            producer.init_transactions()  # aborts a killed copy's transaction, so that the map can be read
             self.maps = read_map(self._config, self._map_topic, self._identity)
             self._source.assign(self._starts(skip_lost=skip_lost))
             waiting, number = set(range(self._partitions)), 0
@@ -88,7 +87,7 @@ class TopicCopy:
                 waiting -= fetched.ends.keys()
 
     def _copy(self, producer: Producer, fetched: Fetched) -> bool:
-        """One transaction; whether there was anything to write."""
+        """Copy one transaction; returns whether there was anything to write."""
         ends = {
             partition: end
             for partition, end in fetched.ends.items()
@@ -113,7 +112,7 @@ class TopicCopy:
         return True
 
     def _starts(self, *, skip_lost: bool) -> dict[int, int]:
-        """Where to read each partition on."""
+        """Return the offset at which to continue each partition."""
         starts = {}
         for partition in range(self._partitions):
             first = self._source.first_offset(partition)

@@ -1,4 +1,4 @@
-"""Committed offsets of Kafka's consumer groups as those of groups here, by the map of what was copied."""
+"""Conversion of Kafka's committed group offsets by the offsets map."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millrace.migration.offsets_map import OffsetsMap
 def carry_groups_over(
     source: KafkaTopic, admin: Admin, target: str, maps: Mapping[int, OffsetsMap], groups: Iterable[str]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Set the groups' offsets of ``target`` here to what they have committed of the topic there; returns them.
+    """Set the groups' offsets of ``target`` from their committed offsets in Kafka; returns them.
 
-    All are looked up before the first is set. Groups that have committed nothing of the topic are passed over; those
-    here must have no members. Raises ``UsageError`` for a group that is further than the copy.
+    All offsets are looked up before the first is set. Groups without committed offsets of the topic are skipped. The
+    groups in millrace must have no members. Raises ``UsageError`` for a group whose offset is beyond the copy.
     """
     carried: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
     for group in groups:

@@ -1,7 +1,7 @@
-"""Reading a topic of a Kafka cluster, by confluent-kafka.
+"""Reader of a Kafka topic, by confluent-kafka.
 
-Not by Spark's Kafka source: a copy keeps the order within each partition and learns the new offset of each record, so
-a partition is one process's work; and confluent-kafka needs no JARs.
+Spark's Kafka source is not used, because a copy keeps the order within each partition and learns the new offset of
+each record. So one process reads a partition. Also, confluent-kafka needs no JARs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaRecord:
-    """A record as it is to be written, with the offset that it had."""
+    """A record to write, with its offset in Kafka."""
 
     partition: int
     old_offset: int
@@ -34,25 +34,25 @@ class KafkaRecord:
 
 @dataclass(slots=True)
 class Fetched:
-    """Some records by partition, and the offsets up to which partitions have nothing more for now."""
+    """Records by partition, and the end offsets of partitions without further records for now."""
 
     records: dict[int, list[KafkaRecord]] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """How many records."""
+        """Number of records."""
         return sum(len(each) for each in self.records.values())
 
 
 class KafkaTopic:
-    """A topic of a Kafka cluster; closed by ``with``. Committed records only."""
+    """A topic of a Kafka cluster, as a context manager. Reads committed records only."""
 
     def __init__(self, bootstrap_servers: str, topic: str, options: Mapping[str, str] | None = None) -> None:
-        """``options`` are settings of librdkafka (``security.protocol`` and the like).
+        """Connect; ``options`` are librdkafka's (``security.protocol`` and the like).
 
-        Raises ``EnvironmentProblemError`` when confluent-kafka lacks or no broker answers, ``UsageError`` for wrong
-        options.
+        Raises ``EnvironmentProblemError`` if confluent-kafka is missing or no broker answers, ``UsageError`` for
+        wrong options.
         """
         try:
             import confluent_kafka
@@ -66,7 +66,7 @@ class KafkaTopic:
         self.bootstrap_servers = bootstrap_servers
         settings: dict[str, Any] = {"log_level": 0, **(options or {}), "bootstrap.servers": bootstrap_servers}
         reading = {
-            "group.id": f"millrace-copy-{topic}",  # asked for by the client, and nothing is ever committed to it
+            "group.id": f"millrace-copy-{topic}",  # required by the client, but no offset is ever committed to it
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
@@ -87,9 +87,9 @@ class KafkaTopic:
         self._consumer.close()
 
     def describe(self) -> tuple[str, int]:
-        """The cluster's id, and how many partitions the topic has. Raises ``UsageError`` where there is none."""
+        """Return the cluster's id and the number of partitions. Raises ``UsageError`` if the topic does not exist."""
         try:
-            # Of all topics: brokers may make one that is asked for by name.
+            # List all topics, because brokers may create a topic that is requested by name.
             found = self.admin.list_topics(timeout=_SECONDS_MAX)
         except self._kafka.KafkaException as error:
             raise EnvironmentProblemError(
@@ -101,7 +101,7 @@ class KafkaTopic:
         return str(found.cluster_id), len(topic.partitions)
 
     def configs(self) -> dict[str, str]:
-        """The settings that the topic has of its own."""
+        """Return the options that are set on the topic itself."""
         from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
@@ -110,7 +110,7 @@ class KafkaTopic:
         return {name: entry.value for name, entry in found.items() if entry.source == own and entry.value is not None}
 
     def first_offset(self, partition: int) -> int:
-        """The oldest offset that Kafka has of a partition."""
+        """Return the oldest offset of a partition in Kafka."""
         low, _ = self._consumer.get_watermark_offsets(
             self._kafka.TopicPartition(self.topic, partition), timeout=_SECONDS_MAX
         )
@@ -123,9 +123,9 @@ class KafkaTopic:
         )
 
     def fetch(self, records_max: int) -> Fetched:
-        """Some of the next records; none where there is nothing for half a second.
+        """Return some of the next records; none after half a second without any.
 
-        Raises ``EnvironmentProblemError`` for what Kafka answers instead.
+        Raises ``EnvironmentProblemError`` for errors from Kafka.
         """
         fetched = Fetched()
         for message in self._consumer.consume(records_max, timeout=_POLL_SECONDS):
@@ -139,9 +139,9 @@ class KafkaTopic:
         return fetched
 
     def group_offsets(self, group: str) -> Iterator[tuple[int, int, str]]:
-        """What a consumer group has committed of the topic: partition, offset, metadata.
+        """Yield a consumer group's committed offsets of the topic: partition, offset, metadata.
 
-        Raises ``EnvironmentProblemError`` where Kafka does not say, as while it loads what the group has committed.
+        Raises ``EnvironmentProblemError`` if Kafka returns an error, for example while it loads the group's offsets.
         """
         wanted = [self._kafka.ConsumerGroupTopicPartitions(group)]
         (found,) = self.admin.list_consumer_group_offsets(wanted).values()
@@ -155,7 +155,7 @@ class KafkaTopic:
                 yield place.partition, place.offset, place.metadata or ""
 
     def groups(self) -> list[str]:
-        """The names of all consumer groups of the cluster."""
+        """Return the names of all consumer groups of the cluster."""
         return sorted(group.group_id for group in self.admin.list_consumer_groups().result(_SECONDS_MAX).valid)
 
     def _record(self, message: Any) -> KafkaRecord:
@@ -171,6 +171,6 @@ class KafkaTopic:
 
 
 def _text(error: Exception) -> str:
-    """What a ``KafkaException`` says."""
+    """Return the message of a ``KafkaException``."""
     inner = error.args[0] if error.args else error
     return str(inner.str() if hasattr(inner, "str") else inner)

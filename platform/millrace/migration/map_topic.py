@@ -1,8 +1,8 @@
-"""The topic that keeps an offsets map: entries written in the same transactions as the records they are about.
+"""Topic of an offsets map, whose entries share the transactions of their records.
 
-So the map is at the same time how far the copy is: a copy that was killed goes on where the last committed entry ends,
-and there is no record without its entry or entry without its records. An entry is a record with the partition's number
-as key and JSON as value::
+So the map also records the progress of the copy. A killed copy continues after the last committed entry, and no
+record exists without its entry, or the reverse. An entry is a record with the partition's number as key and JSON as
+value::
 
     {"source": {"cluster": "...", "topic": "orders"}, "next_old": 1005, "runs": [[1000, 812, 4], [1004, 817, 1]]}
 """
@@ -19,29 +19,29 @@ from millrace.migration.offsets_map import OffsetsMap, Run
 
 
 class Source(NamedTuple):
-    """Which topic of which cluster was copied."""
+    """Source cluster and topic of a copy."""
 
     cluster: str
     topic: str
 
 
 def entry(source: Source, runs: Sequence[Run], next_old: int) -> bytes:
-    """The value of an entry."""
+    """Encode the value of an entry."""
     content = {"source": source._asdict(), "next_old": next_old, "runs": [list(run) for run in runs]}
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 def make_map_topic(admin: Admin, topic: str) -> None:
-    """Make the topic if it is not there: one partition, kept for ever."""
+    """Create the topic if it does not exist: one partition, unlimited retention."""
     if topic not in {each.name for each in admin.list_topics()}:
         configs = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
         admin.create_topic(topic, partitions=1, configs=configs)
 
 
 def read_map(config: Mapping[str, object], topic: str, source: Source) -> dict[int, OffsetsMap]:
-    """The committed map by partition.
+    """Read the committed map by partition.
 
-    Raises ``UsageError`` when the topic holds something else, or the map of another source.
+    Raises ``UsageError`` if the topic holds other data, or the map of another source.
     """
     maps: dict[int, OffsetsMap] = {}
     place = TopicPartition(topic, 0)

@@ -1,10 +1,9 @@
-"""Which offset each copied record has: runs of records whose old and new offsets grow together.
+"""Map from old to new offsets, as runs in which both grow by one.
 
-Kafka's offsets have gaps where records were compacted away or transactions ended, and those here have gaps where the
-copy's transactions ended. So offsets cannot be carried over by a difference; a run is as long as neither has a gap.
-
-Invariants of ``OffsetsMap``: runs are in the order of old and of new offsets alike, without overlap; every record
-before ``next_old`` that Kafka still had is in a run, and none from there on.
+Kafka's offsets have gaps from compaction and transaction markers, and the new offsets have gaps from the copy's
+transaction markers. So a constant difference is not enough; a run ends at a gap in either. Invariants of
+``OffsetsMap``: runs ascend in old and in new offsets, without overlap. Every record before ``next_old`` that Kafka
+still had is in a run, and no later record is.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from millrace.errors import UsageError
 
 
 class Run(NamedTuple):
-    """``length`` records, of which the first was at ``old`` and is at ``new``, and so on one by one."""
+    """``length`` consecutive records, the first with offset ``old`` in Kafka and ``new`` in millrace."""
 
     old: int
     new: int
@@ -27,13 +26,13 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsMap:
-    """The map of one partition. ``next_old`` is the offset to go on reading at; ``None`` before anything was read."""
+    """Map of one partition. ``next_old`` is the next offset to copy; ``None`` before the first read."""
 
     runs: tuple[Run, ...] = ()
     next_old: int | None = None
 
     def extended(self, runs: Sequence[Run], next_old: int) -> OffsetsMap:
-        """The map with what was copied since. Raises ``ValueError`` for what does not follow on it."""
+        """Return the map with newly copied runs. Raises ``ValueError`` if they do not follow it."""
         if self.next_old is not None and next_old < self.next_old:
             raise ValueError(f"the copy went back from {self.next_old} to {next_old}")
         joined = [self.runs[-1]] if self.runs else []
@@ -52,14 +51,14 @@ class OffsetsMap:
 
     @property
     def end(self) -> int:
-        """The offset here after the last copied record."""
+        """New offset after the last copied record."""
         return self.runs[-1].new + self.runs[-1].length if self.runs else 0
 
     def new_offset(self, old: int) -> int:
-        """Where to go on reading here for who would have gone on at ``old`` there.
+        """Return the new offset for a reader that would continue at ``old`` in Kafka.
 
         That is the first copied record at ``old`` or after it, or the end. Raises ``UsageError`` for an offset that
-        was not copied yet.
+        is not copied yet.
         """
         if old > (self.next_old or 0):
             raise UsageError(f"offset {old} is not copied yet, only those before {self.next_old or 0}")
@@ -70,7 +69,7 @@ class OffsetsMap:
 
 
 def runs_of(places: Iterable[tuple[int, int]]) -> list[Run]:
-    """Runs of (old, new) offsets of records in their order."""
+    """Return the runs of (old, new) offsets of records in order."""
     runs: list[Run] = []
     for old, new in places:
         if runs and (old, new) == (runs[-1].old + runs[-1].length, runs[-1].new + runs[-1].length):

@@ -1,4 +1,4 @@
-"""``millrace perf consume``: how fast a consumer is, as ``kafka-consumer-perf-test`` measures it."""
+"""The command ``millrace perf consume`` (Kafka's ``kafka-consumer-perf-test``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_MS: Final = 100
 
 
 class ConsumeMode(StrEnum):
-    """How records are taken."""
+    """Ways to read records."""
 
     RECORDS = "records"
     TABLES = "tables"
@@ -117,14 +117,14 @@ class _Run:
         self._report_s = report_s
 
     def go(self, topic: str, mode: ConsumeMode) -> ConsumeStatistics:
-        """Read until there are enough, or none for too long."""
+        """Read until the requested number of records, or until the timeout without records."""
         from millrace.cli.output import progress
         from millrace.clients import RebalanceListener
 
         statistics = ConsumeStatistics(started_s=time.time())
 
         class Rebalances(RebalanceListener):
-            """Takes the time from giving partitions up to having some again."""
+            """Measures the time from a revocation to the next assignment."""
 
             since = time.time()
 
@@ -165,7 +165,7 @@ class _Run:
 
 
 def _size_of(records: ConsumerRecords) -> int:
-    """Bytes of keys and values; columns of typed topics are counted as they are shown."""
+    """Return the size of keys and values in bytes; keys and values of typed topics count their columns."""
     return sum(
         (len(record.key) if record.key is not None else 0) + (len(record.value) if record.value is not None else 0)
         for record in records

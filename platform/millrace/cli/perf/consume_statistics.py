@@ -1,4 +1,4 @@
-"""Figures of a consumer's run, and Kafka's lines for them (``ConsumerPerformance``). Pure: times are parameters."""
+"""Statistics of a consumer run (Kafka's ``ConsumerPerformance``). Pure: times are parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DETAILED_HEADER: Final = (
 
 @dataclass(slots=True, kw_only=True)
 class ConsumeStatistics:
-    """Counts records and bytes; times are in seconds since the epoch. Fetching is what is not rebalancing."""
+    """Counters of records and bytes; times are in seconds since the epoch. Fetch time excludes rebalances."""
 
     started_s: float
     records: int = 0
@@ -25,17 +25,17 @@ class ConsumeStatistics:
     _seen: tuple[float, int, int, float] = (0.0, 0, 0, 0.0)
 
     def consumed(self, records: int, size_bytes: int) -> None:
-        """So many records with so many bytes were handed out."""
+        """Count returned records and their bytes."""
         self.records += records
         self.size_bytes += size_bytes
 
     def total_line(self, now_s: float) -> str:
-        """The line of the whole run."""
+        """Return the line of the whole run."""
         figures = _figures(self.records, self.size_bytes, now_s - self.started_s, self.rebalance_s)
         return f"{_time(self.started_s)}, {_time(now_s)}, {figures}"
 
     def interval_line(self, now_s: float) -> str:
-        """The line of what came since the one before; sums of data, rates of the interval, as in Kafka's tool."""
+        """Return the line of the interval: data totals, and rates of the interval, as in Kafka's tool."""
         since_s, records, size_bytes, rebalance_s = self._seen
         elapsed_s = now_s - (since_s or self.started_s)
         waited_s = self.rebalance_s - rebalance_s
@@ -63,6 +63,6 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 def _time(seconds: float) -> str:
-    """As Kafka's tool writes times: ``yyyy-MM-dd HH:mm:ss:SSS``, here in UTC."""
+    """Format a time like Kafka's tool: ``yyyy-MM-dd HH:mm:ss:SSS``, here in UTC."""
     when = datetime.fromtimestamp(seconds, UTC)
     return f"{when:%Y-%m-%d %H:%M:%S}:{when.microsecond // 1000:03d}"

@@ -1,4 +1,4 @@
-"""``millrace perf latency``: how long one record takes from sending to reading, as Kafka's ``EndToEndLatency``."""
+"""The command ``millrace perf latency`` (Kafka's ``EndToEndLatency``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from millrace.clients import Consumer, Producer
 
 _POLL_MS: Final = 60_000
-"""A record that takes longer is lost."""
+"""Timeout after which a record counts as lost."""
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -60,7 +60,7 @@ def latency(
 
 
 def _measure(producer: Producer, consumer: Consumer, topic: str, num_records: int, record_size: int) -> list[float]:
-    """The round trips in ms, in their order."""
+    """Return the round trips in ms, in order."""
     from millrace.cli.output import progress
 
     taken_ms = []
@@ -91,5 +91,5 @@ def _report(taken_ms: list[float]) -> None:
     typer.echo(f"Avg latency: {sum(taken_ms) / len(taken_ms):.4f} ms")
     typer.echo("")
     typer.echo(f"Percentiles: 50th = {int(p50)}, 99th = {int(p99)}, 99.9th = {int(p999)}")
-    # Kafka's line has whole milliseconds, of which a round trip may take less than one.
+    # Kafka's line has whole milliseconds, but a round trip may take less than one.
     typer.echo(f"Exactly, in ms: 50th = {p50:.3f}, 99th = {p99:.3f}, 99.9th = {p999:.3f}")

@@ -1,6 +1,6 @@
-"""What ``--print-metrics`` prints: Kafka's names and form where there is the number, then counts of our own.
+"""Output of ``--print-metrics``: Kafka's names and format where possible, then millrace's own.
 
-Kafka's rates and averages are of the last 30 seconds or so; these are of the whole run.
+Kafka's rates and averages cover about the last 30 seconds; these cover the whole run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def producer_metrics(
     counts: ProducerStatistics, client_id: str, topic: str, elapsed_s: float, buffer_bytes: int
 ) -> dict[str, float]:
-    """A producer's metrics; ``buffer_bytes`` is its ``buffer.memory``."""
+    """Return a producer's metrics; ``buffer_bytes`` is its ``buffer.memory``."""
     by_client, by_topic = f"{{client-id={client_id}}}", f"{{client-id={client_id}, topic={topic}}}"
     return {
         f"producer-metrics:record-send-total:{by_client}": counts.records_sent,
@@ -38,7 +38,7 @@ def producer_metrics(
 
 
 def consumer_metrics(counts: ConsumerStatistics, client_id: str, elapsed_s: float) -> dict[str, float]:
-    """A consumer's metrics. Bytes are those of batches as they are stored, fetched or read from files that are here."""
+    """Return a consumer's metrics. Bytes are those of stored batches, fetched or read from local files."""
     by_client = f"{{client-id={client_id}}}"
     size_bytes = counts.fetched_bytes + counts.mapped_bytes
     fetching, coordinating = "consumer-fetch-manager-metrics", "consumer-coordinator-metrics"
@@ -60,12 +60,12 @@ def consumer_metrics(counts: ConsumerStatistics, client_id: str, elapsed_s: floa
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Metrics by name, as Kafka's tools print them: after an empty line and a heading."""
+    """Format metrics by name like Kafka's tools: after an empty line and a heading."""
     width = max(map(len, metrics))
     lines = [f"{name:<{width}} : {value:.3f}" for name, value in sorted(metrics.items())]
     return "\n".join(["", f"{'Metric Name':<{width}}   Value", *lines])
 
 
 def _ratio(total: float, of: float) -> float:
-    """A mean or a rate; Kafka's NaN of nothing."""
+    """Return a mean or a rate; NaN for a zero denominator, as in Kafka."""
     return total / of if of else float("nan")

@@ -1,4 +1,4 @@
-"""``millrace perf produce``: how fast a producer is, as ``kafka-producer-perf-test`` measures it."""
+"""The command ``millrace perf produce`` (Kafka's ``kafka-producer-perf-test``)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 _REPORT_MS: Final = 5_000
 _TABLE_BYTES: Final = 2**20
-"""About how much is sent as one table."""
+"""Approximate size of one table."""
 _PICKED: Final = 10_000
-"""So many payloads are picked at random, and then taken in turn."""
+"""Number of randomly selected payloads, which are then sent in turn."""
 _STEP_MAX: Final = 1000
-"""Records between two looks at the clock."""
+"""Maximum number of records between clock reads."""
 _THROTTLE_STEP_S: Final = 0.001
-"""A wait that is shorter is not worth going to sleep for."""
+"""Minimum wait for which the thread sleeps."""
 
 
 class PerfMode(StrEnum):
-    """How records are sent."""
+    """Ways to send records."""
 
     RECORDS = "records"
     TABLES = "tables"
@@ -161,12 +161,13 @@ class _Run:
         self._transaction_until = 0.0
         self._lock = threading.Lock()
         self._failures: list[Exception] = []
-        # What is loaded stays: looking for garbage in it stops all threads for 40 ms, twice a second at full speed.
+        # Freeze loaded objects, because garbage collection of them stops all threads for 40 ms, twice a second at
+        # full speed.
         gc.collect()
         gc.freeze()
 
     def go(self, mode: PerfMode) -> None:
-        """Send everything and print the lines; raises the first error that a record met."""
+        """Send everything and print the lines; raises the first error of a record."""
         from millrace.cli.output import progress
         from millrace.cli.perf.statistics import ProduceStatistics, Throttle
 
@@ -240,7 +241,7 @@ class _Run:
             yield first + count
 
     def _measuring(self, statistics: ProduceStatistics, count: int, size_bytes: int) -> Callable[[Any, Any], None]:
-        """What is told that ``count`` records, sent about now, are in the log or have failed."""
+        """Return the callback for ``count`` records that are sent now."""
         sent_s = time.perf_counter()
         counting = (statistics,) if self._steady is None else (statistics, self._steady)
 

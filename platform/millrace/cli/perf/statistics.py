@@ -1,4 +1,4 @@
-"""Figures of a run and of the present interval, and Kafka's lines for them. Pure: times are parameters, in ms."""
+"""Statistics of a producer run in the format of Kafka's tool. Pure: times are parameters, in ms."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _BYTES_PER_MB: Final = 1024 * 1024
 
 
 def percentiles(sorted_latencies: Sequence[float], wanted: Sequence[float]) -> list[float]:
-    """The latencies below which these parts of all lie, as ``ProducerPerformance`` takes them; 0 of none."""
+    """Return the percentiles of latencies, like ``ProducerPerformance``; 0 without latencies."""
     count = len(sorted_latencies)
     return [sorted_latencies[min(int(part * count), count - 1)] if count else 0.0 for part in wanted]
 
 
 class ProduceStatistics:
-    """Counts acknowledged records. ``ProducerPerformance``'s ``Stats``: an interval's figures, and all of them.
+    """Statistics of acknowledged records (``Stats`` of ``ProducerPerformance``), for the interval and the run.
 
-    Latencies are measured for one record in ``sampling``: at most half a million of them are kept.
+    Latencies are measured for one record in ``sampling``, so that at most half a million are kept.
     """
 
     def __init__(self, num_records: int, started_ms: float) -> None:
@@ -33,26 +33,26 @@ class ProduceStatistics:
 
     @property
     def count(self) -> int:
-        """How many records were acknowledged."""
+        """Number of acknowledged records."""
         return self._count
 
     def acknowledged(self, count: int, size_bytes: int) -> None:
-        """So many records with so many bytes are in the log."""
+        """Count acknowledged records and their bytes."""
         self._count += count
         self._bytes += size_bytes
         self._interval_count += count
         self._interval_bytes += size_bytes
 
     def measured(self, latency_ms: float) -> None:
-        """A record took so long from sending to acknowledgement."""
+        """Add the latency of a record from send to acknowledgement."""
         self._latencies.append(latency_ms)
 
     def interval_ms(self, now_ms: float) -> float:
-        """How long the present interval has lasted."""
+        """Return the duration of the current interval."""
         return now_ms - self._interval_started_ms
 
     def interval_line(self, now_ms: float) -> str:
-        """The line of the interval that ends now; another one begins."""
+        """Return the line of the interval, which ends now, and begin another."""
         elapsed_s = max(now_ms - self._interval_started_ms, 1e-3) / 1000
         latencies = self._latencies[self._interval_first :]
         line = (
@@ -66,7 +66,7 @@ class ProduceStatistics:
         return line
 
     def total_line(self, now_ms: float, what: str = "records") -> str:
-        """The line of the whole run, or of the part of it that ``what`` says."""
+        """Return the line of the whole run, or of the part named by ``what``."""
         elapsed_s = max(now_ms - self._started_ms, 1e-3) / 1000
         latencies = sorted(self._latencies)
         p50, p95, p99, p999 = percentiles(latencies, (0.5, 0.95, 0.99, 0.999))
@@ -79,14 +79,14 @@ class ProduceStatistics:
 
 
 class Throttle:
-    """Says how long to wait so that no more than ``per_second`` are sent; -1 or 0 never waits."""
+    """Rate limit of ``per_second`` records; -1 or 0 means no limit."""
 
     def __init__(self, per_second: float, started_s: float) -> None:
         self._per_second = per_second
         self._started_s = started_s
 
     def wait_s(self, sent: int, now_s: float) -> float:
-        """Seconds until record number ``sent`` is due."""
+        """Return the seconds until record number ``sent`` is due."""
         if self._per_second <= 0:
             return 0.0
         return max(self._started_s + sent / self._per_second - now_s, 0.0)
