@@ -1,6 +1,7 @@
-"""A write whose attempts go wrong, run by ``test_spark_sink_kills``: ``sink_attempts.py BROKER TOPIC DIRECTORY``.
+"""A write whose attempts go wrong, run by ``test_spark_cluster``: ``sink_attempts.py BROKER DIRECTORY TOPIC``.
 
-It prints the numbers that it writes. What went wrong leaves a file ``attempt-<what>`` in the directory.
+The job prints the numbers that it writes. Each mishap leaves a file ``attempt-<what>`` in the directory. Spark starts a
+speculative copy only on a host that has run no attempt of the task, so the cluster needs two executors on two hosts.
 """
 
 import os
@@ -11,75 +12,77 @@ from pathlib import Path
 
 ROW_BYTES = 2**20
 ROWS = 10
+TASKS = 6
+FAILING, KILLING, WAITING = 1, 3, 5
+"""The tasks with a mishap. Each task writes to the partition of its own number."""
 
 
-def main(address, topic, directory):
+def main(address, directory, topic):
     from pyspark_millrace import session
+    from pyspark_millrace.sink.sending import TABLE_BYTES
 
     spark = session(
         "attempts",
-        master="local-cluster[2,1,1024]",
         delta=False,
         **{
             "spark.speculation": True,
             "spark.speculation.interval": "100ms",
             "spark.speculation.multiplier": 1.1,
-            "spark.speculation.quantile": 0.5,
+            # Only the last task has a speculative copy. The others would end each other's mishaps.
+            "spark.speculation.quantile": 0.9,
             "spark.speculation.minTaskRuntime": "100ms",
-            "spark.executor.memory": "1g",
-            # The sink gets each row at once, and has written most of them when an attempt has its mishap.
+            "spark.speculation.efficiency.enabled": False,
+            # The sink gets each row at once, and has sent a whole table when an attempt has its mishap.
             "spark.sql.execution.arrow.maxRecordsPerBatch": 1,
-            "spark.ui.enabled": False,
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
+    sent_rows = TABLE_BYTES // ROW_BYTES
 
     def rows(batches):
-        return with_mishaps(batches, Path(directory), written)
+        return with_mishaps(batches, Path(directory), wait_until_sent)
 
-    def written():
-        """The number of records in the topic, committed or not."""
+    def wait_until_sent(task):
+        """Wait until the rows that an attempt has sent are in the topic, though not committed."""
         from millrace.clients import Admin, TopicPartition
 
+        partition = TopicPartition(topic, task)
         with Admin(address) as admin:
-            partitions = [TopicPartition(topic, partition) for partition in range(2)]
-            return sum(end.offset for end in admin.list_offsets(dict.fromkeys(partitions, "latest")).values())
+            while admin.list_offsets({partition: "latest"})[partition].offset < sent_rows:
+                threading.Event().wait(0.05)
 
-    numbers = spark.range(6, numPartitions=6)
-    frame = numbers.mapInArrow(rows, "value STRING")
+    numbers = spark.range(TASKS, numPartitions=TASKS)
+    frame = numbers.mapInArrow(rows, "value STRING, partition INT")
     frame.write.format("millrace").mode("append").options(**{"kafka.bootstrap.servers": address, "topic": topic}).save()
-    for number in range(6 * ROWS):
+    for number in range(TASKS * ROWS):
         print(number)
     spark.stop()
 
 
-def with_mishaps(batches, directory, written):
-    """Large rows, so that an attempt has sent some before its mishap, which waits for ``written`` to grow."""
+def with_mishaps(batches, directory, wait_until_sent):
+    """Yield large rows, so that an attempt has sent some before its mishap."""
     import pyarrow as pa
     from pyspark import TaskContext
 
-    task, before = TaskContext.get(), written()
-    first = 0
+    context = TaskContext.get()
+    task = context.partitionId()
     for batch in batches:
-        for identifier in batch.column(0).to_pylist():
-            first = identifier * ROWS
-            for number in range(first, first + ROWS):
-                yield pa.RecordBatch.from_pydict({"value": [str(number).ljust(ROW_BYTES)]})
-    if task.partitionId() == 1 and happens_once(directory / "attempt-failed"):
-        wait_for_more(written, before)
+        for first in batch.column(0).to_pylist():
+            for number in range(first * ROWS, (first + 1) * ROWS):
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([str(number).ljust(ROW_BYTES)]), pa.array([task], pa.int32())], ["value", "partition"]
+                )
+    if task == FAILING and happens_once(directory / "attempt-failed"):
+        wait_until_sent(task)
         raise ValueError("planted")
-    if task.partitionId() == 3 and happens_once(directory / "attempt-killed"):
-        wait_for_more(written, before)
+    if task == KILLING and happens_once(directory / "attempt-killed"):
+        wait_until_sent(task)
         kill_executor()
-    if task.partitionId() == 5 and task.attemptNumber() == 0:
-        (directory / "attempt-overtaken").touch()
-        threading.Event().wait()
-
-
-def wait_for_more(written, before):
-    """Wait until records of a running attempt have reached the broker."""
-    while written() < before + ROWS:
-        threading.Event().wait(0.05)
+    if task == WAITING and happens_once(directory / "attempt-waiting"):
+        wait_until_sent(task)
+        threading.Event().wait()  # only a speculative copy can overtake it now
+    if task == WAITING:
+        (directory / "attempt-overtaking").touch()
 
 
 def happens_once(path):

@@ -28,12 +28,12 @@ def clean_environment(directory):
 class Daemon:
     """A master or a worker, known by the address that it logs."""
 
-    def __init__(self, directory, name, arguments, ready):
+    def __init__(self, directory, name, host, arguments, ready):
         self._log = directory / f"{name}.log"
         # Nothing of this process's environment: no PYTHONPATH, no PYSPARK_PYTHON.
         kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "SPARK_HOME": str(SPARK_HOME)}
-        environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": host}
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]],
@@ -61,7 +61,7 @@ class Daemon:
 
 
 class Cluster:
-    """A master and two workers of one core each."""
+    """A master and two workers of one core each, on two loopback addresses: two hosts for Spark."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -69,21 +69,22 @@ class Cluster:
             Daemon(
                 directory,
                 "master",
+                "127.0.0.1",
                 ["master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
                 r"Starting Spark master at (\S+)",
             )
         ]
         self.master = self._daemons[0].address()
         self.workers = []
-        for name in ("first", "second"):
-            self.add_worker(name)
+        for name, host in (("first", "127.0.0.1"), ("second", "127.0.0.2")):
+            self.add_worker(name, host)
         for worker in self.workers:
             worker.address()
 
-    def add_worker(self, name):
-        arguments = ["worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--cores", "1"]
+    def add_worker(self, name, host):
+        arguments = ["worker.Worker", "--host", host, "--port", "0", "--webui-port", "0", "--cores", "1"]
         arguments += ["--memory", "1g", "--work-dir", str(self.directory / name), self.master]
-        self.workers.append(Daemon(self.directory, name, arguments, "Successfully registered with master"))
+        self.workers.append(Daemon(self.directory, name, host, arguments, "Successfully registered with master"))
         self._daemons.append(self.workers[-1])
 
     def logs(self):

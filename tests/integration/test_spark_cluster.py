@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from pyspark_millrace import spark_submit_command
 from pyspark_millrace.environment.package import build_package
 
 from .spark_cluster import Cluster, clean_environment
-from .waiting import STALL_S, eventually
+from .waiting import STALL_S, eventually, exit_code
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 JOB = Path(__file__).with_name("cluster_job.py")
+ATTEMPTS = Path(__file__).with_name("sink_attempts.py")
 PROJECT = Path(__file__).parents[2]
 NUMBERS = 1000
 WORDS = 300
@@ -49,10 +50,10 @@ def submit(cluster, module_broker):
     }
     started = []
 
-    def start(directory, *steps, python=clean, py_files=(package,)):
+    def start(directory, *steps, script=JOB, python=clean, py_files=(package,)):
         conf = settings | {"spark.pyspark.python": str(python)}
         command = spark_submit_command(
-            JOB, module_broker.bootstrap_servers, directory, *steps, conf=conf, py_files=py_files
+            script, module_broker.bootstrap_servers, directory, *steps, conf=conf, py_files=py_files
         )
         kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "MILLRACE_CACHE") if name in os.environ}
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1", **kept}
@@ -170,7 +171,7 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
     cluster.workers[1].kill()
     with Producer(module_broker.bootstrap_servers) as producer:
         send_words(producer, 2 * WORDS)
-    cluster.add_worker("third")
+    cluster.add_worker("third", "127.0.0.2")
     expected = list(range(3 * WORDS))
     eventually(
         lambda: process.poll() is not None or kept(cluster) == copies(module_broker) == expected,
@@ -185,6 +186,26 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
     assert copies(module_broker) == expected
 
 
+def test_rows_of_failed_killed_and_overtaken_attempts_are_not_committed(submit, module_broker, tmp_path):
+    """One attempt fails, one kills its executor, one never ends and is overtaken by its speculative copy."""
+    with Admin(module_broker.bootstrap_servers) as admin:
+        admin.create_topic("attempts", partitions=6, configs={"retention.ms": "-1"})
+    process = submit(tmp_path, "attempts", script=ATTEMPTS)
+    assert exit_code(process) == 0, errors_in(process.log.read_text())
+    mishaps = {path.name.removeprefix("attempt-") for path in tmp_path.glob("attempt-*")}
+    assert mishaps == {"failed", "killed", "waiting", "overtaking"}
+    expected = sorted(int(line) for line in process.log.read_text().splitlines() if line.isdecimal())
+    assert len(expected) == 60
+    latest = dict.fromkeys((TopicPartition("attempts", partition) for partition in range(6)), "latest")
+    with Admin(module_broker.bootstrap_servers) as admin:
+        eventually(
+            lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest),
+            "the transactions of attempts that do not count to end",
+        )
+    assert written(module_broker, "attempts") == expected
+    assert len(written(module_broker, "attempts", "read_uncommitted")) >= 60 + 3 * 8, "the attempts have written rows"
+
+
 def kept(cluster):
     """The words in the table of the direct ingest."""
     if not DeltaTable.is_deltatable(str(cluster.directory / "kept")):
@@ -194,9 +215,14 @@ def kept(cluster):
 
 def copies(broker):
     """The words in the topic of the sink, as far as they are committed."""
-    config = {"bootstrap.servers": broker.bootstrap_servers, "isolation.level": "read_committed"}
+    return written(broker, "copies")
+
+
+def written(broker, topic, isolation="read_committed"):
+    """The numbers in a topic."""
+    config = {"bootstrap.servers": broker.bootstrap_servers, "isolation.level": isolation}
     with Consumer(config) as consumer:
-        partitions = consumer.partitions_for("copies")
+        partitions = consumer.partitions_for(topic)
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)

@@ -1,4 +1,4 @@
-"""Topic to topic, exactly once, while driver, executor, workers and broker are killed, and while attempts fail.
+"""Topic to topic, exactly once, while driver, executor, workers and broker are killed.
 
 The job is the one that users run; the rows are checked by a plain consumer, and in the broker's files by the words of
 the format's description.
@@ -6,7 +6,6 @@ the format's description.
 
 import os
 import random
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from millrace.clients import Admin, Producer
 
 from .job_kills import committed_records, drawn_victims, end, kill_one, running_broker, started_jobs
 from .log_by_the_book import committed_values
-from .waiting import eventually, pause, run_to_end
+from .waiting import eventually, pause
 
 pytestmark = pytest.mark.spark
 
@@ -99,24 +98,3 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
     eventually(lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND, "the other to go on", progress=winner.progress)
     winner.stop()
     assert sorted(copies(broker)) == list(range(2 * RECORDS_PER_ROUND))
-
-
-ATTEMPTS = Path(__file__).with_name("sink_attempts.py")
-
-
-def test_failed_killed_and_speculative_attempts_write_nothing_twice(broker, tmp_path):
-    """On executors: one attempt fails, one kills its executor, one is overtaken by its speculative copy."""
-    with Admin(broker.address) as admin:
-        admin.create_topic("copies", partitions=2, configs={"retention.ms": "-1"})
-    script = [sys.executable, ATTEMPTS, broker.address, "copies", tmp_path]
-    ended = run_to_end(script)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert {path.name for path in tmp_path.glob("attempt-*")} >= {
-        "attempt-failed",
-        "attempt-killed",
-        "attempt-overtaken",
-    }
-    expected = sorted(int(line) for line in ended.stdout.splitlines() if line.isdecimal())
-    assert len(expected) == 60
-    assert sorted(copies(broker)) == expected
-    assert len(copies(broker, "read_uncommitted")) > 70, "the attempts that do not count had written rows"
