@@ -25,6 +25,7 @@ from pyspark_millrace import session
 
 from .consumer_groups import Group
 from .reader_model import Model, ModelFactory
+from .waiting import STALL_S
 from .zookeeper_server import ZooKeeperServer
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Calls:
         self.channel = grpc.insecure_channel(address, options=options)
         self.stub = rpc.BrokerStub(self.channel)
 
-    def call(self, name: str, request: Any, timeout_s: float = 30) -> Any:
+    def call(self, name: str, request: Any, timeout_s: float = STALL_S) -> Any:
         try:
             return getattr(self.stub, name)(request, timeout=timeout_s)
         except grpc.RpcError as error:

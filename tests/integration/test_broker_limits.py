@@ -16,7 +16,7 @@ from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 
 
 def test_too_large_a_batch_is_refused_and_the_connection_goes_on(calls: Any, topic: str) -> None:
@@ -135,5 +135,5 @@ def test_an_unforeseen_failure_is_logged_with_its_stack_and_answered_without(
 def test_a_body_that_is_no_message_ends_the_call_alone(calls: Any) -> None:
     raw = calls.channel.unary_unary("/millrace.v1.Broker/Produce")
     with pytest.raises(grpc.RpcError):
-        raw(b"\xff\xff\xff", timeout=10)
+        raw(b"\xff\xff\xff", timeout=STALL_S)
     calls.call("ApiVersions", pb.ApiVersionsRequest())

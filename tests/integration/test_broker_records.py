@@ -15,7 +15,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Compression, Record, build_columnar_batch, build_rows_batch, decode_range
 from millrace.schemas import parse_schema
 
-from .waiting import eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 NOW_MS = 1_700_000_000_000
 
@@ -150,7 +150,7 @@ def test_a_batch_that_overtook_its_predecessor_waits_for_it(calls: Any, topic: s
         data = pb.ProduceRequest.PartitionData(partition=0, records=_sequenced(calls, producer_id, sequence))
         return pb.ProduceRequest(acks=-1, topics=[pb.ProduceRequest.TopicData(name=topic, partitions=[data])])
 
-    futures = [calls.stub.Produce.future(request(sequence), timeout=30) for sequence in (6, 4, 2)]
+    futures = [calls.stub.Produce.future(request(sequence), timeout=STALL_S) for sequence in (6, 4, 2)]
     results = [future.result().topics[0].partitions[0] for future in futures]
     assert [(result.base_offset, result.error.code) for result in results] == [(6, 0), (4, 0), (2, 0)]
 
@@ -210,10 +210,8 @@ def _later(work: Any) -> threading.Thread:
 def test_a_long_poll_is_answered_when_records_arrive(calls: Any, topic: str) -> None:
     calls.create(topic, partitions=2)
     thread = _later(lambda: calls.produce(topic, calls.batch(b"late"), partition=1))
-    started = time.monotonic()
-    response = calls.call("Fetch", calls.fetch_request({topic: {0: 0, 1: 0}}, max_wait_ms=20_000))
+    response = calls.call("Fetch", calls.fetch_request({topic: {0: 0, 1: 0}}, max_wait_ms=AN_HOUR_MS))
     thread.join()
-    assert time.monotonic() - started < 10
     assert [len(partition.records) > 0 for partition in response.topics[0].partitions] == [False, True]
 
 
@@ -226,18 +224,14 @@ def test_a_long_poll_waits_for_min_bytes_or_its_time(calls: Any, topic: str) -> 
     assert fetched.records, "what there is comes at the end of the wait"
     enough = calls.batch(b"x" * 100_000)
     thread = _later(lambda: calls.produce(topic, enough))
-    started = time.monotonic()
-    assert len(calls.fetch(topic, 0, max_wait_ms=20_000, min_bytes=100_000).records) > 100_000
-    assert time.monotonic() - started < 10
+    assert len(calls.fetch(topic, 0, max_wait_ms=AN_HOUR_MS, min_bytes=100_000).records) > 100_000
     thread.join()
 
 
 def test_a_long_poll_ends_when_its_topic_is_deleted(calls: Any, topic: str) -> None:
     calls.create(topic)
     thread = _later(lambda: calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic])))
-    started = time.monotonic()
-    assert calls.fetch(topic, 0, max_wait_ms=20_000).error.code == errors.UnknownTopicOrPartitionError.code
-    assert time.monotonic() - started < 10
+    assert calls.fetch(topic, 0, max_wait_ms=AN_HOUR_MS).error.code == errors.UnknownTopicOrPartitionError.code
     thread.join()
 
 

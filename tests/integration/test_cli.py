@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -247,11 +246,9 @@ def test_wrong_ways_to_consume(run: Run) -> None:
 
 
 def test_no_broker_fails_soon_and_clearly(run: Run) -> None:
-    started = time.monotonic()
     done = run("topics", "list", "--bootstrap-server", "127.0.0.1:1", code=1)
     assert "no broker answers at 127.0.0.1:1: start one with 'millrace broker'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert time.monotonic() - started < 30
 
 
 def test_following_prints_what_comes(run: Run, module_broker: EmbeddedBroker) -> None:

@@ -1,7 +1,6 @@
 """Topics, schemas, configuration, offsets and ranges through a real broker."""
 
 import socket
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -218,14 +217,12 @@ def test_ranges_of_what_is_not_there(admin: Admin) -> None:
 
 
 def test_no_broker_is_a_quick_and_clear_error(unused_port: int) -> None:
-    started = time.monotonic()
     config = {"bootstrap.servers": f"127.0.0.1:{unused_port}", "socket.connection.setup.timeout.ms": 300}
     with (
         Admin(config) as admin,
         pytest.raises(BrokerUnavailableError, match=f"no broker answers at 127.0.0.1:{unused_port}"),
     ):
         admin.list_topics()
-    assert time.monotonic() - started < 10
 
 
 def test_the_second_bootstrap_server_is_tried(module_broker: EmbeddedBroker, unused_port: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ from millrace.errors import (
 from millrace_broker.testing import EmbeddedBroker
 
 from .consumer_groups import QUICK_GROUPS, Group, poll_until, read
-from .waiting import eventually
+from .waiting import AN_HOUR_MS, eventually
 
 BROKER_OPTIONS = QUICK_GROUPS
 
@@ -123,10 +122,8 @@ def test_a_poll_is_woken_up(group: Group) -> None:
     consumer = group.member()
     timer = threading.Timer(0.3, consumer.wakeup)
     timer.start()
-    started = time.monotonic()
     with pytest.raises(WakeupError):
-        consumer.poll(60_000)
-    assert time.monotonic() - started < 30
+        consumer.poll(AN_HOUR_MS)
     consumer.wakeup()
     with pytest.raises(WakeupError):
         consumer.poll(0)

@@ -1,7 +1,6 @@
 """Reading from a real broker, as records and as tables."""
 
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -194,11 +193,9 @@ def test_a_poll_waits_for_records_to_come(admin: Admin, producer: Producer, modu
         consumer.position(("awaited", 0))
         timer = threading.Timer(0.2, lambda: producer.send("awaited", b"at last"))
         timer.start()
-        assert [record.value for record in consumer.poll(20_000)] == [b"at last"]
+        assert [record.value for record in consumer.poll(STALL_S * 1000)] == [b"at last"]
         timer.join()
-        started = time.monotonic()
         assert not consumer.poll(100)
-        assert time.monotonic() - started < 20
 
 
 def test_reset_policies(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +21,7 @@ from millrace.errors import (
 )
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S, Stall
+from .waiting import Stall
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +134,9 @@ def test_closing_gives_back_what_was_not_acknowledged(queue: Queue) -> None:
     first = queue.consumer()
     one, _ = _next(first)
     first.acknowledge(one)
-    started = time.monotonic()
     first.close()
     (record,) = _next(queue.consumer())
     assert (record.offset, record.delivery_count) == (1, 2)
-    assert time.monotonic() - started < STALL_S
 
 
 def test_explicit_means_every_record(queue: Queue) -> None:

@@ -175,7 +175,7 @@ def watermarks(kafka, orders, partition):
 
     consumer = KafkaConsumer({"bootstrap.servers": kafka.bootstrap, "group.id": "look", "log_level": 0})
     try:
-        return consumer.get_watermark_offsets(TopicPartition(orders.name, partition), timeout=30)
+        return consumer.get_watermark_offsets(TopicPartition(orders.name, partition), timeout=STALL_S)
     finally:
         consumer.close()
 

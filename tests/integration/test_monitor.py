@@ -81,7 +81,7 @@ def run(spark, broker, topic, directory, name="query", **options):
 
 
 def scrape(port, name, **labels):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=STALL_S) as answer:
         return sample(answer.read().decode(), name, **labels)
 
 

@@ -17,7 +17,7 @@ from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.network.peers import Peers
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import eventually_async
+from .waiting import STALL_S, eventually_async
 
 VERSIONS = pb.ApiVersionsRequest()
 RECORD_BYTES = 700_000
@@ -58,10 +58,10 @@ def fetch(wait_ms: int) -> pb.FetchRequest:
 def test_calls_share_a_connection_one_after_the_other_and_have_their_own_at_a_time(tmp_path: Path) -> None:
     async def work(peers: Peers) -> tuple[int, int]:
         for _ in range(3):
-            answer = await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+            answer = await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)
             assert answer.broker_id == broker.server.broker.config.broker_id
         one = connections(broker)
-        await asyncio.gather(*(peers.call(1, "ApiVersions", VERSIONS, timeout_s=10) for _ in range(4)))
+        await asyncio.gather(*(peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S) for _ in range(4)))
         return one, connections(broker)
 
     with broker_one(tmp_path) as broker:
@@ -78,7 +78,7 @@ def test_a_large_answer_comes_whole(tmp_path: Path) -> None:
 
         async def work(peers: Peers) -> int:
             got = await peers.call(
-                1, "Fetch", fetch(0), timeout_s=10, decode=lambda data: list(read_fetch_response(data))
+                1, "Fetch", fetch(0), timeout_s=STALL_S, decode=lambda data: list(read_fetch_response(data))
             )
             return int(got[0].records.size)
 
@@ -89,7 +89,7 @@ def test_a_brokers_error_is_raised_and_the_connection_stays(tmp_path: Path) -> N
     async def work(peers: Peers) -> int:
         for _ in range(3):
             with pytest.raises(UnknownTopicOrPartitionError):
-                await peers.call(1, "LocateRange", pb.LocateRangeRequest(topic="missing"), timeout_s=10)
+                await peers.call(1, "LocateRange", pb.LocateRangeRequest(topic="missing"), timeout_s=STALL_S)
         return connections(broker)
 
     with broker_one(tmp_path) as broker:
@@ -99,13 +99,13 @@ def test_a_brokers_error_is_raised_and_the_connection_stays(tmp_path: Path) -> N
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_after_a_call_that_was_given_up_the_next_has_its_own_answer(tmp_path: Path, is_cancelled: bool) -> None:
     async def work(peers: Peers) -> None:
-        parked = asyncio.create_task(peers.call(1, "Fetch", fetch(20_000), timeout_s=30 if is_cancelled else 0.2))
+        parked = asyncio.create_task(peers.call(1, "Fetch", fetch(20_000), timeout_s=STALL_S if is_cancelled else 0.2))
         if is_cancelled:
             await eventually_async(lambda: connections(broker))
             parked.cancel()
         with pytest.raises(asyncio.CancelledError if is_cancelled else RequestTimedOutError):
             await parked
-        answer = await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+        answer = await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)
         assert answer.cluster_id == broker.server.cluster_id
 
     with broker_one(tmp_path) as broker:
@@ -119,15 +119,15 @@ def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path
     port, frame_port = first.port, first.frame_port
 
     async def work(peers: Peers) -> None:
-        await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+        await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)
         await asyncio.to_thread(first.stop)
         with pytest.raises(BrokerUnavailableError):
-            await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)
+            await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)
         second = broker_one(tmp_path, port=port)
         await asyncio.to_thread(second.start)
         try:
             assert second.frame_port != frame_port
-            await _until_reached(lambda: peers.call(1, "ApiVersions", VERSIONS, timeout_s=10))
+            await _until_reached(lambda: peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S))
             assert connections(second) == 1
         finally:
             await asyncio.to_thread(second.stop)
@@ -147,7 +147,7 @@ async def _until_reached(call: Callable[[], Awaitable[Any]]) -> None:
 
 def test_where_no_frames_are_answered_calls_go_over_grpc(tmp_path: Path) -> None:
     async def work(peers: Peers) -> str:
-        return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)).cluster_id)
+        return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)).cluster_id)
 
     with broker_one(tmp_path, frame_listener_port=-1) as broker:
         assert with_peers(broker, work) == broker.server.cluster_id
@@ -155,7 +155,7 @@ def test_where_no_frames_are_answered_calls_go_over_grpc(tmp_path: Path) -> None
 
 def test_frames_of_another_broker_are_not_taken_for_the_one_that_is_called(tmp_path: Path) -> None:
     async def work(peers: Peers) -> str:
-        return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=10)).cluster_id)
+        return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)).cluster_id)
 
     with (
         broker_one(tmp_path / "other") as other,
@@ -172,21 +172,21 @@ def test_a_broker_of_another_id_or_cluster_is_asked_nothing(
     async def work(peers: Peers) -> None:
         for _ in range(2):
             with pytest.raises(BrokerUnavailableError, match=f"broker 1 of cluster .* where broker {called} should be"):
-                await peers.call(called, "CreateTopics", creation, timeout_s=10)
+                await peers.call(called, "CreateTopics", creation, timeout_s=STALL_S)
 
     creation = pb.CreateTopicsRequest()
     creation.topics.add(name="t", num_partitions=1, replication_factor=1)
     with broker_one(tmp_path, frame_listener_port=frame_port) as broker:
         with_peers(broker, work, cluster_id=cluster_id)
         assert "t" not in broker.server.broker.catalog.topics
-        with_peers(broker, lambda peers: peers.call(1, "CreateTopics", creation, timeout_s=10))
+        with_peers(broker, lambda peers: peers.call(1, "CreateTopics", creation, timeout_s=STALL_S))
         assert "t" in broker.server.broker.catalog.topics
 
 
 def test_a_broker_of_which_nothing_is_known_is_not_reached(tmp_path: Path) -> None:
     async def work(peers: Peers) -> None:
         with pytest.raises(BrokerUnavailableError, match="broker 3 is not alive"):
-            await peers.call(3, "ApiVersions", VERSIONS, timeout_s=10)
+            await peers.call(3, "ApiVersions", VERSIONS, timeout_s=STALL_S)
 
     with broker_one(tmp_path) as broker:
         with_peers(broker, work)

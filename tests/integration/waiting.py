@@ -24,6 +24,9 @@ from typing import Any
 STALL_S = 240.0
 """How long nothing may change before a wait fails. A step takes seconds; on a starved machine it may take a minute."""
 
+AN_HOUR_MS = 3_600_000
+"""What a call under test may wait where something else must end its wait: longer than any test runs."""
+
 _LOOK_S = 0.5
 """How often the progress is looked at, which may cost more than the condition."""
 _WORK_S = 5.0

@@ -19,6 +19,8 @@ from millrace.coordination.interface import CoordinationError
 from millrace.coordination.zookeeper_client import SessionHandler, acls, error_of
 from millrace.errors import InvalidRequestError, MillraceError
 
+from ...integration.waiting import STALL_S
+
 
 def test_secrets_may_be_read_by_their_owner_only() -> None:
     secured = {
@@ -55,7 +57,7 @@ def test_a_session_that_is_over_connects_no_more() -> None:
     handler = SessionHandler(None, lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-        handler.create_connection(address, timeout=5.0).close()
+        handler.create_connection(address, timeout=STALL_S).close()
         handler.refuse_connections()
         with pytest.raises(OSError, match="the session is over"):
-            handler.create_connection(address, timeout=5.0)
+            handler.create_connection(address, timeout=STALL_S)

@@ -26,9 +26,12 @@ SECONDS_MIN = 1.0
 
 
 def timed_calls(source: str) -> Iterator[tuple[int, str]]:
-    """The lines of calls that sleep, or wait for a time written down there."""
+    """Find the lines that sleep, wait for a time written down there, or expect that something took less time."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Compare) and any(is_deadline(each) for each in (node.left, *node.comparators)):
+        if isinstance(node, ast.Compare) and (
+            any(is_deadline(each) for each in (node.left, *node.comparators))
+            or (is_elapsed(node.left) and isinstance(node.ops[0], ast.Lt | ast.LtE))
+        ):
             yield node.lineno, ast.unparse(node)
         if not isinstance(node, ast.Call):
             continue
@@ -36,11 +39,14 @@ def timed_calls(source: str) -> Iterator[tuple[int, str]]:
         if name in {"time.sleep", "asyncio.sleep"}:
             if not is_number(node.args[0], 0, 0):
                 yield node.lineno, ast.unparse(node)
-        elif name.rpartition(".")[2] in TIMED and "." in name and not isinstance(node.func, ast.Name):
-            values = [*node.args[-1:], *(each.value for each in node.keywords if each.arg == "timeout")]
-            if any(is_number(each, SECONDS_MIN, float("inf")) for each in values):
-                yield node.lineno, ast.unparse(node)
-        elif name == "subprocess.run" and any(each.arg == "timeout" for each in node.keywords):
+            continue
+        values = [each.value for each in node.keywords if each.arg in {"timeout", "timeout_s"}]
+        if name == "subprocess.run" and values:
+            yield node.lineno, ast.unparse(node)
+            continue
+        if name.rpartition(".")[2] in TIMED and "." in name:
+            values += node.args[-1:]
+        if any(is_number(each, SECONDS_MIN, float("inf")) for each in values):
             yield node.lineno, ast.unparse(node)
 
 
@@ -52,6 +58,15 @@ def is_number(node: ast.expr, least: float, most: float) -> bool:
 def is_deadline(node: ast.expr) -> bool:
     """Whether it is a variable that loops compare with the clock."""
     return isinstance(node, ast.Name) and node.id == "deadline"
+
+
+def is_elapsed(node: ast.expr) -> bool:
+    """Check for the time since a moment, as in ``time.monotonic() - started``."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Sub)
+        and ast.unparse(node.left) in {"time.monotonic()", "time.perf_counter()", "time.time()"}
+    )
 
 
 def test_tests_neither_sleep_nor_wait_for_a_fixed_time() -> None:
@@ -78,6 +93,9 @@ def test_tests_neither_sleep_nor_wait_for_a_fixed_time() -> None:
         "threading.Event().wait(2)",
         "subprocess.run(command, timeout=STALL_S)",
         "time.monotonic() < deadline",
+        "assert time.monotonic() - started < 10",
+        "stub.Fetch(request, timeout=30)",
+        "await peers.call(1, 'Fetch', request, timeout_s=10)",
     ],
 )
 def test_a_fixed_time_is_found(call: str) -> None:
@@ -85,7 +103,17 @@ def test_a_fixed_time_is_found(call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["await asyncio.sleep(0)", "future.result(STALL_S)", "'x'.join(names)", "stop.wait(0.05)", "process.wait()"]
+    "call",
+    [
+        "await asyncio.sleep(0)",
+        "future.result(STALL_S)",
+        "'x'.join(names)",
+        "stop.wait(0.05)",
+        "process.wait()",
+        "assert time.monotonic() - started >= 1",
+        "stub.Fetch(request, timeout=STALL_S)",
+        "producer.close(timeout=0.1)",
+    ],
 )
 def test_other_calls_are_not_found(call: str) -> None:
     assert not list(timed_calls(f"async def work():\n    {call}"))

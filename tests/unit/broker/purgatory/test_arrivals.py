@@ -10,6 +10,10 @@ import pytest
 from millrace_broker.purgatory import Arrivals, Timer
 from millrace_broker.runtime.clock import SystemClock
 
+from ....integration.waiting import AN_HOUR_MS
+
+AN_HOUR_S = AN_HOUR_MS / 1000
+
 ORDERS = ("orders", 0)
 
 
@@ -34,7 +38,7 @@ def running(test: Callable[[Arrivals], Awaitable[None]]) -> Callable[[], None]:
 @running
 async def test_a_waiter_is_woken_when_enough_arrived_in_its_partitions(arrivals: Arrivals) -> None:
     watch = arrivals.watch([ORDERS, ("orders", 1)])
-    waiting = asyncio.create_task(watch.wait(wanted_bytes=10, timeout_s=60))
+    waiting = asyncio.create_task(watch.wait(wanted_bytes=10, timeout_s=AN_HOUR_S))
     await _settle()
     arrivals.arrived(ORDERS, 6)
     arrivals.arrived(("other", 0), 100)
@@ -50,7 +54,7 @@ async def test_what_arrived_before_the_wait_but_after_the_watch_counts(arrivals:
     watch = arrivals.watch([ORDERS])
     assert not watch.has(1)
     arrivals.arrived(ORDERS, 1)
-    assert await watch.wait(wanted_bytes=1, timeout_s=60)
+    assert await watch.wait(wanted_bytes=1, timeout_s=AN_HOUR_S)
 
 
 @running
@@ -63,26 +67,26 @@ async def test_a_wait_ends_at_its_time(arrivals: Arrivals) -> None:
 async def test_a_changed_partition_wakes_whatever_was_wanted(arrivals: Arrivals) -> None:
     arrivals.arrived(ORDERS, 100)
     watch = arrivals.watch([ORDERS])
-    waiting = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=2**30, timeout_s=60))
+    waiting = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=2**30, timeout_s=AN_HOUR_S))
     await _settle()
     arrivals.changed(ORDERS)
     assert await waiting
-    assert await watch.wait(wanted_bytes=2**30, timeout_s=60)
+    assert await watch.wait(wanted_bytes=2**30, timeout_s=AN_HOUR_S)
 
 
 @running
 async def test_nobody_waits_once_it_is_closed(arrivals: Arrivals) -> None:
-    before = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=60))
+    before = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=AN_HOUR_S))
     await _settle()
     arrivals.close()
     assert not await before
-    assert not await arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=60)
+    assert not await arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=AN_HOUR_S)
 
 
 @running
 async def test_waiters_are_forgotten_however_they_end(arrivals: Arrivals) -> None:
     keys = [ORDERS, ("orders", 1)]
-    tasks = [asyncio.create_task(arrivals.watch(keys).wait(wanted_bytes=1, timeout_s=60)) for _ in range(3)]
+    tasks = [asyncio.create_task(arrivals.watch(keys).wait(wanted_bytes=1, timeout_s=AN_HOUR_S)) for _ in range(3)]
     await _settle()
     statistics = arrivals.statistics()
     assert (statistics.delayed, statistics.watched) == (3, 6)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from millrace.clients.consuming.signal import Signal
 from millrace.errors import ConcurrentUseError, WakeupError
 
-from ....integration.waiting import STALL_S
+from ....integration.waiting import AN_HOUR_MS, STALL_S
 
 
 def test_what_rang_since_one_looked_is_not_missed() -> None:
     signal = Signal()
     serial = signal.serial
     signal.ring()
-    started = time.monotonic()
-    signal.wait(serial, STALL_S)
-    assert time.monotonic() - started < 30
+    signal.wait(serial, AN_HOUR_MS / 1000)
 
 
 def test_a_wake_up_ends_one_wait() -> None:

@@ -277,11 +277,9 @@ def test_a_deadline_ends_a_call_and_is_told_to_the_broker(broker: _Broker, clien
 
 def test_a_short_deadline_passes_before_an_earlier_long_one(broker: _Broker, client: _Client) -> None:
     broker.behaviour = _silent
-    long = client.begin(60)
-    started = time.monotonic()
+    long = client.begin(3600)
     with pytest.raises(RequestTimedOutError):
         client.begun(0.1)
-    assert time.monotonic() - started < 10
     assert not long.is_done
 
 

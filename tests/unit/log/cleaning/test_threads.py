@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from millrace_broker.log.cleaning.checkpoints import CLEANER_OFFSETS
 from millrace_broker.log.cleaning.threads import CleanerSettings, LogCleaner
 from millrace_broker.log.files import OsFiles
 
-from ....integration.waiting import STALL_S, eventually
+from ....integration.waiting import eventually
 from .conftest import OPAQUE_KEYS, contents, rows
 
 COMPACT = TopicConfig.load({"cleanup.policy": "compact", "segment.bytes": 2000})
@@ -110,9 +109,7 @@ def test_pausing_breaks_off_what_is_being_cleaned(open_manager: Open) -> None:
     cleaner = cleaner_of(manager)
     eventually(lambda: cleaner.statistics().in_progress == (("orders", 0),))
     before = contents(log)
-    started = time.monotonic()
     with cleaner.paused(("orders", 0)):
-        assert time.monotonic() - started < STALL_S / 2
         assert cleaner.statistics().in_progress == ()
         assert contents(log) == before
         assert not list(log.directory.glob("*.cleaned"))
@@ -157,9 +154,9 @@ def test_closing_breaks_off_a_long_cleaning(open_manager: Open) -> None:
     log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
     fill(manager, log)
     eventually(lambda: bool(cleaner_of(manager).statistics().in_progress))
-    started = time.monotonic()
+    before = {path.name: path.stat().st_size for path in log.directory.glob("*.log")}
     manager.close()
-    assert time.monotonic() - started < STALL_S / 2
+    assert {path.name: path.stat().st_size for path in log.directory.glob("*.log")} == before
     assert not list(log.directory.glob("*.cleaned"))
 
 
