@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from .waiting import STALL_S, eventually
+from .waiting import STALL_S, eventually, work_of
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -46,7 +46,11 @@ class Daemon:
         self._ready = ready
 
     def address(self):
-        found = eventually(lambda: re.search(self._ready, self.log) or self.process.poll() is not None, self._log.name)
+        found = eventually(
+            lambda: re.search(self._ready, self.log) or self.process.poll() is not None,
+            self._log.name,
+            progress=lambda: (len(self.log), work_of(self.process.pid)),
+        )
         assert found is not True, self.log
         return found[1] if found.groups() else found[0]
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from millrace.clients import Admin, Producer
 
-from .waiting import STALL_S, eventually, work_of
+from .waiting import eventually, output_of, work_of
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +64,7 @@ def start(module_broker, tmp_path):
 
 
 def ended(job):
-    output, _ = job.communicate(timeout=STALL_S)
+    output, _ = output_of(job)
     return job.returncode, output
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from millrace.clients import Admin, TopicPartition
 
-from .waiting import STALL_S, eventually, run_to_end, work_of
+from .waiting import eventually, output_of, run_to_end, work_of
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +43,7 @@ def run_until(job, *arguments, is_done):
         )
         assert process.poll() is None, process.communicate()
         process.send_signal(signal.SIGTERM)
-        printed, _ = process.communicate(timeout=STALL_S)
+        printed, _ = output_of(process)
     finally:
         process.kill()
         process.wait()

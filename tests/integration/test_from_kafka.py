@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import uuid
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from confluent_kafka.admin import NewTopic
 
 from millrace.clients import Admin, Consumer
 
-from .waiting import STALL_S, Stall, eventually
+from .waiting import STALL_S, Stall, eventually, output_of, while_it_works
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "from_kafka.py"
@@ -114,7 +113,7 @@ def job(kafka, module_broker):
 
 
 def ended(process, code=0):
-    output, _ = process.communicate(timeout=STALL_S)
+    output, _ = output_of(process)
     assert process.returncode == code, output
     return output
 
@@ -205,16 +204,11 @@ def test_killed_and_stopped_it_copies_every_record_once(kafka, module_broker, jo
 
 def wait_for_batches(process, count):
     """Read what a job prints until it has committed so often."""
-    timer = threading.Timer(STALL_S, process.kill)
-    timer.start()
-    try:
-        seen = 0
-        while seen < count:
-            line = process.stdout.readline()
-            assert line, "the job ended"
-            seen += line.startswith("batch ")
-    finally:
-        timer.cancel()
+    seen = 0
+    while seen < count:
+        line = while_it_works(process, process.stdout.readline, "a line of the job")
+        assert line, "the job ended"
+        seen += line.startswith("batch ")
 
 
 def test_what_cannot_be_copied_is_said_in_a_sentence(kafka, module_broker, job):

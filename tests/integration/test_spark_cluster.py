@@ -16,7 +16,7 @@ from pyspark_millrace import spark_submit_command
 from pyspark_millrace.environment.package import build_package
 
 from .spark_cluster import Cluster, clean_environment
-from .waiting import STALL_S, eventually, exit_code
+from .waiting import STALL_S, eventually, exit_code, work_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -106,7 +106,7 @@ def done(submit, topics, cluster):
 
 def found_by(process):
     """What each step of a driver that ends well has printed."""
-    assert process.wait(STALL_S) == 0, errors_in(process.log.read_text())
+    assert exit_code(process) == 0, errors_in(process.log.read_text())
     found = {}
     for line in process.log.read_text().splitlines():
         if line.startswith('{"'):
@@ -164,10 +164,18 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
     with Producer(module_broker.bootstrap_servers) as producer:
         send_words(producer, WORDS)
     process = submit(cluster.directory, "until_stopped")
-    eventually(lambda: len(kept(cluster)) >= 200 and len(copies(module_broker)) > WORDS, "the first batches")
+    eventually(
+        lambda: len(kept(cluster)) >= 200 and len(copies(module_broker)) > WORDS,
+        "the first batches",
+        progress=lambda: work_of(process.pid),
+    )
     executor = next(iter(executors_of(cluster.workers[0])))
     os.kill(executor, signal.SIGKILL)
-    eventually(lambda: executors_of(cluster.workers[0]) - {executor}, "another executor")
+    eventually(
+        lambda: executors_of(cluster.workers[0]) - {executor},
+        "another executor",
+        progress=lambda: work_of(process.pid),
+    )
     cluster.workers[1].kill()
     with Producer(module_broker.bootstrap_servers) as producer:
         send_words(producer, 2 * WORDS)
@@ -176,9 +184,10 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
     eventually(
         lambda: process.poll() is not None or kept(cluster) == copies(module_broker) == expected,
         "all words",
+        progress=lambda: (len(kept(cluster)), len(copies(module_broker)), work_of(process.pid)),
     )
     (cluster.directory / "stop").touch()
-    code = process.wait(STALL_S)
+    code = exit_code(process)
     log = process.log.read_text()
     assert code == 0, errors_in(log)
     assert len(re.findall("ERROR TaskSchedulerImpl: Lost executor", log)) >= 2

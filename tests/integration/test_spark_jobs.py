@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from millrace.clients import Admin, Producer
 from pyspark_millrace import spark_submit_command
 
-from .waiting import STALL_S
+from .waiting import STALL_S, eventually, exit_code, work_of
 
 pytestmark = pytest.mark.spark
 
@@ -42,19 +42,14 @@ class Run:
         )
         self.lines = []
         self._ended = False
-        self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self):
         with self.process.stdout as output:
             for line in output:
-                with self._changed:
-                    self.lines.append(line.rstrip("\n"))
-                    self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+                self.lines.append(line.rstrip("\n"))
+        self._ended = True
 
     @property
     def output(self):
@@ -64,16 +59,18 @@ class Run:
         return sum(int(n.replace(",", "")) for n in re.findall(r"^batch \d+: ([\d,]+) rows", self.output, re.MULTILINE))
 
     def await_rows(self, count):
-        with self._changed:
-            self._changed.wait_for(lambda: self.rows() >= count or self._ended, timeout=STALL_S)
+        eventually(lambda: self.rows() >= count or self._ended, f"{count} rows", progress=self._progress, pause_s=0.05)
         assert self.rows() >= count, self.output
+
+    def _progress(self):
+        return len(self.lines), work_of(self.process.pid)
 
     def send(self, number):
         os.killpg(self.process.pid, number)
 
     def end(self):
         try:
-            return self.process.wait(STALL_S)
+            return exit_code(self.process)
         finally:
             if self.process.poll() is None:
                 self.send(signal.SIGKILL)

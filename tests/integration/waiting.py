@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+Result = TypeVar("Result")
 STALL_S = 240.0
 """How long nothing may change before a wait fails. A step takes seconds; on a starved machine it may take a minute."""
 
@@ -99,14 +100,25 @@ def run_to_end(command: Sequence[object], input: str | None = None, **options: A
     if input is not None:
         piped["stdin"] = subprocess.PIPE
     process = subprocess.Popen([str(part) for part in command], **piped)
-    with ThreadPoolExecutor(1) as pool:
-        talk = pool.submit(process.communicate, input)
-        try:
-            eventually(talk.done, f"{command[0]} to end", progress=lambda: work_of(process.pid))
-        finally:
-            process.kill()
-    out, err = talk.result()
+    out, err = output_of(process, input)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def output_of(process: subprocess.Popen[str], input: str | None = None) -> tuple[str, str]:
+    """Wait until a process ends, and return its piped output and errors; its work counts as progress."""
+    return while_it_works(process, lambda: process.communicate(input), f"{process.args!r} to end")
+
+
+def while_it_works(process: subprocess.Popen[Any], call: Callable[[], Result], what: str) -> Result:
+    """Call what waits for a process, such as reading a line of its output. Kill a process that works no more."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(call)
+        try:
+            eventually(done.done, what, progress=lambda: work_of(process.pid))
+        except BaseException:
+            process.kill()
+            raise
+        return done.result()
 
 
 def work_of(pid: int) -> int:
