@@ -16,7 +16,7 @@ from pyspark_millrace import spark_submit_command
 from pyspark_millrace.environment.package import build_package
 
 from .spark_cluster import Cluster, clean_environment
-from .waiting import STALL_S, eventually, exit_code, work_of
+from .waiting import STALL_S, eventually, work_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -101,12 +101,27 @@ def send_words(producer, first):
 @pytest.fixture(scope="module")
 def done(submit, topics, cluster):
     """What the steps that are not disturbed found, and where they wrote."""
-    return found_by(submit(cluster.directory, "read", "view", "stream", "ingest", "sink"))
+    return found_by(cluster, submit(cluster.directory, "read", "view", "stream", "ingest", "sink"))
 
 
-def found_by(process):
+def exit_code(cluster, process):
+    """Wait until a driver has ended; the work of executors is progress, too. A stuck driver gives up its cores."""
+    working = [process, *(worker.process for worker in cluster.workers)]
+    try:
+        eventually(
+            lambda: process.poll() is not None,
+            "a driver to end",
+            progress=lambda: [work_of(each.pid) for each in working],
+        )
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode
+
+
+def found_by(cluster, process):
     """What each step of a driver that ends well has printed."""
-    assert exit_code(process) == 0, errors_in(process.log.read_text())
+    assert exit_code(cluster, process) == 0, errors_in(process.log.read_text())
     found = {}
     for line in process.log.read_text().splitlines():
         if line.startswith('{"'):
@@ -130,7 +145,7 @@ def test_executors_that_have_the_wheel_need_nothing_sent(cluster, submit, topics
     python = clean_environment(cluster.directory / "with-the-wheel")
     install_wheel(python, cluster.directory)
     paths = run(python.with_name("millrace"), "paths").split()
-    found = found_by(submit(cluster.directory, "read", python=python, py_files=()))
+    found = found_by(cluster, submit(cluster.directory, "read", python=python, py_files=()))
     assert found["read"]["sum"] == sum(range(NUMBERS))
     assert found["read"]["python"] == [str(python)]
     [code] = found["read"]["code"]
@@ -187,7 +202,7 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
         progress=lambda: (len(kept(cluster)), len(copies(module_broker)), work_of(process.pid)),
     )
     (cluster.directory / "stop").touch()
-    code = exit_code(process)
+    code = exit_code(cluster, process)
     log = process.log.read_text()
     assert code == 0, errors_in(log)
     assert len(re.findall("ERROR TaskSchedulerImpl: Lost executor", log)) >= 2
@@ -195,12 +210,12 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
     assert copies(module_broker) == expected
 
 
-def test_rows_of_failed_killed_and_overtaken_attempts_are_not_committed(submit, module_broker, tmp_path):
+def test_rows_of_failed_killed_and_overtaken_attempts_are_not_committed(cluster, submit, module_broker, tmp_path):
     """One attempt fails, one kills its executor, one never ends and is overtaken by its speculative copy."""
     with Admin(module_broker.bootstrap_servers) as admin:
         admin.create_topic("attempts", partitions=6, configs={"retention.ms": "-1"})
     process = submit(tmp_path, "attempts", script=ATTEMPTS)
-    assert exit_code(process) == 0, errors_in(process.log.read_text())
+    assert exit_code(cluster, process) == 0, errors_in(process.log.read_text())
     mishaps = {path.name.removeprefix("attempt-") for path in tmp_path.glob("attempt-*")}
     assert mishaps == {"failed", "killed", "waiting", "overtaking"}
     expected = sorted(int(line) for line in process.log.read_text().splitlines() if line.isdecimal())
