@@ -66,7 +66,12 @@ class Job:
         self._log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(
-                command, cwd="/", stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
+                cwd="/",
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property

@@ -1,8 +1,8 @@
 """Mutants: small changes to the functions of a module, each of which a test should notice.
 
 Only the bodies of functions are changed, because a mutant replaces the code of live functions: a process that has all
-modules and tests loaded already is forked for each mutant. Left alone are texts, log calls, assertions, the messages of
-errors, ``__repr__`` and ``__str__``.
+modules and tests loaded already is forked for each mutant. Left alone are texts, log calls, assertions (also
+``zip(strict=True)``), the messages of errors, ``__repr__`` and ``__str__``.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _changes(tree: ast.AST, prefix: str = "") -> Iterator[_Change]:
 def _visit(
     node: ast.AST, function: Function, statement: ast.stmt, parent: ast.AST, field: str, index: int | None
 ) -> Iterator[_Change]:
-    if isinstance(node, _UNTOUCHED) or _is_text_or_log(node):
+    if isinstance(node, _UNTOUCHED) or _is_text_or_log(node) or _is_assertion(node):
         return
     if isinstance(node, ast.stmt):
         statement = node
@@ -215,6 +215,11 @@ def _is_text_or_log(node: ast.AST) -> bool:
     called = node.value.func if isinstance(node.value, ast.Call) else None
     is_log = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in _LOGGERS
     return is_log or isinstance(node.value, ast.Constant)
+
+
+def _is_assertion(node: ast.AST) -> bool:
+    """Check for ``strict=True``, by which ``zip`` asserts that lengths are equal."""
+    return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
 def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:

@@ -97,3 +97,19 @@ async def test_waiters_are_forgotten_however_they_end(arrivals: Arrivals) -> Non
     arrivals.arrived(ORDERS, 1)
     await asyncio.gather(*tasks[1:])
     assert arrivals.statistics().watched == 0
+
+
+@pytest.mark.parametrize(("arrived_bytes", "has_enough"), [(9, False), (10, True), (11, True)])
+@pytest.mark.parametrize("before_bytes", [None, 0, 5])
+def test_a_watch_has_what_arrived_since_it_was_taken(
+    before_bytes: int | None, arrived_bytes: int, has_enough: bool
+) -> None:
+    @running
+    async def check(arrivals: Arrivals) -> None:
+        if before_bytes is not None:
+            arrivals.arrived(ORDERS, before_bytes)
+        watch = arrivals.watch([ORDERS, ("orders", 1)])
+        arrivals.arrived(ORDERS, arrived_bytes)
+        assert watch.has(10) is has_enough
+
+    check()

@@ -95,3 +95,12 @@ def test_time_that_stands_still_or_goes_back_expires_nothing():
     assert wheel.advance(50) == []
     assert wheel.now_ms == 100
     assert wheel.advance(101) == [started]
+
+
+def test_a_timer_runs_once_and_cannot_be_cancelled_after_it():
+    ran = []
+    timer = TimerEntry(5, lambda: ran.append("ran"))
+    timer.run()
+    timer.run()
+    assert ran == ["ran"]
+    assert not timer.cancel()
