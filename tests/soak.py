@@ -41,6 +41,7 @@ PORTIONS = 20
 class Suite:
     """Tests to turn up. ``dials`` and ``repeats`` are for ``HOURS``; ``floor`` is what ``make test`` runs.
 
+    ``portion`` is the least number of rounds that run at once, where a portion costs much besides its rounds.
     ``whole``: the dial is no number of rounds, so that the suite runs in one portion.
     """
 
@@ -50,6 +51,7 @@ class Suite:
     dials: dict[str, int] = field(default_factory=dict)
     floor: int = 1
     repeats: int = 1
+    portion: int = 1
     whole: bool = False
 
 
@@ -158,6 +160,7 @@ SUITES = (
         arguments=["tests/integration/test_streams_kills.py"],
         dials={"STREAMS_KILL_ROUNDS": 100},
         floor=1,
+        portion=20,
     ),
     Suite(
         name="rebuild",
@@ -269,7 +272,7 @@ def next_portion(suite: Suite, wanted: int, done: int) -> int:
     """The rounds of the next portion; 0 when all are done."""
     if suite.whole:
         return wanted if done < wanted else 0
-    portion = max(suite.floor, math.ceil(wanted / PORTIONS))
+    portion = max(suite.floor, suite.portion, math.ceil(wanted / PORTIONS))
     return max(0, min(portion, wanted - done))
 
 

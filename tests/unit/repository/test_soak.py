@@ -94,6 +94,13 @@ def test_a_failure_before_the_interruption_still_counts(runs: Runs, monkeypatch:
     assert "* `tests.kills::test_it`" in soak.REPORT.read_text()
 
 
+def test_a_suite_with_costly_portions_runs_in_few(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    costly = soak.Suite(name="kills", what="kills", arguments=[], dials={"KILLS": 100}, portion=40)
+    monkeypatch.setattr(soak, "SUITES", (costly,))
+    assert run(monkeypatch) == 0
+    assert runs.rounds("KILLS") == [40, 40, 20]
+
+
 def test_more_hours_add_to_what_has_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "--hours", "2", "--only", "kills") == 0
     assert sum(runs.rounds("KILLS")) == 50
