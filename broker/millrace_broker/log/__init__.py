@@ -1,4 +1,4 @@
-"""The log: partitions of segment files that can be trusted with the only copy.
+"""The log: segment files that can be trusted with the only copy.
 
 ``manager``             all partitions of a broker, over its log directories
 ``partition``           one partition: flush, retention, deletion of records, swap of compacted segments

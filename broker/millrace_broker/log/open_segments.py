@@ -1,4 +1,4 @@
-"""A bound on the sealed segments with open files, over all partitions of a broker."""
+"""A bound on a broker's sealed segments with open files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file ``partition.metadata``, which names the topic of a partition directory by id.
+"""The file ``partition.metadata`` with the topic id of a partition directory.
 
 Kafka's file: ``version: 0`` and ``topic_id: <uuid>``, the id in base64url without padding.
 """

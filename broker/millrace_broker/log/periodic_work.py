@@ -1,4 +1,4 @@
-"""The periodic work of a broker's logs, and the check of its directories.
+"""The periodic work of a broker's logs, with a check of its directories.
 
 Invariant: a failure of the work is logged and the work continues. The broker stops only if its last directory, or that
 of the metadata, has failed.

@@ -1,8 +1,8 @@
-"""The loading of a partition's producer states, from a snapshot and the batches after it.
+"""The loading of a partition's producer states at start.
 
-A snapshot keeps only the last batch of each producer. But a producer may retry its last five batches if their
-acknowledgements were lost with the broker. So the batches shortly before the snapshot are read too, as far as that is
-cheap.
+They come from the newest good snapshot and the batches after it. A snapshot keeps only the last batch of each producer.
+But a producer may retry its last five batches if their acknowledgements were lost with the broker. So the batches
+shortly before the snapshot are read too, as far as that is cheap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The reads and look-ups of a partition's log, without a lock, from any thread.
+"""The lock-free reads and look-ups of a partition's log.
+
+Any thread may use them.
 
 Invariant: A reader takes the state in an order that is safe beside a writer, which publishes in the opposite order.
 First comes the log end offset, then the tuple of segments, which has all records before that end. Last comes the log

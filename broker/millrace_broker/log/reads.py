@@ -1,4 +1,6 @@
-"""Execution of log reads: in the event loop, in disk threads, or in remote-store threads.
+"""Execution of log reads in the right threads.
+
+A read runs in the event loop, in the threads for disks, or in those for the remote store.
 
 Invariants
 

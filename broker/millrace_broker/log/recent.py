@@ -1,4 +1,4 @@
-"""The recently appended end of a log, which is read from the page cache without disk waits."""
+"""The recently appended end of a log, read from the page cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sound part of a segment after a crash: a decision from its bytes.
+"""The decision which part of a segment is sound after a crash.
 
 The offsets of batches are outside their checksums. They must rise. Compaction leaves gaps between batches. A gap is
 accepted only if a further batch continues the offsets after it; otherwise the batch after the gap is the damaged one.

@@ -1,4 +1,6 @@
-"""One segment of a partition, Kafka's ``LogSegment``: a ``.log`` of batches and two sparse indexes.
+"""One segment of a partition, Kafka's ``LogSegment``.
+
+It is a ``.log`` of batches with two sparse indexes.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""A limit on the I/O rate of all cleaner threads, or of all tiering threads."""
+"""A limit on the I/O rate of the cleaner or tiering threads."""
 
 from __future__ import annotations
 

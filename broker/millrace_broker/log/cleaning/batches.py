@@ -1,11 +1,12 @@
-"""The batches of a segment as cleaning sees them: keys, offsets and values of their records, and batches without some.
+"""The batches of a segment as the cleaner reads and thins them.
 
-``V2Batch`` is a batch of either body, ``MessageBatch`` a message of magic 0 or 1 as old segments from Kafka hold them.
-Both are checked against their checksums when they are read: what is damaged must not be copied under a new one.
+``V2Batch`` is a batch of either body. ``MessageBatch`` is a message of magic 0 or 1, as in old segments from Kafka.
+Both are checked against their checksums when they are read, because a damaged batch must not be copied with a new
+checksum.
 
-A batch that loses records keeps its base offset, last offset, producer fields, compression and timestamp type, and so
-its sequence numbers (Kafka's ``MemoryRecords.filterTo``): a rows batch is written anew as Kafka does, a columnar one
-gets explicit offsets.
+A batch that loses records keeps its base offset, last offset, producer fields, compression and timestamp type. So it
+keeps its sequence numbers (Kafka's ``MemoryRecords.filterTo``). A rows batch is rewritten as Kafka does; a columnar
+batch gets explicit offsets.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _MAGIC_POSITION: Final = 16
 _THROUGH_MAGIC_BYTES: Final = 17
 _LENGTH_MIN: Final = 14
 _CHUNK_RECORDS_MAX: Final = 32_768
-"""Compressed batches hold far more than their size says."""
+"""The limit on the records of a chunk, because compressed batches hold far more than their size suggests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicKeys:
-    """How the key of a topic's records is found: in ``key_columns`` of a typed topic, else in the column ``key``.
+    """The keys of a topic's records: ``key_columns`` of a typed topic, else the column ``key``.
 
-    ``encode`` gives the canonical bytes of key columns (``millrace.schemas.encode_keys``).
+    ``encode`` returns the canonical bytes of key columns (``millrace.schemas.encode_keys``).
     """
 
     schema_of: SchemaOf
@@ -73,14 +74,14 @@ class TopicKeys:
     encode: Callable[[pa.RecordBatch, Sequence[str]], pa.LargeBinaryArray]
 
     def of(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """The key of every record as bytes, null where it has none, from the columns of ``RecordKeys``."""
+        """Return the key of every record as bytes, null if it has none, from the columns of ``RecordKeys``."""
         if not self.key_columns:
             return columns[0]
         return self.encode(pa.RecordBatch.from_arrays(columns, names=list(self.key_columns)), self.key_columns)
 
 
 class RecordKeys(NamedTuple):
-    """What decides about the records of a batch, one entry for each."""
+    """Offsets, keys and values' presence of a batch's records, with an entry for each record."""
 
     offsets: Longs
     keys: tuple[pa.Array, ...]
@@ -93,58 +94,58 @@ class CleanableBatch(Protocol):
 
     @property
     def magic(self) -> int:
-        """Version of its format."""
+        """The version of the format."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole."""
+        """The size of the whole batch."""
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record that it once had."""
+        """The offset of the last record that the batch once had."""
 
     @property
     def max_timestamp(self) -> int:
-        """Largest timestamp, -1 for none."""
+        """The largest timestamp, -1 for none."""
 
     @property
     def count(self) -> int:
-        """How many records it has; reading a compressed message of magic 0 or 1 for it."""
+        """The number of records; a compressed message of magic 0 or 1 is read for it."""
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds a transaction marker."""
+        """Whether the batch holds a transaction marker."""
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """Whether the batch belongs to a transaction."""
 
     @property
     def producer_id(self) -> int:
-        """Its producer, -1 for none."""
+        """The producer's id, -1 for none."""
 
     @property
     def producer_epoch(self) -> int:
-        """Its producer's epoch, -1 for none."""
+        """The producer's epoch, -1 for none."""
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When its tombstones may go; None while that is not decided."""
+        """The time from which tombstones may be removed; None while that is not decided."""
 
     def control_type(self) -> ControlType | None:
-        """What its marker says; None when that has been taken away."""
+        """Return the type of the marker; None if cleaning has removed the marker."""
 
     def keys(self) -> RecordKeys:
-        """Its records' offsets, keys, and whether they have values."""
+        """Return the records' offsets, keys, and presence of values."""
 
     def original(self) -> memoryview:
-        """It as it is."""
+        """Return the unchanged batch."""
 
     def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
-        """It with the records of ``kept`` only (None: all), and with a delete horizon if one is given."""
+        """Return the batch with only the records of ``kept`` (None: all), and with a new delete horizon unless None."""
 
     def emptied(self) -> bytes:
-        """It without records, for the sake of its producer's last sequence number."""
+        """Return the batch without records; it preserves its producer's last sequence number."""
 
 
 class V2Batch:
@@ -169,7 +170,7 @@ class V2Batch:
 
     @property
     def is_rows(self) -> bool:
-        """Whether it belongs into a ``RowRun``: rows, no marker, not empty."""
+        """Whether the batch can be part of a ``RowRun``: rows, no marker, not empty."""
         return not self.header.is_columnar and not self.is_control and bool(self.count)
 
     @cached_property
@@ -245,7 +246,7 @@ class V2Batch:
         )
 
     def emptied(self) -> bytes:
-        """See ``CleanableBatch``; a columnar batch stays one, so that those after it stay aligned."""
+        """See ``CleanableBatch``; a columnar batch stays columnar, so that the batches after it stay aligned."""
         if self.header.is_columnar:
             batch, carried = self._decoded, carried_over(self.header)
             carried["delete_horizon_ms"] = None
@@ -276,7 +277,7 @@ def _row_numbers(kept: Mask) -> pa.Int64Array:
 
 
 class MessageBatch:
-    """A message of magic 0 or 1: a record of its own, or a wrapper around compressed ones."""
+    """A message of magic 0 or 1: one record, or a wrapper around compressed records."""
 
     is_control: Final = False
     is_transactional: Final = False
@@ -319,7 +320,7 @@ class MessageBatch:
         return self._original
 
     def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
-        """See ``CleanableBatch``; these formats have no place for a delete horizon."""
+        """See ``CleanableBatch``; these formats have no field for a delete horizon."""
         records = [record for number, record in enumerate(self._records) if kept is None or kept[number]]
         return build_entries(
             records,
@@ -329,7 +330,7 @@ class MessageBatch:
         )
 
     def emptied(self) -> bytes:
-        """Never asked for: these formats have no producers."""
+        """Raise ``CorruptBatchError``, because these formats have no producers."""
         raise CorruptBatchError(f"message at offset {self.last_offset}: magic {self.magic} has no empty batches")
 
 
@@ -338,7 +339,7 @@ class ReadableSegment(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Size of what may be read."""
+        """The size of the readable bytes."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Read bytes."""
@@ -347,9 +348,9 @@ class ReadableSegment(Protocol):
 def read_chunks(
     segment: ReadableSegment, position: int, chunk_bytes: int, keys: TopicKeys
 ) -> Iterator[list[CleanableBatch]]:
-    """Read the batches from the one at ``position`` on, as many at a time as ``chunk_bytes`` hold but at least one.
+    """Read the batches from ``position`` on, in chunks of up to ``chunk_bytes`` with at least one batch.
 
-    Raises ``CorruptBatchError`` for a batch that is damaged, and ``StorageError``.
+    Raises ``CorruptBatchError`` for a damaged batch, and ``StorageError``.
     """
     wanted = chunk_bytes
     while position < segment.size_bytes:
@@ -366,7 +367,7 @@ def read_chunks(
 
 
 def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch], int, int]:
-    """The whole batches in ``buffer``, where they end, and the size of the one that is cut off there."""
+    """Return the whole batches in ``buffer``, their end, and the size of the incomplete batch after them."""
     view = memoryview(buffer)
     batches: list[CleanableBatch] = []
     position, size, records = 0, buffer.size, 0

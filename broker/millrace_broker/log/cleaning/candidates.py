@@ -1,8 +1,11 @@
-"""What of a log can be cleaned, and which log is worth it most: decisions over plain figures (``LogCleanerManager``).
+"""The choice of the log to clean (Kafka's ``LogCleanerManager``).
 
-A log is clean up to its *first dirty offset*, the last checkpoint. Beyond that it can be cleaned up to the first of:
-the active segment; the last stable offset, for what comes of an open transaction is not known; the first segment with
-a record younger than ``min.compaction.lag.ms``. Whole segments are cleaned, so the one that holds that offset is not.
+It is a decision on figures of all logs.
+
+A log is clean up to its *first dirty offset*, the last checkpoint. After it the log is cleanable up to the first of
+these offsets: the active segment; the last stable offset, because the outcome of open transactions is unknown; the
+first segment with a record younger than ``min.compaction.lag.ms``. Whole segments are cleaned, so the segment with that
+offset is not.
 """
 
 from __future__ import annotations
@@ -15,29 +18,29 @@ from millrace.config.topic import TopicConfig
 
 
 class CandidateSegment(Protocol):
-    """What is looked at of a segment."""
+    """A segment's figures for the choice."""
 
     @property
     def base_offset(self) -> int:
-        """The offset that it begins with."""
+        """The base offset of the segment."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of its batches."""
+        """The size of its batches."""
 
     def largest_time_ms(self) -> int:
-        """Its largest timestamp, or when it was last written where there are none."""
+        """Return the largest timestamp, or the time of the last write if there are no timestamps."""
 
     def first_time_ms(self) -> int:
-        """Timestamp of its first batch, -1 for none."""
+        """Return the timestamp of the first batch, -1 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanableRange:
-    """What can be cleaned of one log, in offsets and in bytes of whole segments.
+    """The cleanable part of one log, in offsets and in bytes of whole segments.
 
-    ``is_overdue``: something dirty is older than ``max.compaction.lag.ms``. ``had_wrong_checkpoint``: the log does not
-    have the offset up to which it was said to be clean, so it is taken to be dirty from its start.
+    ``is_overdue``: a dirty record is older than ``max.compaction.lag.ms``. ``had_wrong_checkpoint``: the log does not
+    have the offset of its checkpoint, so it counts as dirty from its start.
     """
 
     first_dirty_offset: int
@@ -50,12 +53,12 @@ class CleanableRange:
 
     @property
     def ratio(self) -> float:
-        """How much of what is not uncleanable is dirty."""
+        """The dirty share of the log's cleanable and clean bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     def is_worth_it(self, config: TopicConfig) -> bool:
-        """Whether the log is to be cleaned now."""
+        """Return whether the log should be cleaned now."""
         if not self.cleanable_bytes:
             return False
         return self.is_overdue or self.ratio > config.min_cleanable_dirty_ratio
@@ -71,7 +74,7 @@ def cleanable_range(
     last_stable_offset: int,
     now_ms: int,
 ) -> CleanableRange:
-    """Say what can be cleaned. ``checkpoint`` is the offset up to which the log is clean, None where none is known."""
+    """Return the cleanable part; ``checkpoint`` is the offset up to which the log is clean, None if unknown."""
     first_dirty = log_start_offset if checkpoint is None else checkpoint
     is_wrong = not log_start_offset <= first_dirty <= log_end_offset
     if is_wrong:
@@ -101,7 +104,7 @@ def _is_overdue(dirty: Sequence[CandidateSegment], config: TopicConfig, now_ms: 
 
 
 def _floor(segments: Sequence[CandidateSegment], offset: int) -> int:
-    """Number of the last segment that begins at or before ``offset``, else 0."""
+    """Return the number of the last segment that begins at or before ``offset``, else 0."""
     return max((number for number, segment in enumerate(segments) if segment.base_offset <= offset), default=0)
 
 
@@ -109,6 +112,6 @@ Key = TypeVar("Key")
 
 
 def dirtiest(candidates: Sequence[tuple[Key, CleanableRange, TopicConfig]]) -> tuple[Key, CleanableRange] | None:
-    """Choose the log that is to be cleaned next: of those worth it the one with the largest dirty part."""
+    """Return the next log to clean: of those worth it, the one with the largest dirty share."""
     worth_it = [(key, found) for key, found, config in candidates if found.is_worth_it(config)]
     return max(worth_it, key=lambda candidate: candidate[1].ratio, default=None)

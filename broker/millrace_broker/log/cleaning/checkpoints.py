@@ -1,8 +1,9 @@
-"""Up to where each partition has been cleaned: ``cleaner-offset-checkpoint``, one in each log directory.
+"""The file ``cleaner-offset-checkpoint`` of each log directory.
 
-Kafka's format and place (``checkpoints``). What it says may be behind, which costs a cleaning that finds little; a
-partition that it does not name is dirty from its start. It may name a partition that is gone until another one of that
-name is made (``leave_gone_out``), so that a deletion need not write it.
+It has the offset up to which each partition is clean, in Kafka's format and place (``checkpoints``). A value may be too
+low, which costs a cleaning with little effect. A partition without an entry is dirty from its start. An entry of a
+deleted partition may stay until a partition of that name is created again (``leave_gone_out``), so that a deletion need
+not write the file.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
 
 class CleanerCheckpoints:
-    """The checkpoints of all log directories, in memory and on disk. Safe from any thread."""
+    """The cleaner checkpoints of all log directories, in memory and on disk. Safe from any thread."""
 
     def __init__(self, files: Files, directories: list[Path], present: Set[Partition]) -> None:
-        """Read them; only the partitions ``present`` are there.
+        """Read the files; ``present`` are the existing partitions.
 
-        A file that is damaged costs a cleaning from the start and is no reason to do without it.
+        A damaged file costs a cleaning from the start, and is no reason to run without a cleaner.
         """
         self._files: Final = files
         self._lock: Final = threading.Lock()
@@ -46,26 +47,26 @@ class CleanerCheckpoints:
             return {}
 
     def get(self, directory: Path, partition: Partition) -> int | None:
-        """Up to where a partition is clean, None when it never was cleaned."""
+        """Return the offset up to which a partition is clean, None if it never was cleaned."""
         return self._offsets[directory].get(partition)
 
     def put(self, directory: Path, partition: Partition, offset: int) -> None:
-        """Note that a partition has been cleaned; raises ``StorageError``, and the note is then only in memory."""
+        """Set the clean offset of a partition; raises ``StorageError``, and the offset is then only in memory."""
         self._change(directory, lambda offsets: offsets.update({partition: offset}))
 
     def truncate(self, directory: Path, partition: Partition, end_offset: int) -> None:
-        """Note that a partition ends earlier now: what is clean cannot go beyond that."""
+        """Lower the clean offset of a partition that was truncated."""
         if (self.get(directory, partition) or 0) > end_offset:
             self.put(directory, partition, end_offset)
 
     def forget(self, directory: Path, partition: Partition) -> None:
-        """Note that a partition is gone; the file leaves it out when it is next written."""
+        """Forget a partition that is gone; the next write of the file leaves it out."""
         with self._lock:
             if self._offsets[directory].pop(partition, None) is not None:
                 self._gone[directory].add(partition)
 
     def leave_gone_out(self, partition: Partition) -> None:
-        """Have no file name a partition of this name that is gone: what it says would count for the new one.
+        """Rewrite each file that names a deleted partition of this name, because its entry would count for the new one.
 
         Raises ``StorageError``.
         """

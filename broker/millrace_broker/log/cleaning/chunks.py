@@ -1,4 +1,4 @@
-"""The records of a chunk of batches, joined: what is decided for all of them at once, and written for each batch."""
+"""A chunk of batches with their records joined for vectorised decisions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from millrace_broker.log.cleaning.row_runs import Rewriting, RowRun
 
 
 class Chunk:
-    """``offsets``, ``keys`` (as bytes, null for none) and ``has_value`` of all records; batch *n* has ``sizes[n]``."""
+    """The joined records of batches: ``offsets``, ``keys`` (as bytes, null for none) and ``has_value``.
+
+    Batch *n* has ``sizes[n]`` records.
+    """
 
     def __init__(self, batches: Sequence[CleanableBatch], topic_keys: TopicKeys) -> None:
         self._batches: Final = batches
@@ -36,13 +39,13 @@ class Chunk:
         batches = [batch for batch in members if isinstance(batch, V2Batch)]
         try:
             run = RowRun([batch.original() for batch in batches], [batch.header for batch in batches])
-        except ValueError:  # an odd one among them: the reference reader says whether it is damaged
+        except ValueError:  # irregular; the reference reader tells whether it is damaged
             return [batch.keys() for batch in batches]
         self._runs.update({first + number: (run, first) for number in range(len(batches))})
         return [RecordKeys(run.offsets, (run.keys(),), run.has_value)]
 
     def rewrite(self, wanted: Sequence[Rewriting]) -> dict[int, bytes]:
-        """Write batches anew, by their numbers; each keeps one record at least."""
+        """Rewrite batches by their numbers; each keeps at least one record."""
         written: dict[int, bytes] = {}
         of_runs: dict[int, list[Rewriting]] = {}
         for each in wanted:

@@ -1,15 +1,14 @@
-"""Clean one log: learn the last offset of each key in its dirty part, then write its segments anew without the rest.
+"""The cleaning of one log, Kafka's ``Cleaner.doClean``.
 
-Kafka's ``Cleaner.doClean``: the dirty part, from the first dirty offset to the first uncleanable one, is read into the
-offset map until that is full; what lies before the offset reached is copied, thinned, segment group by segment group.
-The log is clean up to there, and offsets, order and everything after are as they were.
+The dirty part, from the first dirty offset to the first uncleanable one, is read into the offset map until the map is
+full. The segments before the reached offset are then copied without superseded records, group by group. The log is
+clean up to that offset. Offsets, order and all later records are unchanged.
 
 Invariants:
 
-- a segment is replaced only when its successor is complete and on the disk;
-- the log may be cleaned again from any earlier offset with the same outcome, so a crash before the checkpoint is
-  written costs only time;
-- memory is bounded: the offset map, one chunk of batches (and what they decompress to), the indexes of one segment.
+- A segment is replaced only when its successor is complete and on the disk.
+- A cleaning from an earlier offset has the same outcome, so a crash before the checkpoint is written costs only time.
+- Memory is bounded by the offset map, one chunk of batches (decompressed), and the indexes of one segment.
 """
 
 from __future__ import annotations
@@ -36,35 +35,35 @@ from millrace_broker.log.files import Files
 
 
 class CleanableSegment(ReadableSegment, Protocol):
-    """A segment of a log that is to be cleaned."""
+    """A segment of a log to clean."""
 
     @property
     def base_offset(self) -> int:
-        """The offset that it begins with."""
+        """The base offset of the segment."""
 
     def position_of(self, offset: int) -> int:
-        """Where the batch with this offset, or one before it, begins."""
+        """Return the position of the batch with this offset, or of an earlier batch."""
 
     def index_bytes(self) -> tuple[int, int]:
-        """Sizes of its offset and time index."""
+        """Return the sizes of the offset index and the time index."""
 
     def modified_ms(self) -> int:
-        """When it was last written."""
+        """Return the time of the last write."""
 
 
 SegmentT = TypeVar("SegmentT", bound=CleanableSegment)
 
 
 class CleanableLog(Protocol[SegmentT]):
-    """A log that is to be cleaned."""
+    """A log to clean."""
 
     @property
     def name(self) -> str:
-        """The partition, for messages."""
+        """The partition's name, for messages."""
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """The directory of the partition's files."""
 
     @property
     def config(self) -> TopicConfig:
@@ -72,24 +71,24 @@ class CleanableLog(Protocol[SegmentT]):
 
     @property
     def segments(self) -> Sequence[SegmentT]:
-        """Its segments, the active one last."""
+        """The segments, the active one last."""
 
     def last_records(self) -> Mapping[int, LastRecord]:
-        """The last record of each producer that is remembered."""
+        """Return the last record of each known producer."""
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
-        """Aborted transactions with records in a range of offsets."""
+        """Return the aborted transactions with records in a range of offsets."""
 
     def replace(self, replaced: Sequence[SegmentT], cleaned: CleanedSegment) -> None:
-        """Put a cleaned segment in the place of consecutive others.
+        """Replace consecutive segments by a cleaned one.
 
-        Raises ``CleaningAbortedError`` when they are not the log's any more, ``StorageError``.
+        Raises ``CleaningAbortedError`` when they are not part of the log any more, ``StorageError``.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerLimits:
-    """What one cleaner thread may use: ``map_slots`` keys of 24 bytes, ``chunk_bytes`` of batches at once."""
+    """The limits of one cleaner thread: ``map_slots`` keys of 24 bytes, ``chunk_bytes`` of batches at once."""
 
     map_slots: int
     map_load_factor: float
@@ -98,7 +97,7 @@ class CleanerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaner:
-    """Cleans one log after another. ``use_io`` is told of bytes read and written, and may wait or raise to stop it."""
+    """The cleaner of one thread. ``use_io`` is called with bytes read and written, and may wait or raise to stop it."""
 
     limits: CleanerLimits
     files: Files
@@ -107,10 +106,10 @@ class Cleaner:
     def clean(
         self, log: CleanableLog[SegmentT], dirty: CleanableRange, keys: TopicKeys, now_ms: int
     ) -> CleaningStatistics | None:
-        """Clean a log up to the end offset in the result; None when there is nothing dirty.
+        """Clean a log up to the end offset in the result; returns None when nothing is dirty.
 
-        Raises ``CorruptBatchError`` for a damaged batch, ``StorageError``, ``CleaningAbortedError``. What was replaced
-        until then stays so; the rest is as it was.
+        Raises ``CorruptBatchError`` for a damaged batch, ``StorageError``, ``CleaningAbortedError``. Segments that were
+        replaced before stay so; the others are unchanged.
         """
         if dirty.first_dirty_offset >= dirty.first_uncleanable_offset:
             return None
@@ -158,7 +157,7 @@ class _Cleaning(Generic[SegmentT]):
         return self._statistics(end_offset, mapped - started, time.monotonic() - mapped)
 
     def _next_offset(self, number: int) -> int:
-        """Where a segment ends."""
+        """Return the end offset of a segment."""
         following = number + 1
         if following < len(self._segments):
             return self._segments[following].base_offset
@@ -224,7 +223,10 @@ class _Cleaning(Generic[SegmentT]):
             self._cleaner.use_io(written)
 
     def _find_old_horizon_ms(self) -> int:
-        """The age of a segment from which tombstones of magic 0 and 1 in it go: they were in the clean part so long."""
+        """Return the modification time up to which a segment's tombstones of magic 0 and 1 are removed.
+
+        Older segments have been in the clean part for ``delete.retention.ms``.
+        """
         clean = [each for each in self._segments if each.base_offset < self._dirty.first_dirty_offset]
         return clean[-1].modified_ms() - self._log.config.delete_retention_ms if clean else 0
 

@@ -1,7 +1,7 @@
-"""The body of a columnar batch, read and written as it is stored: all columns at once, the reserved ones among them.
+"""The stored body of a columnar batch, with all its columns.
 
-Quicker than decoding and building for the many small batches of a log: the checksum has been verified, so that the
-message is trusted, and a batch that loses records keeps its columns, but for the offsets that it may need now.
+This is faster than decoding and rebuilding for the many small batches of a log. The checksum is verified, so the Arrow
+message is trusted. A batch that loses records keeps its columns, except that it may need an offset column now.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BUFFER_ALIGNMENT: Final = 8
 
 
 class ColumnarBody:
-    """A columnar batch's columns. ``offsets`` are absolute, ``has_value`` is false for tombstones."""
+    """The columns of a columnar batch. ``offsets`` are absolute, ``has_value`` is false for tombstones."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ColumnarBody:
 
     @cached_property
     def offsets(self) -> Longs:
-        """Offset of each record."""
+        """The offset of each record."""
         header = self._header
         if self._layout.flags & ColumnFlags.OFFSETS:
             return header.base_offset + _numbers(self._columns.column(OFFSET_COLUMN), np.int32).astype(np.int64)
@@ -67,7 +67,7 @@ class ColumnarBody:
 
     @property
     def has_value(self) -> Mask:
-        """Which records are not tombstones."""
+        """The records that are not tombstones."""
         if self._schema is None:
             return valid_mask(self._columns.column("value"))
         if not self._layout.flags & ColumnFlags.TOMBSTONES:
@@ -76,7 +76,7 @@ class ColumnarBody:
         return ~mask_of_bits(tombstones.buffers()[1], tombstones.offset, len(tombstones))
 
     def key_columns(self, names: tuple[str, ...]) -> tuple[pa.Array, ...]:
-        """The column ``key``, or those of a typed topic."""
+        """Return the column ``key``, or the key columns of a typed topic."""
         if self._schema is not None:
             if not names:
                 raise CorruptBatchError("a batch of a typed topic without key columns cannot be compacted")
@@ -86,15 +86,15 @@ class ColumnarBody:
         return (pa.nulls(self._header.count, pa.binary()),)
 
     def can_be_thinned(self, delete_horizon_ms: int | None) -> bool:
-        """Whether ``thinned`` can: the message is plain, and a new delete horizon takes no timestamp column."""
+        """Return whether ``thinned`` works: no compression, and a new delete horizon needs no timestamp column."""
         is_stamped = self._header.timestamp_type is TimestampType.LOG_APPEND_TIME
         has_times = bool(self._layout.flags & ColumnFlags.TIMESTAMPS) or is_stamped
         return not self._header.compression and (delete_horizon_ms is None or has_times)
 
     def thinned(self, kept: Mask | None, delete_horizon_ms: int | None) -> bytes:
-        """The batch with the records of ``kept`` (None: all), and with a delete horizon if one is given.
+        """Return the batch with only the records of ``kept`` (None: all), and with a new delete horizon unless None.
 
-        Its statistics stay: what held for all records holds for those that are left.
+        Its statistics stay, because their bounds for all records also hold for the remaining ones.
         """
         columns, deltas = self._columns, self.offsets - self._header.base_offset
         if kept is not None:
@@ -139,7 +139,7 @@ class ColumnarBody:
 def read_columnar_body(buffer: pa.Buffer, position: int, header: BatchHeader, schema_of: SchemaOf) -> ColumnarBody:
     """Read the body of the columnar batch at ``position``, whose checksum has been verified.
 
-    Raises ``CorruptBatchError``, and whatever ``schema_of`` raises.
+    Raises ``CorruptBatchError``, and the errors of ``schema_of``.
     """
     layout = read_columns_header(buffer, position, header)
     schema = None if layout.schema_id == OPAQUE_SCHEMA_ID else schema_of(layout.schema_id)

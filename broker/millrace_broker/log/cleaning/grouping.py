@@ -1,4 +1,7 @@
-"""Which segments are cleaned into one, so that segments do not shrink without end (Kafka's ``groupSegmentsBySize``)."""
+"""The groups of segments that are cleaned into one (Kafka's ``groupSegmentsBySize``).
+
+Without groups, segments would become ever smaller.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ _OFFSET_SPAN_MAX: Final = 2**31 - 1
 
 
 class SegmentSizes(NamedTuple):
-    """What grouping looks at."""
+    """A segment's sizes for grouping."""
 
     base_offset: int
     size_bytes: int
@@ -22,7 +25,8 @@ def group(
 ) -> list[tuple[int, int]]:
     """Cut ``segments`` into groups (first, end) that together stay within the limits of one segment.
 
-    Their sizes before cleaning count, so that the limits hold whatever goes. ``end_offset`` is where the last ends.
+    Their sizes before cleaning count, so that the limits hold whatever is removed. The last segment ends at
+    ``end_offset``.
     """
     groups = []
     first = 0

@@ -1,11 +1,11 @@
-"""128-bit hashes of keys, all keys of an array at once, under which two keys count as one if their hashes are equal.
+"""128-bit hashes of all keys of an array at once.
 
-Keys up to 256 bytes are hashed by a family that is universal by proof, not by trial: *multilinear* hashing (Carter and
-Wegman 1979; Lemire and Kaser, "Strongly universal string hashing is fast", 2014). A key is its length and its 32-bit
-words; each of four lanes multiplies them by 64-bit coefficients drawn at random, adds modulo 2^64 and keeps the upper
-32 bits. Any two different keys then collide in one lane with a probability of at most 2^-32, in all four of at most
-2^-128, whatever the keys are. Longer keys go through keyed BLAKE2b. The coefficients are secret and drawn anew for each
-``KeyHasher``, so that nobody can prepare keys that collide.
+Two keys count as equal if their hashes are equal. Keys up to 256 bytes are hashed by *multilinear* hashing, a family
+that is proven universal (Carter and Wegman 1979; Lemire and Kaser, "Strongly universal string hashing is fast", 2014).
+A key is its length and its 32-bit words. Each of four lanes multiplies them by random 64-bit coefficients, adds modulo
+2^64 and keeps the upper 32 bits. Any two different keys collide in one lane with a probability of at most 2^-32, and in
+all four lanes of at most 2^-128. Longer keys are hashed by keyed BLAKE2b. The coefficients are secret and drawn for
+each ``KeyHasher``, so that nobody can prepare keys that collide.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
-"""Shape (keys, 2): the two halves of each hash."""
+"""An array of shape (keys, 2), with the two halves of each hash."""
 
 _LANES: Final = 4
 _WORD_BYTES: Final = 4
 _LONG_KEY_BYTES: Final = 256
-"""Longer keys cost more in numpy calls over few rows than in a call of BLAKE2b each."""
+"""The size above which numpy calls over few rows cost more than a call of BLAKE2b for each key."""
 _HALF_BITS: Final = np.uint64(32)
 _MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], np.uint64)
-"""What remains of a word of which so many bytes belong to the key."""
+"""The masks of a word by the number of its bytes that belong to the key."""
 
 
 class KeyHasher:
-    """One member of the family: hashes are comparable only with those of the same hasher."""
+    """A member of the hash family; only hashes of the same hasher are comparable."""
 
     def __init__(self, seed: int | None = None) -> None:
-        """Draw a member; ``seed`` makes it a certain one, for tests."""
+        """Draw a member; ``seed`` fixes it, for tests."""
         words = _LONG_KEY_BYTES // _WORD_BYTES
         generator = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
         self._coefficients = generator.integers(0, 2**64, (words + 2, _LANES), dtype=np.uint64)
         self._secret = generator.bytes(32)
 
     def hash(self, keys: pa.BinaryArray | pa.LargeBinaryArray) -> Hashes:
-        """Hash every key; what stands for a null key means nothing."""
+        """Hash every key; the hash of a null key has no meaning."""
         count = len(keys)
         if not count:
             return np.empty((0, 2), np.uint64)
@@ -64,7 +64,7 @@ class KeyHasher:
         coefficients = self._coefficients
         length = sizes.astype(np.uint64)
         lanes = [length * coefficients[1, lane] + coefficients[0, lane] for lane in range(_LANES)]
-        # Words begin at any byte: a view of all of them, each overlapping the next.
+        # Words begin at any byte. This is a view of all words, in which each overlaps the next.
         words = np.ndarray((len(data) - _WORD_BYTES + 1,), "<u4", data, strides=(1,))
         word_counts = (sizes + _WORD_BYTES - 1) // _WORD_BYTES
         fewest = int(word_counts.min())
@@ -82,7 +82,7 @@ class KeyHasher:
 def _layout(
     keys: pa.BinaryArray | pa.LargeBinaryArray,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each key begins, how long it is (0 for null), and all their bytes with a few more behind them."""
+    """Return each key's start and size (0 for null), and the bytes of all keys with a few more after them."""
     _, offsets_buffer, data_buffer = keys.buffers()
     is_large = pa.types.is_large_binary(keys.type)
     offsets = np.frombuffer(offsets_buffer, np.int64 if is_large else np.int32)
@@ -98,7 +98,7 @@ def _layout(
 
 
 def valid_mask(array: pa.Array) -> npt.NDArray[np.bool]:
-    """Which values of an array are there."""
+    """Return a mask of the values that are not null."""
     if not array.null_count:
         return np.ones(len(array), bool)
     validity = array.buffers()[0]
@@ -106,7 +106,7 @@ def valid_mask(array: pa.Array) -> npt.NDArray[np.bool]:
 
 
 def mask_of_bits(bits: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.bool]:
-    """A bitmap of Arrow's as an array of booleans."""
+    """Return a bitmap of Arrow as an array of booleans."""
     first = offset // 8
     used = np.frombuffer(bits, np.uint8)[first : (offset + count + 7) // 8]
     return np.unpackbits(used, bitorder="little")[offset - 8 * first :][:count].astype(bool)

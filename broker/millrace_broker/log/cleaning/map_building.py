@@ -1,4 +1,7 @@
-"""Read the dirty part of a log into the offset map (Kafka's ``Cleaner.buildOffsetMap``)."""
+"""The first pass of a cleaning (Kafka's ``Cleaner.buildOffsetMap``).
+
+It reads the dirty part of a log into the offset map.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from millrace_broker.log.cleaning.transactions import CleanedTransactions
 
 
 class MapBuilding:
-    """Takes in the batches of the dirty part in order, until the map is full.
+    """The state of the first pass, which adds batches in order until the map is full.
 
-    ``transactions`` has been told of the aborted ones: their data does not count.
+    ``transactions`` knows the aborted transactions, whose data does not count.
     """
 
     def __init__(
@@ -38,10 +41,10 @@ class MapBuilding:
         self._start_offset: Final = start_offset
 
     def take(self, batches: Iterable[CleanableBatch]) -> bool:
-        """Take in batches; returns False when the map was full before their end.
+        """Add batches; returns False if the map was full before their end.
 
-        ``latest_offset`` of the map is then that of the last record taken, or of the last batch before the one that
-        holds the record which found it full.
+        The map's ``latest_offset`` is then the higher of two offsets. One is that of the last added record. The other
+        is that of the last batch before the one with the first record that did not fit.
         """
         dirty = [batch for batch in batches if batch.last_offset >= self._start_offset]
         data = []
@@ -58,7 +61,7 @@ class MapBuilding:
         return full_in is None
 
     def _put(self, batches: Sequence[CleanableBatch]) -> CleanableBatch | None:
-        """Put the keys of batches; returns the one in which the map was full."""
+        """Add the keys of batches; returns the batch in which the map was full."""
         if not batches:
             return None
         chunk = Chunk(batches, self._topic_keys)
@@ -69,5 +72,5 @@ class MapBuilding:
         return batches[int(np.searchsorted(np.cumsum(chunk.sizes), rows[taken], side="right"))]
 
     def reach(self, following_offset: int) -> None:
-        """Note that a segment was taken in to its end, whatever offsets are missing there."""
+        """Take note that a segment was added to its end, even if offsets are missing there."""
         self._map.latest_offset = max(self._map.latest_offset, following_offset - 1)

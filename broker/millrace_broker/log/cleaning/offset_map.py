@@ -1,14 +1,14 @@
-"""The last offset of each key: what a cleaning knows of the dirty part of a log.
+"""The last offset of each key in a log's dirty part.
 
-A hash table of fixed size in one numpy array, searched and filled for many keys at once: open addressing, whose probes
-advance by a step of the key's own. An entry is 24 bytes, as in Kafka's ``SkimpyOffsetMap``: the key's 128-bit hash
-(``key_hashes`` says how unlikely it is that two keys share one) and its offset. In each round all keys that have not
-found their place look at one entry; after a few rounds none is left.
+It is a hash table of fixed size in one numpy array, which looks up and adds many keys at once. It uses open addressing,
+with a probe step that depends on the key. An entry is 24 bytes, as in Kafka's ``SkimpyOffsetMap``: the key's 128-bit
+hash and its offset. ``key_hashes`` tells how unlikely a collision is. In each round every unplaced key probes one slot;
+after a few rounds all keys are placed.
 
 Invariants:
 
-- offsets are put in ascending order, so that an entry's offset only grows;
-- ``len`` never exceeds the load factor's part of the slots: from then on nothing more is taken.
+- Offsets are added in ascending order, so that an entry's offset only grows.
+- ``len`` never exceeds the load factor's share of the slots; a full map accepts nothing more.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ import numpy.typing as npt
 from millrace_broker.log.cleaning.key_hashes import Hashes
 
 ENTRY_BYTES: Final = 24
-"""Memory of a slot."""
+"""The memory of a slot."""
 _OFFSET: Final = 2
 _SLOTS_MIN: Final = 1024
 _SPARE: Final = 2
-"""A map for few records is made this many times larger than they need, for fewer collisions, but not larger."""
+"""The factor by which a map for few records is larger than they need, so that there are fewer collisions."""
 _ABSENT: Final = -1
 
 Longs = npt.NDArray[np.int64]
 
 
 class OffsetMap:
-    """Maps hashes of keys to offsets. ``latest_offset`` is the last one that the map takes account of, -1 at first."""
+    """A map from hashes of keys to offsets. ``latest_offset`` is the last offset that it covers, -1 at first."""
 
     def __init__(self, slots: int, load_factor: float, *, expected_max: int | None = None) -> None:
-        """Make a map that takes ``slots * load_factor`` keys; no more memory is taken than ``expected_max`` need."""
+        """Create a map for ``slots * load_factor`` keys, with no more memory than ``expected_max`` keys need."""
         self.capacity: Final = max(int(slots * load_factor), 1)
         wanted = slots if expected_max is None else min(slots, max(_SPARE * expected_max, _SLOTS_MIN))
-        # A prime number of slots: every step then visits all of them. One more than the keys, so that searches end.
+        # With a prime number of slots every probe step visits all of them. One slot more than keys makes every search
+        # end.
         self._slots: Final = _prime_from(max(wanted, min(self.capacity, wanted) + 1, 3))
         self._table: Final = np.zeros((self._slots, 3), np.uint64)
         self._size = 0
@@ -49,13 +50,13 @@ class OffsetMap:
 
     @property
     def utilization(self) -> float:
-        """Part of the keys that fit which are there."""
+        """The number of keys as a share of the capacity."""
         return self._size / self.capacity
 
     def put(self, hashes: Hashes, offsets: Longs) -> int:
-        """Take in keys with their offsets, which ascend; returns how many were taken before the map was full.
+        """Add keys with ascending offsets; returns how many were added before the map was full.
 
-        Once it is full not even a key that it has is taken (Kafka's ``buildOffsetMapForSegment``).
+        A full map does not accept even a key that it has (Kafka's ``buildOffsetMapForSegment``).
         """
         count = len(hashes)
         if self._size + count > self.capacity:
@@ -66,7 +67,7 @@ class OffsetMap:
         return count
 
     def find(self, hashes: Hashes) -> Longs:
-        """The offset of each key, -1 for one that is not there."""
+        """Return the offset of each key, -1 for a missing key."""
         found = np.full(len(hashes), _ABSENT, np.int64)
         rows = np.arange(len(hashes))
         slots, steps = self._probes(hashes)
@@ -80,7 +81,7 @@ class OffsetMap:
         return found
 
     def _count_that_fit(self, hashes: Hashes) -> int:
-        """How many keys are looked at before the one that finds the map full."""
+        """Return how many keys can be added before the map is full."""
         is_new = self.find(hashes) < 0
         new_rows = np.flatnonzero(is_new)
         as_bytes = np.ascontiguousarray(hashes[new_rows]).view("V16").ravel()
@@ -91,7 +92,7 @@ class OffsetMap:
         return len(hashes) if len(first_rows) < room else int(first_rows[room - 1]) + 1
 
     def _probes(self, hashes: Hashes) -> tuple[Longs, Longs]:
-        """Where the search for each key begins, and the step that it goes on by."""
+        """Return the first slot and the probe step of each key."""
         slots = (hashes[:, 0] % np.uint64(self._slots)).astype(np.int64)
         steps = (hashes[:, 1] % np.uint64(self._slots - 1)).astype(np.int64) + 1
         return slots, steps
@@ -107,7 +108,7 @@ class OffsetMap:
             entries = table[at]
             is_free = entries[:, _OFFSET] == 0
             is_same = ~is_free & (entries[:, 0] == hashes[rows, 0]) & (entries[:, 1] == hashes[rows, 1])
-            # Of several rows for a slot the last assigned stays, which for equal keys has the largest offset.
+            # Of several rows with one slot the last assignment stays; among equal keys it has the largest offset.
             stored[at[is_same]] = np.maximum(stored[at[is_same]], values[rows[is_same]])
             claiming, claimed = rows[is_free], at[is_free]
             stored[claimed] = marks[claiming]
@@ -120,11 +121,11 @@ class OffsetMap:
             slots[passing] = (slots[passing] + steps[passing]) % self._slots
             waits = ~is_same
             waits[np.flatnonzero(is_free)[has_won]] = False
-            rows = rows[waits]  # those that lost a claim look at the same slot again
+            rows = rows[waits]  # rows that lost a claim probe the same slot again
 
 
 def _prime_from(number: int) -> int:
-    """The first prime that is not less than ``number``."""
+    """Return the first prime that is not less than ``number``."""
     number |= 1
     while not _is_prime(number):
         number += 2

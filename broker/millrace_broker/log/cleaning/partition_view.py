@@ -1,4 +1,4 @@
-"""A partition's log as the cleaner sees it."""
+"""A partition's log for the cleaner."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from millrace_broker.log.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentView:
-    """A segment, for choosing and for cleaning. The active one is only looked at for its base offset and size."""
+    """A segment for the choice and for cleaning. Of the active segment only base offset and size are used."""
 
     segment: Segment
 
     @property
     def base_offset(self) -> int:
-        """The offset that it begins with."""
+        """The base offset of the segment."""
         return self.segment.base_offset
 
     @property
     def size_bytes(self) -> int:
-        """Size of its batches."""
+        """The size of its batches."""
         return self.segment.size_bytes
 
     def read(self, position: int, size_bytes: int) -> bytes:
@@ -37,44 +37,44 @@ class SegmentView:
         return self.segment.read(position, size_bytes)
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch that ends at ``offset`` or later begins; the end, when all end before."""
+        """Return the position of the first batch that ends at ``offset`` or later; the end, when all end before."""
         found = self.segment.find(offset)
         return self.segment.size_bytes if found is None else found[0]
 
     def index_bytes(self) -> tuple[int, int]:
-        """Sizes of its offset and time index."""
+        """Return the sizes of the offset index and the time index."""
         offset_index, time_index = self.segment.indexes()
         return len(offset_index) * OFFSET_ENTRY_BYTES, len(time_index) * TIME_ENTRY_BYTES
 
     def modified_ms(self) -> int:
-        """When it was last written."""
+        """Return the time of the last write."""
         return self.segment.modified_ms()
 
     def largest_time_ms(self) -> int:
-        """Its largest timestamp, or when it was last written where there are none."""
+        """Return the largest timestamp, or the time of the last write if there are no timestamps."""
         largest_ms = self.segment.largest_timestamp().timestamp_ms
         return largest_ms if largest_ms >= 0 else self.segment.modified_ms()
 
     def first_time_ms(self) -> int:
-        """Timestamp of its first batch, -1 for none."""
+        """Return the timestamp of the first batch, -1 for none."""
         return self.segment.header_at(0).max_timestamp if self.segment.size_bytes else -1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition, for choosing and for cleaning."""
+    """A partition for the choice and for cleaning."""
 
     log: PartitionLog
     files: Files
 
     @property
     def name(self) -> str:
-        """The partition."""
+        """The partition's name."""
         return self.log.name
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """The directory of the partition's files."""
         return self.log.directory
 
     @property
@@ -84,20 +84,20 @@ class PartitionView:
 
     @property
     def segments(self) -> Sequence[SegmentView]:
-        """Its segments, the active one last."""
+        """The segments, the active one last."""
         return [SegmentView(segment) for segment in self.log.segments]
 
     def last_records(self) -> Mapping[int, LastRecord]:
-        """The last record of each producer that is remembered."""
+        """Return the last record of each known producer."""
         return {
             entry.producer_id: LastRecord(entry.last_offset if entry.last_offset >= 0 else None, entry.epoch)
             for entry in self.log.producers
         }
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
-        """Aborted transactions with records in a range of offsets, by the segments' transaction indexes."""
+        """Return the aborted transactions with records in a range of offsets, by the segments' transaction indexes."""
         return self.log.aborted_transactions(start_offset, end_offset)
 
     def replace(self, replaced: Sequence[SegmentView], cleaned: CleanedSegment) -> None:
-        """Put a cleaned segment in the place of consecutive others."""
+        """Replace consecutive segments by a cleaned one."""
         self.log.replace_segments([view.segment for view in replaced], cleaned)

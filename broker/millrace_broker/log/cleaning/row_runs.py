@@ -1,9 +1,9 @@
-"""Rows batches, many at once: the keys of their records, and the batches without some of them.
+"""Runs of rows batches: vectorised reading of keys, and thinned copies.
 
-What a batch loses records for is decided by key, offset and whether there is a value; all these are read with numpy for
-a whole run of batches. A record that stays is copied as it is but for its timestamp, which counts from that of the
-batch's first record, and its length: so a thinned batch is byte for byte what Kafka writes, and nothing of a value or a
-header is looked at. Batches that are not regular are left to the reader record by record (``ValueError``).
+Key, offset and presence of a value decide which records a batch loses. numpy reads these for a whole run of batches. A
+record that stays is copied unchanged, except for its length and its timestamp. The timestamp is relative to that of the
+batch's first record. So a thinned batch is byte for byte what Kafka writes, and values and headers are not parsed.
+Irregular batches raise ``ValueError`` and are left to the reader that goes record by record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_BYTES: Final = binary_array([b""])[0]
 
 
 class Rewriting(NamedTuple):
-    """A batch of the run to be written anew: with which of its records, and which delete horizon (None: as it was)."""
+    """A batch to rewrite: its number, the records to keep, and a new delete horizon (None: unchanged)."""
 
     number: int
     kept: Mask
@@ -50,7 +50,7 @@ class RowRun:
     """A run of rows batches that have records, none of them control batches."""
 
     def __init__(self, buffers: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
-        """Read them; ``buffers`` hold a batch each. Raises ``ValueError`` when they are not regular."""
+        """Read the batches; ``buffers`` hold a batch each. Raises ``ValueError`` for irregular batches."""
         self._headers: Final = headers
         bodies = [_body(buffer, header) for buffer, header in zip(buffers, headers, strict=True)]
         self._body: Final = b"".join(bodies)
@@ -75,11 +75,11 @@ class RowRun:
         self._has_key: Final[Mask] = key_sizes >= 0
 
     def keys(self) -> pa.BinaryArray:
-        """The keys of all records."""
+        """Return the keys of all records."""
         return _pieces(self._body, self._key_starts, self._key_ends, None if self._has_key.all() else self._has_key)
 
     def rewrite(self, wanted: Sequence[Rewriting]) -> list[bytes]:
-        """Write batches anew, all at once; each keeps one record at least."""
+        """Rewrite batches, all at once; each keeps at least one record."""
         firsts = np.concatenate([[0], np.cumsum(self._counts)])
         rows = np.concatenate([firsts[each.number] + np.flatnonzero(each.kept) for each in wanted])
         counts = [int(np.count_nonzero(each.kept)) for each in wanted]
@@ -98,7 +98,7 @@ class RowRun:
         ]
 
     def _join(self, rows: Longs, time_deltas: Longs) -> tuple[pa.Buffer, Longs]:
-        """The records in ``rows`` with other timestamps, one after another, and the size of each."""
+        """Return the records in ``rows`` with other timestamps, one after another, and the size of each."""
         tails = _pieces(self._body, self._after_times[rows], self._ends[rows], None)
         attributes, times = VarintTable(np.zeros(len(rows), np.int64)), VarintTable(time_deltas)
         lengths = 1 + times.sizes + self._ends[rows] - self._after_times[rows]
@@ -124,9 +124,9 @@ def _body(buffer: memoryview, header: BatchHeader) -> bytes:
 
 
 def _pieces(body: bytes, starts: Longs, ends: Longs, is_there: Mask | None) -> pa.BinaryArray:
-    """Copy pieces of ``body``, which do not overlap and ascend, into an array.
+    """Copy ascending, disjoint pieces of ``body`` into an array.
 
-    The body is taken as a binary array of the pieces and of what lies between them; every other value is copied.
+    The body becomes a binary array of the pieces and the gaps between them; every other value is copied.
     """
     count = len(starts)
     if not count:
@@ -140,7 +140,7 @@ def _pieces(body: bytes, starts: Longs, ends: Longs, is_there: Mask | None) -> p
 
 
 def _new_header(header: BatchHeader, deltas: Longs, wanted: Rewriting, count: int) -> tuple[BatchHeader, Longs]:
-    """The header of a thinned batch, and the timestamps of its records counted from its base timestamp."""
+    """Return the header of a thinned batch, and its records' timestamps relative to its base timestamp."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         times = np.full(count, header.max_timestamp, np.int64)
     else:

@@ -1,4 +1,4 @@
-"""The options ``log.cleaner.*`` as the log cleaner takes them."""
+"""The options ``log.cleaner.*`` as settings of the log cleaner."""
 
 from __future__ import annotations
 

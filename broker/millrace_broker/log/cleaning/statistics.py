@@ -1,4 +1,4 @@
-"""What a cleaning did, in figures: for the log, and for whoever asks."""
+"""Figures of a cleaning, for the log and for metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class CleaningCounts:
-    """Counts while a cleaning is under way. ``mapped`` are those of reading the dirty part for the offset map."""
+    """Counts during a cleaning. ``mapped`` counts belong to the first pass, which fills the offset map."""
 
     records_mapped: int = 0
     bytes_mapped: int = 0
@@ -22,7 +22,7 @@ class CleaningCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningStatistics:
-    """One cleaning of one partition. Seconds are of wall-clock time, those of waiting for the I/O limit among them."""
+    """The figures of one cleaning of one partition. Seconds are wall-clock time, including waits for the I/O limit."""
 
     partition: str
     start_offset: int
@@ -43,12 +43,12 @@ class CleaningStatistics:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration of the cleaning."""
         return self.map_seconds + self.copy_seconds
 
     @property
     def megabytes_per_second(self) -> float:
-        """Bytes that were gone through to be cleaned, per second."""
+        """The read megabytes per second."""
         return self.bytes_read / 1e6 / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:

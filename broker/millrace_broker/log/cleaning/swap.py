@@ -1,16 +1,17 @@
-"""Write a cleaned segment and put it in the place of those that it was made of, so that no crash loses or doubles any.
+"""The replacement of segments by a cleaned one (Kafka's ``UnifiedLog.replaceSegments``).
 
-1. The new files are written as ``<base>.log.cleaned``, ``.index.cleaned`` and so on, and synced. Until all of them are
-   renamed, a start removes them: nothing has happened.
-2. They are renamed to ``.swap``, the log last, and the directory is synced. From here on a start finishes what follows.
-3. The other segments' files are renamed to ``.deleted``, in ascending order, and the directory is synced; then each
-   ``.swap`` takes its name, in one step with the loss of the old file of that name: whoever opens the log by its path
-   always finds one. Without that sync a power failure might leave the new segment beside those that went into it.
+No crash loses or duplicates a segment:
 
-A start removes the segments that begin within the offsets of a ``.swap``. One of which nothing is left may begin after
-them: its name has to be gone for good before that of the next one, which may hold the tombstone of its records.
+1. The new files are written as ``<base>.log.cleaned``, ``.index.cleaned`` and so on, and synced. Before all of them are
+   renamed, a start removes them, and nothing has happened. 2. They are renamed to ``.swap``, the log last, and the
+   directory is synced. From here on a start completes the next steps. 3. The other segments' files are renamed to
+   ``.deleted``, in ascending order, and the directory is synced. Then each ``.swap`` file gets its final name, which
+   atomically replaces the old file. A reader that opens the log by its path always finds one. Without that sync a power
+   failure might leave the new segment beside the segments that it replaces.
 
-(Kafka's ``UnifiedLog.replaceSegments``.) ``loading`` is the other half: what a start does with each state.
+A start removes the segments that begin within the offsets of a ``.swap``. A segment without remaining records may begin
+after them. Its name must be gone durably before that of the next segment, which may hold the tombstone of its records.
+``loading`` is the other half, which handles each state at start.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from millrace_broker.log.segment import Segment
 
 
 class CleaningAbortedError(MillraceError):
-    """The log was changed, deleted or closed under the cleaning, or the cleaner is to stop; the log is sound."""
+    """An interrupted cleaning: the log was changed, deleted or closed, or the cleaner stops. The log is intact."""
 
 
 _PENDING_BYTES: Final = 2**20
-"""Written at once."""
+"""The size of one write."""
 _ORDER: Final = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)
 
 
@@ -60,7 +61,7 @@ class CleanedSegment:
 
 
 class CleanedSegmentWriter:
-    """Writes the ``.cleaned`` files of one segment. Call ``abandon`` unless ``finish`` returned."""
+    """The writer of one segment's ``.cleaned`` files. Call ``abandon`` unless ``finish`` returned."""
 
     def __init__(self, files: Files, directory: Path, base_offset: int, index_interval_bytes: int) -> None:
         self._files: Final = files
@@ -83,7 +84,7 @@ class CleanedSegmentWriter:
             self._pending_bytes += batch.size_bytes
             if self._pending_bytes >= _PENDING_BYTES:
                 self._flush()
-        self._flush()  # the next batches come from another buffer, and this one is not to be held
+        self._flush()  # the next batches come from another buffer, and this one should not be kept
         return self._size_bytes - before
 
     def _flush(self) -> None:
@@ -93,7 +94,7 @@ class CleanedSegmentWriter:
         self._pending, self._pending_bytes = [], 0
 
     def finish(self, aborted: Sequence[AbortedTransaction], modified_ms: int) -> CleanedSegment:
-        """Complete and sync the files; the log gets the time of the last segment that went into it."""
+        """Complete and sync the files; the log gets the modification time of the last replaced segment."""
         self._indexes.finish()
         contents = {OFFSET_INDEX: bytes(self._indexes.offset_bytes), TIME_INDEX: bytes(self._indexes.time_bytes)}
         if aborted:
@@ -114,7 +115,7 @@ class CleanedSegmentWriter:
         )
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         self._log.close()
         for suffix in _ORDER:
             self._files.remove(self._path(suffix))
@@ -129,7 +130,7 @@ class CleanedSegmentWriter:
 
 
 def hold_open(segments: Iterable[Segment]) -> None:
-    """Have segments that are to be replaced keep their files open, for those who are reading them or are about to."""
+    """Open the files of segments before their replacement, for present readers and those about to read."""
     for segment in segments:
         with segment.lock:
             segment.leave()
@@ -139,7 +140,7 @@ def hold_open(segments: Iterable[Segment]) -> None:
 
 
 def promote(files: Files, directory: Path, cleaned: CleanedSegment) -> None:
-    """Step 2: decide that the cleaned segment takes the others' place, whatever happens from now on."""
+    """Do step 2, which decides that the cleaned segment replaces the others."""
     for suffix in cleaned.suffixes:
         name = segment_file_name(cleaned.base_offset, suffix)
         files.rename(directory / (name + CLEANED), directory / (name + SWAP))
@@ -147,9 +148,9 @@ def promote(files: Files, directory: Path, cleaned: CleanedSegment) -> None:
 
 
 def take_place(files: Files, directory: Path, cleaned: CleanedSegment, replaced: Sequence[int]) -> list[Path]:
-    """Step 3: remove the names of the ``replaced`` segments (base offsets) and give the first one's to the new files.
+    """Do step 3: remove the names of the ``replaced`` segments (base offsets), and rename the new files to the first.
 
-    Returns the files that are to be removed later, and are not in anybody's way until then.
+    Returns the files to remove later.
     """
     deleted = []
     for base_offset in replaced:

@@ -1,15 +1,16 @@
-"""Decide what stays of the batches of a dirty log, a chunk of batches at a time (Kafka's ``Cleaner.cleanInto``).
+"""The second pass of a cleaning (Kafka's ``Cleaner.cleanInto``).
 
-A record stays when no later record of its key is known, and it has a value or its time as a tombstone is not over. A
-record without a key goes, for nobody could ever replace it. What the offset map does not reach stays. Data of aborted
-transactions goes, and markers of transactions that have nothing left, once their time is over. The batch with the last
-sequence number of an active producer stays, even if it is empty; so does the marker that is all that is left of one.
+It decides which records of each batch stay. A record stays if no later record of its key is known, and it has a value
+or is a tombstone within its retention. A record without a key is removed, because no later record can replace it.
+Records beyond the offset map stay. Data of aborted transactions is removed. Markers of transactions without remaining
+batches are removed after their retention. The batch with the last sequence number of an active producer stays, even if
+it is empty. A marker that is the only remaining batch of a producer stays too.
 
-A batch that has tombstones, or a marker that is no longer needed, gets a *delete horizon* when it is first cleaned, in
-its base timestamp (KIP-534): the time from which they may go. Batches of magic 0 and 1 have no place for that: there
-the age of the segment's file decides.
+A batch with tombstones, or with a marker that is no longer needed, gets a *delete horizon* in its base timestamp when
+it is first cleaned (KIP-534). They may be removed from that time on. Batches of magic 0 and 1 have no field for it;
+the age of the segment's file decides there.
 
-All batches that lose nothing are passed on as they are, byte for byte.
+Batches that lose nothing are passed on byte for byte.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _V2: Final = 2
 
 
 class LastRecord(NamedTuple):
-    """The end of what an active producer wrote: its last data offset, None when only a marker is left, and epoch."""
+    """The last data offset and the epoch of an active producer; the offset is None if only a marker is left."""
 
     data_offset: int | None
     epoch: int
 
 
 class Kept(NamedTuple):
-    """A batch that stays: its bytes, and what the indexes need to know of it."""
+    """A batch that stays: its bytes, and its fields for the indexes."""
 
     data: bytes | memoryview
     size_bytes: int
@@ -56,7 +57,10 @@ class _Fate(Enum):
 
 
 class _Judged(NamedTuple):
-    """``is_spent``: none of its records is of use. ``is_marker_of_nothing``: its marker's transaction has no batch."""
+    """A decision on a batch.
+
+    ``is_spent``: none of its records is needed. ``is_marker_of_nothing``: its marker's transaction has no batch.
+    """
 
     batch: CleanableBatch
     fate: _Fate
@@ -78,7 +82,7 @@ class Thinning:
     topic_keys: TopicKeys
 
     def thin(self, batches: Sequence[CleanableBatch], *, keeps_old_tombstones: bool) -> Iterator[Kept]:
-        """Yield what stays of ``batches``, which are shown in the order of the log.
+        """Yield the remaining part of each of ``batches``, which come in the order of the log.
 
         ``keeps_old_tombstones`` is for messages of magic 0 and 1.
         """
@@ -124,7 +128,7 @@ class Thinning:
         return batch.last_offset == last.data_offset
 
     def _choose(self, entries: Sequence[_Judged], keeps_old_tombstones: bool) -> Iterator[bytes | None]:
-        """Say for each batch what becomes of it: None when it stays as it is, no bytes when nothing stays of it."""
+        """Yield the new bytes of each batch: None if it is unchanged, no bytes if no record stays."""
         if not entries:
             return
         batches = [entry.batch for entry in entries]
@@ -150,7 +154,7 @@ class Thinning:
             yield rewritten.get(number) if count else b""
 
     def _marker(self, entry: _Judged) -> bytes | None:
-        """A marker that stays, with the time from which it may go if it is of no more use."""
+        """Return a marker that stays, with a delete horizon if it is no longer needed."""
         self.counts.records_written += entry.batch.count
         if entry.is_marker_of_nothing and entry.batch.delete_horizon_ms is None:
             return entry.batch.thinned(None, self.now_ms + self.delete_retention_ms)

@@ -1,11 +1,13 @@
-"""The cleaner of a broker: threads that clean the dirtiest log first, and those who must keep them off one.
+"""The log cleaner of a broker, Kafka's ``LogCleaner``.
+
+Its threads clean the dirtiest log first.
 
 Invariants:
 
-- a partition is cleaned by one thread at a time, and by none while it is ``paused``;
-- a partition whose cleaning failed stays readable and is named in ``statistics`` until it is cleaned; it is tried again
-  after a time that doubles with each failure, and when the cleaner is reconfigured;
-- a checkpoint is written only after the segments that it speaks of are in place.
+- At most one thread cleans a partition, and none while it is ``paused``.
+- A partition whose cleaning failed stays readable, and is named in ``statistics`` until it is cleaned. It is retried
+  after a time that doubles with each failure, and when the cleaner is reconfigured.
+- A checkpoint is written only after its segments are in place.
 
 States and order of work are those of Kafka's ``LogCleanerManager``.
 """
@@ -44,10 +46,10 @@ _DOUBLINGS_MAX: Final = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """How a broker cleans (``log.cleaner.*``). Memory and I/O are of all threads together.
+    """The settings of the log cleaner (``log.cleaner.*``). Memory and I/O are for all threads together.
 
-    A partition whose cleaning failed is tried again after ``retry_ms``, and after each failure that follows twice as
-    much later, up to ``retry_ms_max``.
+    A partition whose cleaning failed is retried after ``retry_ms``. The time doubles with each further failure, up to
+    ``retry_ms_max``.
     """
 
     threads: int = 1
@@ -61,7 +63,7 @@ class CleanerSettings:
 
     @property
     def limits(self) -> CleanerLimits:
-        """The part of one thread."""
+        """The limits of one thread."""
         return CleanerLimits(
             map_slots=max(self.dedupe_buffer_bytes // self.threads // ENTRY_BYTES, 1),
             map_load_factor=self.load_factor,
@@ -71,9 +73,10 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerStatistics:
-    """What the cleaner does and did. ``uncleanable`` says why a partition could not be cleaned when it was last tried.
+    """The work of the log cleaner in numbers.
 
-    ``latest`` are the last ones of ``cleanings``; the bytes and seconds are of all since the start.
+    ``uncleanable`` has the error of each partition whose last cleaning failed. ``latest`` are the last ones of
+    ``cleanings``; the bytes and seconds are of all since the start.
     """
 
     latest: tuple[CleaningStatistics, ...]
@@ -88,7 +91,7 @@ class CleanerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CompactedPartition:
-    """A partition that may be cleaned, the log directory that it is in, and how its keys are found."""
+    """A partition that may be cleaned, with its log directory and its keys."""
 
     log: PartitionLog
     directory: Path
@@ -96,13 +99,13 @@ class CompactedPartition:
 
     @property
     def partition(self) -> Partition:
-        """Topic and number."""
+        """The topic and partition number."""
         return self.log.topic, self.log.partition
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A partition that could not be cleaned: why, how often in succession, and when it is tried again (monotonic)."""
+    """A partition whose cleaning failed: the error, the failures in succession, the time of the retry (monotonic)."""
 
     why: str
     failures: int
@@ -110,7 +113,7 @@ class _Failed:
 
 
 class LogCleaner:
-    """Cleans what ``find_partitions`` names; see ``start`` and ``stop``."""
+    """The log cleaner over the partitions of ``find_partitions``; see ``start`` and ``stop``."""
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class LogCleaner:
         self._files: Final = files
         self._clock: Final = clock
         self._before_cleaning: Final = before_cleaning
-        """Writes the recovery point down: gaps that a cleaning leaves are not to look like the loss of records."""
+        """Writes the recovery point, so that gaps left by a cleaning do not look like lost records."""
         self._workers: Final[Workers[Partition]] = Workers("cleaner", settings.threads)
         self._uncleanable: dict[Partition, _Failed] = {}
         self._latest: deque[CleaningStatistics] = deque(maxlen=_REMEMBERED_MAX)
@@ -137,20 +140,20 @@ class LogCleaner:
         self._dirtiest_ratio = 0.0
         self._throttle = self._make_throttle()
 
-    # --- life ----------------------------------------------------------------------------------------------
+    # --- start and stop ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to clean, in threads of its own."""
+        """Start the cleaner threads."""
         self._workers.start(self._run)
 
     def stop(self) -> None:
-        """Break off what is being cleaned and wait for the threads to end. Stopping again does nothing."""
+        """Interrupt the cleanings and wait for the threads to end. Stopping again does nothing."""
         self._workers.stop()
 
     def reconfigure(self, settings: CleanerSettings) -> None:
-        """Clean with other settings from now on: what is being cleaned is broken off, and begun anew.
+        """Apply other settings: interrupt the cleanings and start again.
 
-        Partitions that could not be cleaned are tried again at once. After ``stop`` this does nothing.
+        Partitions whose cleaning failed are retried at once. After ``stop`` this does nothing.
         """
         if settings == self._settings or self._workers.is_stopping:
             return
@@ -165,7 +168,7 @@ class LogCleaner:
         return Throttle(self._settings.io_bytes_per_second_max, self._clock.monotonic, self._workers.wait)
 
     def wake(self) -> None:
-        """Have idle threads look for something to clean now."""
+        """Have idle threads look for a partition to clean now."""
         with self._workers.changed:
             self._workers.changed.notify_all()
 
@@ -179,10 +182,10 @@ class LogCleaner:
             if not has_cleaned:
                 self._workers.wait(self._settings.backoff_ms / 1000)
 
-    # --- keeping off ---------------------------------------------------------------------------------------
+    # --- pauses --------------------------------------------------------------------------------------------
 
     def paused(self, partition: Partition) -> AbstractContextManager[None]:
-        """Keep cleaners off a partition: one that is at it breaks off first. For truncating, moving and deleting."""
+        """Keep cleaner threads from a partition for truncation, moves and deletion; interrupt its cleaning first."""
         return self._workers.paused(partition)
 
     def _retry_all(self) -> None:
@@ -191,24 +194,24 @@ class LogCleaner:
                 self._uncleanable[partition] = replace(failed, failures=0, retry_at_s=self._clock.monotonic())
 
     def forget(self, directory: Path, partition: Partition) -> None:
-        """Note that a partition is gone; call it while the partition is ``paused``."""
+        """Forget a partition that is gone; call it while the partition is ``paused``."""
         self._checkpoints.forget(directory, partition)
         with self._workers.changed:
             self._uncleanable.pop(partition, None)
 
     def leave_gone_out(self, partition: Partition) -> None:
-        """Note that a partition is about to be made, maybe under the name of one that is gone.
+        """Prepare the creation of a partition, whose name a deleted one may have had.
 
         Raises ``StorageError``.
         """
         self._checkpoints.leave_gone_out(partition)
 
     def truncated(self, directory: Path, partition: Partition, end_offset: int) -> None:
-        """Note that a partition ends earlier than it did; call it while the partition is ``paused``."""
+        """Take note that a partition was truncated; call it while the partition is ``paused``."""
         self._checkpoints.truncate(directory, partition, end_offset)
 
     def statistics(self) -> CleanerStatistics:
-        """What has been cleaned lately, newest last, and what is going on."""
+        """Return the recent cleanings, newest last, and the cleanings in progress."""
         with self._workers.changed:
             return CleanerStatistics(
                 latest=tuple(self._latest),
@@ -221,10 +224,10 @@ class LogCleaner:
                 uncleanable={partition: failed.why for partition, failed in self._uncleanable.items()},
             )
 
-    # --- cleaning ------------------------------------------------------------------------------------------
+    # --- cleanings -----------------------------------------------------------------------------------------
 
     def clean_dirtiest(self) -> CleaningStatistics | None:
-        """Clean the log with the largest dirty part, if one is worth it; None when none was, or it was broken off."""
+        """Clean the log with the largest dirty share; returns None if none is worth it, or if it was interrupted."""
         chosen = self._take_dirtiest()
         if chosen is None:
             return None
@@ -233,14 +236,14 @@ class LogCleaner:
             return self._clean(candidate, dirty)
         except CleaningAbortedError as error:
             _LOG.info("%s", error.message)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this partition is left alone; it is logged
+        except Exception as error:  # noqa: BLE001 - whatever the error is, this partition is left alone; it is logged
             self._give_up(candidate, error)
         finally:
             self._workers.done(candidate.partition)
         return None
 
     def _give_up(self, candidate: CompactedPartition, error: Exception) -> None:
-        """Leave a partition alone for a time, unless it failed because it has been deleted."""
+        """Leave a partition alone for a time, unless it failed because it was deleted."""
         if any(other.log is candidate.log for other in self._find_partitions()):
             why = error.message if isinstance(error, MillraceError) else repr(error)
             with self._workers.changed:
@@ -259,7 +262,7 @@ class LogCleaner:
             )
 
     def _take_dirtiest(self) -> tuple[CompactedPartition, CleanableRange] | None:
-        """Choose a partition, and be the one who cleans it."""
+        """Choose a partition and take it for cleaning."""
         found = []
         for candidate in self._find_partitions():
             if self._may_be_cleaned(candidate.partition) and candidate.log.config.is_compacted:
@@ -270,7 +273,7 @@ class LogCleaner:
         chosen = dirtiest(found)
         with self._workers.changed:
             self._dirtiest_ratio = max((dirty.ratio for _, dirty, _ in found), default=0.0)
-        if chosen is None or not self._workers.take(chosen[0].partition):  # not free any more since we looked
+        if chosen is None or not self._workers.take(chosen[0].partition):  # another thread may have taken it meanwhile
             return None
         return chosen
 
@@ -302,7 +305,7 @@ class LogCleaner:
             if self._workers.must_end(candidate.partition):
                 raise CleaningAbortedError(f"{candidate.log.name}: cleaning was broken off")
 
-        candidate.log.flush()  # what is about to be read again, thinned and synced is the disk's, not only the cache's
+        candidate.log.flush()  # the copies will be synced, so the originals must be
         self._before_cleaning(candidate)
         cleaner = Cleaner(limits=self._settings.limits, files=self._files, use_io=use_io)
         view = PartitionView(candidate.log, self._files)

@@ -1,7 +1,7 @@
-"""What a cleaning remembers of transactions as it walks a log: whose data is aborted, and which markers are needed.
+"""The transactions of a log during a cleaning, Kafka's ``CleanedTransactionMetadata``.
 
-Data of an aborted transaction goes; its marker, and that of a committed one, stays until no batch of the transaction is
-left, and from then on for ``delete.retention.ms`` (Kafka's ``CleanedTransactionMetadata``).
+Data of an aborted transaction is removed. A marker, of abort or commit, stays until no batch of its transaction is
+left, and then for ``delete.retention.ms``.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from millrace.segments.transaction_index import AbortedTransaction
 
 
 class SeenBatch(Protocol):
-    """What of a batch matters here. ``control_type`` is None for a marker batch from which the marker was taken."""
+    """The fields of a batch that matter here. ``control_type`` is None if cleaning has removed the marker."""
 
     @property
     def last_offset(self) -> int:
-        """Offset of its last record."""
+        """The offset of the last record."""
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds a marker."""
+        """Whether the batch holds a marker."""
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """Whether the batch belongs to a transaction."""
 
     @property
     def producer_id(self) -> int:
-        """Whose it is."""
+        """The producer's id."""
 
     def control_type(self) -> ControlType | None:
-        """Read what its marker says."""
+        """Return the type of the marker."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,9 @@ class _Aborted:
 
 
 class CleanedTransactions:
-    """Follows the transactions through the batches of a log, which must be shown in order.
+    """The transactions in the batches of a log, which must come in order.
 
-    ``retained`` gathers the aborted ones whose markers stay: the transaction index of what is written.
+    ``retained`` collects the aborted transactions whose markers stay, for the new transaction index.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class CleanedTransactions:
         self._committed: set[int] = set()
 
     def expect(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Be told of aborted transactions before the first batch of theirs is seen; again does no harm."""
+        """Add aborted transactions before their first batch is seen; repeated calls do no harm."""
         for transaction in transactions:
             heapq.heappush(self._upcoming, (transaction.first_offset, transaction.producer_id, transaction))
 
     def see(self, batch: SeenBatch) -> bool:
-        """Take note of a batch; returns whether its records are of no further use."""
+        """Handle a batch; returns whether its records are no longer needed."""
         while self._upcoming and self._upcoming[0][0] <= batch.last_offset:
             transaction = heapq.heappop(self._upcoming)[2]
             self._aborted.setdefault(transaction.producer_id, _Aborted(transaction))

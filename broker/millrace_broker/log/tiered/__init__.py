@@ -1,13 +1,15 @@
-"""Tiered storage: sealed segments copied to a remote store, and read from there once the local ones are gone (KIP-405).
+"""Tiered storage: copies of sealed segments in a remote store (KIP-405).
 
-``names``           what the objects in the store are called
-``store``           the store behind an interface, and over any file system of Arrow's
-``manifest``        what says that a copy is complete, and what it is made of
-``copying``         one segment to the store, verified
-``remote_segment``  a copied segment, read as a local one is; ``cache`` bounds what is held of them in memory
+Segments are read from the remote store once the local ones are gone.
+
+``names``           the names of objects in the store
+``store``           the store behind an interface, and its implementation over Arrow's file systems
+``manifest``        the object that completes a copy and lists its parts
+``copying``         the copy of one segment to the store, verified
+``remote_segment``  a copied segment, read like a local one; ``cache`` bounds its memory
 ``remote_log``      the remote part of one partition
-``expiry``          which remote segments total retention lets go
-``deletions``       whole partitions that are yet to be removed from the store, kept over a restart
+``expiry``          the remote segments that total retention deletes
+``deletions``       partitions to remove from the store, kept over a restart
 ``manager``         the threads that copy and expire; ``settings``: their options
 ``remote_reads``    the threads that read from the store
 """

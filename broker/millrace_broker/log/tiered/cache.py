@@ -1,4 +1,4 @@
-"""A bound on what is held in memory of remote segments: their indexes and the ranges read last."""
+"""A bound on the memory for indexes and ranges of remote segments."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ CACHE_BYTES_MAX: Final = 2**27
 
 @runtime_checkable
 class Held(Releasable, Protocol):
-    """What holds bytes that it can fetch again."""
+    """An object that holds bytes that it can fetch again."""
 
     def held_bytes(self) -> int:
-        """How many bytes it holds now."""
+        """Return how many bytes it holds now."""
         ...
 
 
 class RemoteCache(OpenSegments):
-    """Lets go of the remote segments used longest ago when more than ``bytes_max`` are held.
+    """The remote segments in memory; with more than ``bytes_max``, the least recently used ones are released.
 
-    It stands where local segments have the bound on open files. Whoever is reading keeps what it has.
+    It takes the place of the bound on open files of local segments. Active readers keep their bytes.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
@@ -38,11 +38,11 @@ class RemoteCache(OpenSegments):
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are held, as far as they were reported."""
+        """The held bytes as far as they were reported."""
         return self._held_bytes
 
     def opened(self, segment: Releasable) -> None:
-        """Note that a segment was used and how much it holds now."""
+        """Take note that a segment was used, and of its present size."""
         size_bytes = segment.held_bytes() if isinstance(segment, Held) else 0
         released = []
         with self._guard:
@@ -59,6 +59,6 @@ class RemoteCache(OpenSegments):
                     self._held[oldest] = oldest_bytes
 
     def closed(self, segment: Releasable) -> None:
-        """Note that a segment has let go by itself."""
+        """Take note that a segment has released its bytes."""
         with self._guard:
             self._held_bytes -= self._held.pop(segment, 0)

@@ -1,11 +1,10 @@
-"""Copy one sealed segment to the remote store: first all it is made of, then proof that it arrived, then the manifest.
+"""The copy of one sealed segment to the remote store.
 
-1. The objects are written under an id of their own. Whatever ends the copying here leaves orphans, which the next
-   load of the partition removes: without a manifest nothing counts.
-2. Every object is read back and its checksum compared with that of the bytes that were read from the disk. On the way
-   to the store the checksum of every batch is verified too, so that damage on the disk is found while there is, as a
-   rule, a replica or a backup to repair it from, and is not taken for the only copy.
-3. The manifest is published. From now on the segment's local files may go.
+1. The objects are written under a new copy id. If the copy is interrupted, they are orphans, which the next load of the
+   partition removes. Objects without a manifest do not count. 2. Every object is read back, and its checksum is
+   compared with that of the bytes from the disk. The checksum of every batch is verified too. So damage on the disk is
+   found while, as a rule, a replica or a backup can repair it, and is not taken for the only copy. 3. The manifest is
+   published. From now on the segment's local files may be deleted.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from millrace_broker.log.tiered.names import LEADER_EPOCHS, CopyName, ManifestNa
 from millrace_broker.log.tiered.store import RemoteStore
 
 CHUNK_BYTES: Final = 4 * 2**20
-"""Read and written at once: what a copy holds in memory, whatever the segment's size. A larger batch is held whole."""
+"""The size of one read and write, and so of a copy in memory. A larger batch is held whole."""
 
 _SIZE_MAX: Final = 2**31 - 1
 
 UseIo = Callable[[int], None]
-"""Told of bytes before they are sent or fetched. May wait, and raise to break the copying off."""
+"""Called with the number of bytes before they are sent or fetched. May wait, and raise to interrupt the copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
-    """A sealed segment to copy, and what goes with it: epochs up to its end as (epoch, start offset)."""
+    """A sealed segment to copy, with the leader epochs up to its end as (epoch, start offset)."""
 
     topic: str
     topic_id: UUID
@@ -50,17 +49,17 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopier:
-    """Copies segments. ``use_io`` limits and interrupts it."""
+    """The copier of segments. ``use_io`` limits and interrupts it."""
 
     store: RemoteStore
     files: Files
     use_io: UseIo
 
     def copy(self, source: SourceSegment, folder: str, copy_id: UUID, now_ms: int) -> Manifest:
-        """Copy a segment; when this returns, the copy is complete, verified and published.
+        """Copy a segment; on return the copy is complete, verified and published.
 
         Raises ``RemoteStorageError`` when the store fails, ``CorruptBatchError`` or ``StorageError`` when the local
-        segment cannot be read as it should be, and what ``use_io`` raises.
+        segment is not readable or damaged, and the errors of ``use_io``.
         """
         name = ManifestName(CopyName(source.segment.base_offset, copy_id), source.end_offset, source.largest_ms)
         objects = {LOG: self._write(folder, object_name(name.copy, LOG), self._batches(source.segment))}
@@ -94,7 +93,7 @@ class SegmentCopier:
         return found
 
     def _batches(self, segment: Segment) -> Iterator[bytes]:
-        """Read the whole ``.log`` in chunks of whole batches, whose checksums are right."""
+        """Read the whole ``.log`` in chunks of whole batches with correct checksums."""
         position, end = 0, segment.size_bytes
         while position < end:
             chunk = segment.read(position, min(CHUNK_BYTES, end - position))
@@ -140,7 +139,9 @@ class SegmentCopier:
 
 
 def _verified_bytes(segment: Segment, chunk: bytes, position: int) -> int:
-    """How many bytes of ``chunk`` are whole entries. Raises ``CorruptBatchError`` when one fails its checksum."""
+    """Return how many bytes of ``chunk`` are whole entries. Raises ``CorruptBatchError`` when one fails its
+    checksum.
+    """
     at = 0
     try:
         for entry in read_entries(chunk):
@@ -155,7 +156,7 @@ def _verified_bytes(segment: Segment, chunk: bytes, position: int) -> int:
 
 
 def _first_bytes(chunk: bytes) -> int:
-    """The size that the first entry claims, which is larger than the chunk."""
+    """Return the size that the first entry claims, which is larger than the chunk."""
     if len(chunk) < LOG_OVERHEAD_BYTES:
-        return _SIZE_MAX  # of less than its length: nothing so short is complete
+        return _SIZE_MAX  # less than an entry's length; no entry is so short
     return LOG_OVERHEAD_BYTES + int.from_bytes(chunk[LOG_OVERHEAD_BYTES - 4 : LOG_OVERHEAD_BYTES], "big")

@@ -1,7 +1,8 @@
-"""Partitions that are gone and whose folders are yet to be removed from the remote store, kept over a restart.
+"""Deleted partitions whose folders must still be removed from the remote store.
 
-A text file in the first data directory, in the form of a checkpoint: a line with the version, ``0``, one with the
-number of entries, then the name of a folder a line. It is written before the partition's own directory goes.
+A text file in the first data directory keeps them over a restart, in the form of a checkpoint. It has a line with the
+version, ``0``, a line with the number of entries, and a line with each folder's name. It is written before the
+partition's own directory is removed.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class RemoteDeletions:
         self._folders = folders
 
     def add(self, folder: str) -> None:
-        """Note a folder, durably."""
+        """Add a folder, durably."""
         with self._lock:
             if folder not in self._folders:
                 self._write((*self._folders, folder))
 
     def carry_out(self, store: RemoteStore) -> int:
-        """Remove the folders; returns how many went. Raises ``RemoteStorageError``; the rest is tried again later."""
+        """Remove the folders; returns how many. Raises ``RemoteStorageError``; a later call retries the rest."""
         count = 0
         for folder in self._folders:
             store.remove_folder(folder)

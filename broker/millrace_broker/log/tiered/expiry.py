@@ -1,4 +1,4 @@
-"""Which remote segments total retention lets go: a decision over plain figures."""
+"""The decision which remote segments total retention deletes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def count_expired(
     retention_bytes: int,
     log_start_offset: int,
 ) -> int:
-    """Count the remote segments, from the oldest, that may go. Negative limits are none.
+    """Count the remote segments, from the oldest, that may be deleted. Negative limits mean none.
 
     ``local`` are the log's segments on the disk. The size of the whole log is that of the remote segments and of the
-    local ones that are not there too.
+    local segments without a copy.
     """
     if not remote:
         return 0

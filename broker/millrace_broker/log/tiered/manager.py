@@ -1,16 +1,16 @@
-"""The threads that keep the remote store as it should be: copy what is sealed, expire what total retention lets go.
+"""The threads of tiered storage, Kafka's ``RemoteLogManager``: copies and remote retention.
 
 Invariants:
 
-- A partition is worked at by one thread at a time, and by none while it is ``paused``.
-- Of all replicas only the leader's broker copies and expires. A follower looks what there is: as far as that goes its
-  own segments may leave the disk. What it is to lead it lists anew first.
-- Copied is only what cannot change any more: sealed segments below the last stable offset, and synced, so that no
-  failure of power makes the log end before its copies do.
-- Segments are copied in the order of their offsets, one at a time, so that partitions with much to copy and others
-  take turns. A segment that cannot be copied holds up those after it.
-- When the store fails, nothing else is lost by it: the partition is tried again after a pause that doubles each time,
-  and local segments wait for their copies.
+- At most one thread works on a partition, and none while it is ``paused``.
+- Only the leader's broker copies and expires. A follower lists the store, and may delete its own segments as far as
+  copies exist. A new leader lists the store first.
+- Only segments that cannot change are copied. They are sealed, below the last stable offset, and synced, so that a
+  power failure never makes the log end before its copies.
+- Segments are copied in the order of their offsets, one at a time, so that partitions with much to copy and others take
+  turns. A segment that cannot be copied delays the segments after it.
+- A failure of the store loses nothing. The partition is retried after a pause that doubles each time, and local
+  segments wait for their copies.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class TieringInterruptedError(MillraceError):
-    """The partition is to be left alone now: it is deleted, or the broker stops. Nothing is damaged."""
+    """An interrupted copy, because the partition is deleted or the broker stops. Nothing is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieringSettings:
-    """How a broker copies (``remote.log.manager.*``). Bytes a second are of all threads together."""
+    """The settings of tiered storage (``remote.log.manager.*``). Bytes per second are for all threads together."""
 
     threads: int = 2
     interval_ms: int = 30_000
@@ -61,7 +61,7 @@ class TieringSettings:
 
 @dataclass(frozen=True, slots=True)
 class TieringStatistics:
-    """What is in the remote store, by partition, what is being worked at, and how many folders are to be removed."""
+    """The remote logs by partition, the partitions in work, and the number of folders to remove."""
 
     partitions: dict[Partition, RemoteLogStatistics]
     in_progress: tuple[Partition, ...]
@@ -71,10 +71,10 @@ class TieringStatistics:
 
 
 class RemoteLogManager:
-    """Copies and expires the partitions that it was given (``attach``); see ``start`` and ``stop``.
+    """The copies and remote retention of attached partitions (``attach``); see ``start`` and ``stop``.
 
-    ``write_start`` makes the present start of a log survive a failure of power: before what lies before it goes from
-    the store, so that at the next start what is missing there is known to be lost, not expired.
+    ``write_start`` writes a log's start offset durably, before earlier segments go from the store. So at the next start
+    a missing remote segment is known to be lost, not expired.
     """
 
     def __init__(
@@ -101,19 +101,19 @@ class RemoteLogManager:
         self._workers: Final[Workers[Partition | None]] = Workers("tiering", settings.threads)
         self._logs: dict[Partition, PartitionLog] = {}
         self._due: dict[Partition | None, float] = {None: clock.monotonic()}
-        """When a partition is to be looked at next; None stands for the folders to remove."""
+        """The time of each partition's next work; None is the key of the folders to remove."""
         self._attempts: dict[Partition | None, int] = {}
         self._failures = 0
         self._throttle: Final = Throttle(settings.bytes_per_second_max, clock.monotonic, self._workers.wait)
 
-    # --- life ----------------------------------------------------------------------------------------------
+    # --- start and stop ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to copy, in threads of its own."""
+        """Start the copier threads."""
         self._workers.start(self._run)
 
     def stop(self) -> None:
-        """Break off what is being copied and wait for the threads to end. Stopping again does nothing."""
+        """Interrupt the copies and wait for the threads to end. Stopping again does nothing."""
         self._workers.stop()
 
     def _run(self) -> None:
@@ -123,13 +123,13 @@ class RemoteLogManager:
                     self._workers.wait(self._idle_seconds())
 
     def _idle_seconds(self) -> float:
-        """How long there is nothing to do: until the next partition is due, a second at the most."""
+        """Return the seconds until the next partition is due, at most one second."""
         now, busy = self._clock.monotonic(), self._workers.in_progress
         free = [when - now for key, when in self._due.items() if key not in busy]
         return min(max(0.01, min(free, default=1.0)), 1.0)
 
     def wake(self) -> None:
-        """Look at every partition now."""
+        """Make all partitions due now."""
         with self._workers.changed:
             now = self._clock.monotonic()
             self._due = dict.fromkeys(self._due, now)
@@ -138,9 +138,9 @@ class RemoteLogManager:
     # --- partitions ----------------------------------------------------------------------------------------
 
     def follow(self, logs: Sequence[PartitionLog]) -> None:
-        """Attach or let go of logs as their topics' configuration now says. Call it without holding their locks.
+        """Attach or detach logs by their topics' present configuration. Call it without holding their locks.
 
-        Raises ``StorageError`` when a deletion that this asks for cannot be written down.
+        Raises ``StorageError`` when a deletion that follows from it cannot be written.
         """
         for log in logs:
             if log.config.remote_storage_enable and log.remote is None:
@@ -156,7 +156,7 @@ class RemoteLogManager:
                     log.remote = None
 
     def attach(self, log: PartitionLog) -> None:
-        """Have a partition's segments copied, and read from the store what is no longer on the disk."""
+        """Copy a partition's segments from now on, and read deleted local segments from the store."""
         folder = folder_name(log.topic, log.partition, log.topic_id)
         key = (log.topic, log.partition)
         log.remote = RemoteLog(
@@ -168,7 +168,7 @@ class RemoteLogManager:
             self._workers.changed.notify_all()
 
     def detach(self, log: PartitionLog) -> None:
-        """Leave a partition alone from now on; what is being done with it is broken off, but not waited for."""
+        """Stop work on a partition; present work is interrupted, but not waited for."""
         key = (log.topic, log.partition)
         with self._workers.changed:
             self._workers.break_off(key)
@@ -178,9 +178,9 @@ class RemoteLogManager:
             log.remote.release()
 
     def delete(self, log: PartitionLog) -> None:
-        """Have all that the store has of a partition removed, also if the broker stops before that is done.
+        """Remove a partition from the store, also if the broker stops before that is done.
 
-        Call it while the partition is ``paused``. Raises ``StorageError`` when this cannot be written down; nothing has
+        Call it while the partition is ``paused``. Raises ``StorageError`` when this cannot be written; nothing has
         changed then.
         """
         self._deletions.add(folder_name(log.topic, log.partition, log.topic_id))
@@ -190,11 +190,11 @@ class RemoteLogManager:
             self._workers.changed.notify_all()
 
     def paused(self, partition: Partition) -> AbstractContextManager[None]:
-        """Keep off a partition: what is being done with it is broken off first."""
+        """Keep threads from a partition; present work on it is interrupted first."""
         return self._workers.paused(partition)
 
     def statistics(self) -> TieringStatistics:
-        """What is in the store and what goes on."""
+        """Return the content of the store and the present work."""
         with self._workers.changed:
             return TieringStatistics(
                 partitions={key: log.remote.statistics() for key, log in self._logs.items() if log.remote is not None},
@@ -207,7 +207,7 @@ class RemoteLogManager:
     # --- work ----------------------------------------------------------------------------------------------
 
     def work_once(self) -> bool:
-        """Do what is due longest; False when nothing is."""
+        """Do the work that is due longest; returns False if nothing is due."""
         with self._workers.changed:
             now = self._clock.monotonic()
             free = filter(self._workers.is_free, self._due)
@@ -222,7 +222,7 @@ class RemoteLogManager:
             self._attempts.pop(key, None)
         except TieringInterruptedError as error:
             _LOG.info("%s", error.message)
-        except Exception as error:  # noqa: BLE001 - the thread must live and try again; it is logged
+        except Exception as error:  # noqa: BLE001 - the thread must live and retry; it is logged
             pause_ms = self._note_failure(key, log, error)
         finally:
             with self._workers.changed:
@@ -247,7 +247,7 @@ class RemoteLogManager:
         return pause_ms
 
     def _work(self, key: Partition | None, log: PartitionLog | None) -> bool:
-        """Do what is to be done for a partition, of copies one; returns whether there are more to make."""
+        """Do the work of a partition, with at most one copy; returns whether more segments wait for a copy."""
         if log is None or key is None:
             self._deletions.carry_out(self._store)
             return False
@@ -295,7 +295,7 @@ class RemoteLogManager:
         try:
             manifest = copier.copy(source, remote.folder, self._copy_id(), self._clock.now_ms())
         except BaseException:
-            remote.must_list = True  # what is left of it, or whether it was published after all, only the store knows
+            remote.must_list = True  # only the store knows the leftovers, and whether the manifest was published
             raise
         remote.add(manifest)
         _LOG.info(
@@ -304,9 +304,9 @@ class RemoteLogManager:
 
 
 def sources(log: PartitionLog, copied_end_offset: int) -> Sequence[SourceSegment]:
-    """The segments of a log that may be copied and are not yet, in order.
+    """Return the segments of a log that may be copied and are not copied yet, in order.
 
-    Raises ``CorruptBatchError`` when the copies end before the log on the disk begins: what is between is lost.
+    Raises ``CorruptBatchError`` when the copies end before the log on the disk begins, because records are lost then.
     """
     stable_offset = min(log.last_stable_offset, log.recovery_point)
     segments, epochs = log.segments, log.leader_epochs

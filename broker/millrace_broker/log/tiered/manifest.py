@@ -1,7 +1,7 @@
-"""A manifest: the last object of a copy to be written, which makes it one, and says what it is made of.
+"""A manifest, the last written object of a copy, which completes it.
 
-JSON in UTF-8, for people and tools; the broker itself goes by manifests' names (``names``) and by what lies beside
-them. Checksums are CRC-32C of whole objects.
+It lists the copy's parts. The format is JSON in UTF-8, for people and tools. The broker itself uses only the manifests'
+names (``names``) and the objects beside them. Checksums are CRC-32C of whole objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CopiedObject:
-    """Size and CRC-32C of one object of a copy."""
+    """The size and CRC-32C of one object of a copy."""
 
     size_bytes: int
     crc32c: int
@@ -38,10 +38,10 @@ class Manifest:
     copied_ms: int
     leader_epochs: tuple[tuple[int, int], ...]
     objects: Mapping[str, CopiedObject]
-    """By suffix."""
+    """The copy's objects by suffix."""
 
     def encode(self) -> bytes:
-        """Return the object's content."""
+        """Return the content of the manifest's object."""
         fields = {
             "version": _VERSION,
             "topic": self.topic,
@@ -61,7 +61,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read what ``encode`` wrote. Raises ``CorruptBatchError`` for anything else."""
+        """Read the content of ``encode``. Raises ``CorruptBatchError`` for any other content."""
         try:
             fields = json.loads(data)
             if fields["version"] != _VERSION:

@@ -1,9 +1,9 @@
-"""What a segment's objects in the remote store are called.
+"""The names of a segment's objects in the remote store.
 
-A partition has a folder, ``<topic>-<partition>-<topic id>``, and every copy of a segment an id of its own, so that no
-name is ever written twice: ``<base offset>-<copy id>.log``, ``.index`` and so on (as Kafka's ``LocalTieredStorage``).
-The manifest's name also has the offset that the segment ends before and its largest timestamp, so that a listing of
-the folder says all that reads and retention must know.
+A partition has a folder, ``<topic>-<partition>-<topic id>``. Every copy of a segment has its own id, so that no name is
+ever written twice: ``<base offset>-<copy id>.log``, ``.index`` and so on (as Kafka's ``LocalTieredStorage``). The
+manifest's name also has the segment's end offset and largest timestamp. So a listing of the folder tells everything
+that reads and retention need.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millrace.segments.names import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TRA
 
 LEADER_EPOCHS: Final = ".leader_epoch_checkpoint"
 COPIED_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT, LEADER_EPOCHS)
-"""What may belong to a copy beside its manifest; an aborted transaction, say, not every segment has."""
+"""The suffixes of a copy's objects beside its manifest; not every segment has a transaction index, for example."""
 
 _NONE: Final = "none"
 _OBJECT: Final = re.compile(r"^(?P<base>\d{20})-(?P<id>[\w-]{22})(?P<suffix>\..+)$", re.ASCII)
@@ -33,7 +33,7 @@ class CopyName(NamedTuple):
 
 
 class ManifestName(NamedTuple):
-    """A copy that is complete: the offset after its last one, and its largest timestamp in ms, -1 for none."""
+    """A complete copy: its end offset, and its largest timestamp in ms, -1 for none."""
 
     copy: CopyName
     end_offset: int
@@ -41,23 +41,23 @@ class ManifestName(NamedTuple):
 
 
 def folder_name(topic: str, partition: int, topic_id: UUID) -> str:
-    """Name the folder of a partition: no other topic ever has the same, also not one of the same name."""
+    """Return the folder name of a partition; no other topic ever has it, not even one of the same name."""
     return f"{topic}-{partition}-{id_text(topic_id)}"
 
 
 def object_name(copy: CopyName, suffix: str) -> str:
-    """Name one file of a copy."""
+    """Return the name of one object of a copy."""
     return f"{copy.base_offset:020d}-{id_text(copy.copy_id)}{suffix}"
 
 
 def manifest_name(manifest: ManifestName) -> str:
-    """Name the manifest of a copy."""
+    """Return the name of a copy's manifest."""
     largest = _NONE if manifest.largest_ms == NO_TIMESTAMP else str(manifest.largest_ms)
     return object_name(manifest.copy, f".{manifest.end_offset:020d}-{largest}.manifest")
 
 
 def parse_object_name(name: str) -> tuple[CopyName, str] | None:
-    """Take an object's name apart: the copy and the suffix; None for a name that is not ours."""
+    """Parse an object's name into copy and suffix; returns None for a foreign name."""
     match = _OBJECT.match(name)
     if match is None:
         return None
@@ -68,7 +68,7 @@ def parse_object_name(name: str) -> tuple[CopyName, str] | None:
 
 
 def parse_manifest_name(name: str) -> ManifestName | None:
-    """Take a manifest's name apart; None for any other name."""
+    """Parse a manifest's name; returns None for any other name."""
     parsed = parse_object_name(name)
     match = None if parsed is None else _MANIFEST.match(parsed[1])
     if parsed is None or match is None:

@@ -1,16 +1,16 @@
-"""The remote part of one partition: which segments are in the store, without gaps and complete.
+"""The remote part of one partition: its complete segments in the store.
 
 Invariants:
 
-- What the store holds is the truth: a copy is part of the log exactly if its manifest is there. ``load`` lists them
-  and removes what has none, so that nothing has to be remembered over a crash.
-- The tuple of segments is replaced, never changed, so that readers need no lock. One thread at a time changes it
-  (``RemoteLogManager`` sees to that).
-- ``end_offset`` grows only after a copy is published. Everything before it, back to the first segment, may go from the
-  local disk.
-- Only the partition's leader changes what is in the store; followers ``look``, again and again.
-- A segment leaves the tuple before its objects go: its manifest first, and older segments before newer ones, so that
-  whatever interrupts the removal, what is left has no gap.
+- The store holds the truth: a copy is part of the log exactly if its manifest exists. ``load`` lists the manifests and
+  removes objects without one, so that nothing has to be remembered over a crash.
+- The tuple of segments is replaced, never changed, so that readers need no lock. Only one thread at a time changes it;
+  ``RemoteLogManager`` ensures that.
+- ``end_offset`` grows only after a copy is published. The local segments before it, back to the first remote segment,
+  may be deleted.
+- Only the partition's leader changes the store; followers ``look`` repeatedly.
+- A segment leaves the tuple before its objects are removed. Its manifest is removed first, and older segments before
+  newer ones. So an interrupted removal leaves no gap.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogStatistics:
-    """What a partition has in the store. ``problem`` is why the last attempt at something failed, if it did."""
+    """The remote part of a partition in numbers. ``problem`` is the error of the last failed work, if any."""
 
     is_loaded: bool
     segments: int
@@ -56,7 +56,7 @@ class RemoteLogStatistics:
 
 
 class RemoteLog:
-    """What a partition has in the remote store. Reading it is safe from any thread."""
+    """The copies of a partition in the remote store. Reads are safe from any thread."""
 
     def __init__(
         self, name: str, folder: str, store: RemoteStore, cache: RemoteCache, *, index_interval_bytes: int
@@ -72,11 +72,11 @@ class RemoteLog:
         self._copied_segments = self._copied_bytes = self._expired_segments = 0
         self.problem: str | None = None
         self.must_list = True
-        """Whether what the store has is to be listed (anew)."""
+        """Whether the store must be listed (again)."""
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it is known yet what the store has."""
+        """Whether the store has been listed."""
         return self._is_loaded
 
     @property
@@ -86,23 +86,23 @@ class RemoteLog:
 
     @property
     def end_offset(self) -> int:
-        """Offset up to which (exclusive) there are copies; 0 when there are none, or it is not known yet."""
+        """The offset up to which (exclusive) copies exist; 0 if there are none, or before the first listing."""
         segments = self._segments
         return segments[-1].end_offset if segments else 0
 
     @property
     def start_offset(self) -> int | None:
-        """First offset in the store; None when nothing is there, or it is not known yet."""
+        """The first offset in the store; None if there are no copies, or before the first listing."""
         segments = self._segments
         return segments[0].base_offset if segments else None
 
     @property
     def size_bytes(self) -> int:
-        """Size of the remote segments, without indexes."""
+        """The size of the remote segments, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def statistics(self) -> RemoteLogStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         return RemoteLogStatistics(
             is_loaded=self._is_loaded,
             segments=len(self._segments),
@@ -115,12 +115,12 @@ class RemoteLog:
             problem=self.problem,
         )
 
-    # --- reading -------------------------------------------------------------------------------------------
+    # --- reads ---------------------------------------------------------------------------------------------
 
     def before(self, local_base_offset: int, start_offset: int) -> tuple[RemoteSegment, ...]:
-        """Return the segments from the one that holds ``start_offset`` on that begin before the first local one.
+        """Return the segments from the one with ``start_offset`` on that begin before the first local segment.
 
-        Raises ``RemoteStorageError`` while it is not known what the store has.
+        Raises ``RemoteStorageError`` before the first listing.
         """
         if not self._is_loaded:
             why = f" ({self.problem})" if self.problem else ""
@@ -150,13 +150,13 @@ class RemoteLog:
                 f"({self.folder}): restore them there, or delete records up to {found}"
             )
 
-    # --- what the store has --------------------------------------------------------------------------------
+    # --- listing -------------------------------------------------------------------------------------------
 
     def load(self, log_end_offset: int) -> None:
-        """List what the store has and remove what is not part of it.
+        """List the store, and remove objects that are not part of it.
 
-        Raises ``RemoteStorageError``, and ``CorruptBatchError`` when it has offsets that the log on the disk has lost,
-        which ends at ``log_end_offset``: what is appended in their place must not be taken for them.
+        Raises ``RemoteStorageError``. Raises ``CorruptBatchError`` if the store has offsets that the log on the disk,
+        which ends at ``log_end_offset``, has lost. New records with these offsets must not be confused with the copies.
         """
         objects = self.store.list(self.folder)
         kept, second = self._listed(objects)
@@ -177,7 +177,7 @@ class RemoteLog:
         self._is_loaded, self.must_list = True, False
 
     def look(self) -> None:
-        """List what the store has, for a follower: nothing is removed, for its leader may be copying just now.
+        """List the store, for a follower; nothing is removed, because the leader may be copying.
 
         Raises ``RemoteStorageError``.
         """
@@ -185,10 +185,10 @@ class RemoteLog:
         for gone in set(self._segments).difference(kept):
             gone.release()
         self._segments, self._is_loaded = tuple(kept), True
-        self.must_list = True  # should this broker lead, it lists anew
+        self.must_list = True  # if this broker becomes the leader, it lists the store again
 
     def _listed(self, objects: Iterable[RemoteObject]) -> tuple[list[RemoteSegment], list[ManifestName]]:
-        """The segments that are there, by offset, and manifests of second copies of them."""
+        """Return the segments in the store, by offset, and the manifests of their second copies."""
         by_name = {item.name: item for item in objects}
         manifests = [parsed for name in by_name if (parsed := parse_manifest_name(name)) is not None]
         manifests.sort(key=lambda manifest: (manifest.copy.base_offset, -manifest.end_offset))
@@ -226,17 +226,17 @@ class RemoteLog:
                 _LOG.info("%s: removing %s, of a copy that was never finished", self.name, item.name)
                 self.store.remove(self.folder, item.name)
 
-    # --- change --------------------------------------------------------------------------------------------
+    # --- changes -------------------------------------------------------------------------------------------
 
     def add(self, manifest: Manifest) -> None:
-        """Take in a copy that has just been published."""
+        """Add a copy that has just been published."""
         size_bytes = manifest.objects[LOG].size_bytes
         self._segments = (*self._segments, self._segment(manifest.name, size_bytes, manifest.copied_ms))
         self._copied_segments += 1
         self._copied_bytes += size_bytes
 
     def drop(self, count: int) -> None:
-        """Take the oldest segments out of the log. The caller has moved the log's start past them."""
+        """Remove the oldest segments from the log. The caller has moved the log start offset past them."""
         gone, self._segments = self._segments[:count], self._segments[count:]
         self._doomed += gone
         self._expired_segments += len(gone)
@@ -244,7 +244,7 @@ class RemoteLog:
             segment.release()
 
     def remove_dropped(self) -> None:
-        """Remove the objects of dropped segments, oldest first. Raises ``RemoteStorageError``; to be tried again."""
+        """Remove the objects of dropped segments, oldest first. Raises ``RemoteStorageError``; a later call retries."""
         while self._doomed:
             self._remove(self._doomed[0].name)
             self._doomed = self._doomed[1:]
@@ -255,6 +255,6 @@ class RemoteLog:
             self.store.remove(self.folder, object_name(manifest.copy, suffix))
 
     def release(self) -> None:
-        """Let go of everything that is held in memory."""
+        """Release all memory."""
         for segment in self._segments:
             segment.release()

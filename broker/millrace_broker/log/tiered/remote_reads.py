@@ -1,7 +1,8 @@
-"""The threads that read from the remote store, so that waiting for it keeps nobody from the broker's own disks.
+"""The threads that read from the remote store.
 
-Limits are ``remote.log.reader.threads`` and ``remote.log.reader.max.pending.tasks``: who finds the queue full is
-refused with a retriable error at once, rather than waiting longer than clients do.
+Reads of the broker's own disks do not wait for them. The limits are ``remote.log.reader.threads`` and
+``remote.log.reader.max.pending.tasks``. If the queue is full, a read fails at once with a retriable error, rather than
+after the client's time-out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class RemoteReadStatistics:
 
 
 class RemoteReaders:
-    """Runs what reads from the remote store. To be used in one event loop."""
+    """The execution of reads from the remote store. For one event loop."""
 
     def __init__(self, threads: int, pending_max: int) -> None:
         self._pool: Final = ThreadPoolExecutor(threads, thread_name_prefix="millrace-remote-read")
@@ -35,7 +36,9 @@ class RemoteReaders:
         self._pending = self._done = self._refused = 0
 
     async def run(self, function: Callable[[], _T]) -> _T:
-        """Run a function in one of the threads. Raises ``ThrottledError`` when too many wait, and what it raises."""
+        """Run a function in one of the threads. Raises ``ThrottledError`` when too many wait, and the function's
+        errors.
+        """
         if self._pending >= self._pending_max:
             self._refused += 1
             raise ThrottledError(
@@ -50,9 +53,9 @@ class RemoteReaders:
             self._done += 1
 
     def statistics(self) -> RemoteReadStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         return RemoteReadStatistics(self._pending, self._done, self._refused)
 
     def close(self) -> None:
-        """Let what is running end, and take nothing more."""
+        """Finish the running reads, and accept no more."""
         self._pool.shutdown(cancel_futures=True)

@@ -1,11 +1,13 @@
-"""A segment in the remote store, read as a local one is: the same look-up, over ranges fetched from the store.
+"""A segment in the remote store, read like a local one.
+
+It has the same look-up, over ranges fetched from the store.
 
 Invariants:
 
-- Objects never change, so whatever was fetched stays true. Indexes are hints here as there: an entry is followed only
-  if the batch that it names agrees.
-- Batches leave only with the right checksum. One that fails is fetched again, for a transfer may have spoilt it; if it
-  fails twice, the read does (``CorruptBatchError``).
+- Objects never change, so fetched bytes stay valid. Index entries are hints, as in local segments: an entry is used
+  only if its batch agrees.
+- Batches are returned only with a correct checksum. A batch that fails it is fetched again, because a transfer may have
+  damaged it. If it fails twice, the read fails (``CorruptBatchError``).
 - A segment holds its indexes and a few ranges; ``RemoteCache`` bounds the sum over all segments.
 """
 
@@ -29,10 +31,10 @@ from millrace_broker.log.tiered.names import ManifestName, object_name
 from millrace_broker.log.tiered.store import RemoteFile, RemoteStore
 
 RANGE_BYTES: Final = 64 * 2**10
-"""Fetched at least: with indexes of 4 KiB, what a look-up needs lies in one such range."""
+"""The minimum of a fetch. With an index interval of 4 KiB, one such range contains all that a look-up needs."""
 _AHEAD_BYTES_MAX: Final = 8 * 2**20
 _RANGES_MAX: Final = 4
-"""Ranges kept of a segment: so many readers may go through it side by side without fetching anything twice."""
+"""The ranges kept per segment; as many readers can read it in parallel without fetching a range twice."""
 
 
 class _Range(NamedTuple):
@@ -45,7 +47,7 @@ class _Range(NamedTuple):
 
 
 class RangedFile:
-    """An object read by ranges. A reader that goes on where it was gets larger ones, and so fewer round trips."""
+    """An object read by ranges. Sequential readers get larger ranges, and so fewer round trips."""
 
     def __init__(self, remote: RemoteFile, size_bytes: int, uri: str) -> None:
         self._remote: Final = remote
@@ -55,7 +57,7 @@ class RangedFile:
         self._lock: Final = threading.Lock()
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Read a range, of what was fetched before if possible. Raises ``RemoteStorageError``."""
+        """Read a range, if possible from fetched ranges. Raises ``RemoteStorageError``."""
         end = min(position + size_bytes, self._size_bytes)
         for held in self._ranges:
             if held.position <= position and end <= held.end:
@@ -76,12 +78,12 @@ class RangedFile:
         return data
 
     def forget(self) -> None:
-        """Let go of what was fetched."""
+        """Release the fetched ranges."""
         with self._lock:
             self._ranges = ()
 
     def held_bytes(self) -> int:
-        """How many bytes are held."""
+        """Return how many bytes are held."""
         return sum(len(held.data) for held in self._ranges)
 
     def size_bytes(self) -> int:
@@ -89,18 +91,18 @@ class RangedFile:
         return self._size_bytes
 
     def write(self, position: int, parts: Sequence[Part]) -> None:
-        """Never: copies do not change."""
+        """Raise ``RemoteStorageError``, because copies do not change."""
         raise RemoteStorageError(f"{self._uri} is a copy and is not written to")
 
     def truncate(self, size_bytes: int) -> None:
-        """Never: copies do not change."""
+        """Raise ``RemoteStorageError``, because copies do not change."""
         raise RemoteStorageError(f"{self._uri} is a copy and is not cut")
 
     def sync(self) -> None:
-        """Nothing is written."""
+        """Do nothing, because copies are not written."""
 
     def close(self) -> None:
-        """Let go of what was fetched."""
+        """Release the fetched ranges."""
         self.forget()
 
 
@@ -134,7 +136,7 @@ class RemoteSegment(Segment):
         self._store: Final = store
         self._folder: Final = folder
 
-    # --- what a segment has in files, from the store -------------------------------------------------------
+    # --- files, from the store -----------------------------------------------------------------------------
 
     def _open(self) -> File:
         remote = self._store.open(self._folder, object_name(self.name.copy, LOG))
@@ -157,7 +159,7 @@ class RemoteSegment(Segment):
         return None if file is None else file.read(0, file.size_bytes())
 
     def rebuild_indexes(self, why: str) -> tuple[OffsetIndex, TimeIndex]:
-        """Build both indexes from the log, in memory only: the copy stays as it is."""
+        """Rebuild both indexes from the log, in memory only; the copy does not change."""
         with self.lock:
             builder = IndexBuilder(self.base_offset, self.index_interval_bytes)
             for position, header in self.batches():
@@ -170,22 +172,22 @@ class RemoteSegment(Segment):
         try:
             return super()._header(window, at, position)
         except CorruptBatchError:
-            self.file().close()  # if a transfer spoilt it, the next read has another
+            self.file().close()  # after a damaged transfer the next read fetches again
             raise
 
     def _note_open(self) -> None:
         self._open_segments.opened(self)
 
     def held_bytes(self) -> int:
-        """How many bytes of it are in memory."""
+        """Return how many bytes of the segment are in memory."""
         file, indexes = self._file, self._indexes
         held = file.held_bytes() if isinstance(file, RangedFile) else 0
         return held + (sum(len(index.buffer) for index in indexes) if indexes is not None else 0)
 
-    # --- reading -------------------------------------------------------------------------------------------
+    # --- reads ---------------------------------------------------------------------------------------------
 
     def prepare(self, start_offset: int, max_bytes: int) -> None:
-        """Fetch at once what a read from an offset on will need, in place of a range for each step of its look-up."""
+        """Fetch the range of a read from an offset on at once, instead of a range for each step of its look-up."""
         entry = self.indexes()[0].lookup(start_offset)
         if 0 <= entry.position < self.size_bytes:
             size_bytes = min(max_bytes, _AHEAD_BYTES_MAX) + RANGE_BYTES
@@ -217,13 +219,13 @@ class RemoteSegment(Segment):
             raise CorruptBatchError(f"{self.uri}, position {position + at}: {error.message}") from error
 
     def largest_timestamp(self) -> TimeEntry:
-        """Return the largest timestamp, of which nothing has to be fetched; its offset is only the segment's end."""
+        """Return the largest timestamp without a fetch; its offset is only the segment's end."""
         if self.largest_ms == NO_TIMESTAMP:
             return TimeEntry(NO_TIMESTAMP, self.base_offset)
         return TimeEntry(self.largest_ms, self.end_offset - 1)
 
     def transaction_index(self, *, is_sealed: bool = True) -> bytes:
-        """Return the content of its transaction index, fetched; empty if it has none, which is remembered."""
+        """Return the fetched transaction index; no bytes if there is none, which is remembered."""
         if self._has_no_aborted:
             return b""
         content = self._read_small(TRANSACTION_INDEX) or b""
@@ -231,5 +233,5 @@ class RemoteSegment(Segment):
         return content
 
     def modified_ms(self) -> int:
-        """Return when it was copied."""
+        """Return the time of the copy."""
         return self.copied_ms

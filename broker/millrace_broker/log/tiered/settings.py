@@ -1,4 +1,4 @@
-"""The options of tiered storage as the log takes them, and whether topics agree with them."""
+"""The options of tiered storage, and their check against topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def tiering_settings(config: BrokerConfig) -> TieringSettings:
 
 
 def check_tiered_topics(config: BrokerConfig, topics: Mapping[str, TopicConfig]) -> None:
-    """Raise ``EnvironmentProblemError`` when topics have segments in a remote store that the broker is not to use."""
+    """Raise ``EnvironmentProblemError`` when topics have remote segments but the broker does not enable remote
+    storage.
+    """
     tiered = sorted(name for name, each in topics.items() if each.remote_storage_enable)
     if tiered and not config.remote_log_storage_system_enable:
         raise EnvironmentProblemError(

@@ -1,11 +1,11 @@
-"""The remote store: a flat set of objects in folders, behind an interface, and over any of Arrow's file systems.
+"""The remote store: an interface for objects in folders.
 
-What is relied on: an object is there for all readers once its writing has returned, it never changes, and a listing
-that begins afterwards has it. ``publish`` is whole or not at all; what ``write`` leaves of an object when it fails
-is anybody's guess, and removed as an orphan.
+``ArrowStore`` implements it over Arrow's file systems. The log relies on these properties: once written, an object is
+visible to all readers, never changes, and is in every later listing. ``publish`` is atomic. A failed ``write`` may
+leave any part of an object, which is later removed as an orphan.
 
-Every failure of the store is a ``RemoteStorageError``, except that what is not there is ``None`` or an empty list.
-All calls block: nothing of this belongs into the event loop.
+Every failure of the store is a ``RemoteStorageError``, except that a missing object is ``None`` or not in a list. All
+calls block, so none may run in the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNFINISHED: Final = ".unfinished"
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
-    """An object in a folder. ``modified_ms`` is when it was written, in ms since 1970."""
+    """An object in a folder. ``modified_ms`` is its write time, in ms since 1970."""
 
     name: str
     size_bytes: int
@@ -36,12 +36,12 @@ class RemoteObject:
 
 
 class RemoteFile(Protocol):
-    """An object that is open for reading, from any thread. It closes when the last reference goes."""
+    """An object opened for reading, from any thread. It closes with the last reference."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Read a range; less only at the end of the object. Raises ``RemoteStorageError``.
 
-        Memory for ``size_bytes`` is taken beforehand, whatever there is.
+        Memory for ``size_bytes`` is allocated beforehand, even if fewer bytes exist.
         """
         ...
 
@@ -51,14 +51,14 @@ class RemoteFile(Protocol):
 
 
 class RemoteStore(Protocol):
-    """A remote store. Names are ``folder`` and ``name`` in it."""
+    """A remote store. Objects are addressed by ``folder`` and ``name``."""
 
     def list(self, folder: str) -> list[RemoteObject]:
         """Return the objects of a folder, in the order of their names; empty when there is no such folder."""
         ...
 
     def open(self, folder: str, name: str) -> RemoteFile | None:
-        """Open an object for reading; None when there is none."""
+        """Open an object for reading; returns None if it does not exist."""
         ...
 
     def write(self, folder: str, name: str, parts: Iterable[Part]) -> None:
@@ -66,15 +66,15 @@ class RemoteStore(Protocol):
         ...
 
     def publish(self, folder: str, name: str, data: bytes) -> None:
-        """Write a small object, durably, and whole or not at all."""
+        """Write a small object, durably and atomically."""
         ...
 
     def remove(self, folder: str, name: str) -> None:
-        """Remove an object; a missing one is fine."""
+        """Remove an object; a missing one is no error."""
         ...
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it; a missing one is fine."""
+        """Remove a folder and its content; a missing one is no error."""
         ...
 
     def uri(self, folder: str, name: str) -> str:
@@ -85,7 +85,7 @@ class RemoteStore(Protocol):
 class ArrowStore:
     """A store at a URI, over Arrow's file systems: ``file://``, ``s3://``, ``gs://``, ``hdfs://``.
 
-    Connects at the first use, so that a broker starts while its store is away.
+    It connects at the first use, so that a broker starts while its store is not reachable.
     """
 
     def __init__(self, uri: str) -> None:
@@ -135,7 +135,7 @@ class ArrowStore:
             self._sync(path)
 
     def publish(self, folder: str, name: str, data: bytes) -> None:
-        """Write a small object, whole or not at all."""
+        """Write a small object atomically."""
         if self._puts_whole(folder):
             self.write(folder, name, [data])
             return
@@ -146,7 +146,7 @@ class ArrowStore:
             self._sync(path)
 
     def _puts_whole(self, folder: str) -> bool:
-        """Whether an object appears only when it is complete, as those of object stores do."""
+        """Return whether the store writes objects atomically, as object stores do."""
         with self._errors("open", folder):
             return self._at(folder)[0].type_name in ("s3", "gcs")
 
@@ -156,7 +156,7 @@ class ArrowStore:
             file_system.create_dir(path, recursive=True)
 
     def _sync(self, path: str) -> None:
-        """Make a file on a local file system survive a power failure; other stores do so by themselves."""
+        """Make a file on a local file system survive a power failure; other stores do so themselves."""
         if self._opened is None or self._opened[0].type_name != "local":
             return
         for each in (Path(path), Path(path).parent, Path(path).parent.parent):
@@ -173,7 +173,7 @@ class ArrowStore:
             file_system.delete_file(path)
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Remove a folder and its content."""
         with self._errors("remove", folder), contextlib.suppress(FileNotFoundError):
             file_system, path = self._at(folder)
             file_system.delete_dir(path)
