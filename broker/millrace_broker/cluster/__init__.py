@@ -1,4 +1,4 @@
-"""The broker's place in a cluster: standalone, or a member of a ZooKeeper cluster.
+"""The broker's place in a cluster: standalone, or a ZooKeeper member.
 
 * ``interface``       the common interface of both
 * ``standalone``      a standalone broker, with its metadata in a file

@@ -1,4 +1,7 @@
-"""Delivery of the controller's requests, over the network or to this broker directly."""
+"""Delivery of the controller's requests to the brokers.
+
+This broker gets them directly, the others over the network.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of topics in a cluster: the controller reads them and notifies the brokers."""
+"""Topic changes in a cluster, which the controller reads and announces."""
 
 from __future__ import annotations
 

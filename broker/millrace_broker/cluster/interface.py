@@ -1,4 +1,6 @@
-"""The common interface of a standalone broker (``standalone``) and a cluster member (``member``).
+"""The common interface of a standalone broker and a cluster member.
+
+The implementations are ``standalone`` and ``member``.
 
 A broker opens its metadata first, then its logs, and then joins the cluster. Blocking functions are called in the
 administration thread, ``async`` ones in the event loop.

@@ -1,4 +1,4 @@
-"""Names of topics that a look-up in ZooKeeper did not find, kept for a short time.
+"""Topic names that a look-up in ZooKeeper did not find recently.
 
 A client with a misspelt topic name asks for it again and again. The broker asks ZooKeeper only once per name in
 ``AGE_MAX_S``. An UpdateMetadata that names the topic removes the name at once, because it announces new topics.

@@ -1,4 +1,4 @@
-"""Detection of broker processes that have ended, long before their ZooKeeper sessions do.
+"""Detection of ended broker processes before their ZooKeeper sessions end.
 
 The kernel closes the connections of a process that ends, and refuses new ones. So each broker holds a connection to
 every other broker. If that connection breaks and a new one fails, ``on_lost`` is called repeatedly until one succeeds.

@@ -1,4 +1,6 @@
-"""A coordination client that outlives its sessions; calls go to the present session.
+"""A coordination client that outlives its sessions.
+
+Calls go to the present session.
 
 It serves operations that do not depend on a session: reads, and writes that are conditional on a read. A component with
 ephemeral nodes or watches, or with a right to write that ends with the session, holds the session itself.

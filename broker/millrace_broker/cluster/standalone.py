@@ -1,4 +1,7 @@
-"""A standalone broker: its metadata is beside its data, and it leads all partitions."""
+"""A standalone broker, with its metadata beside its data.
+
+It leads all partitions.
+"""
 
 from __future__ import annotations
 

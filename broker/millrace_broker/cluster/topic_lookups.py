@@ -1,4 +1,4 @@
-"""Look-ups of unknown topics in a cluster, and waits until topics have leaders or are deleted.
+"""Look-ups of unknown topics, and waits for leaders and deletions.
 
 Invariant: the broker looks a missing name up in ZooKeeper only once in a while, however often clients ask for it.
 """

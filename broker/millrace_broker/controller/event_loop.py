@@ -342,9 +342,7 @@ class ControllerEventLoop:
         self._put("chair", self._look_at_chair)
 
     def _look_at_chair(self, controller: Controller) -> _Steps[bool]:
-        """Find the holder of ``/controller``: nobody, another broker, or this one. Run for controller unless it is
-        another.
-        """
+        """Run for controller unless ``/controller`` belongs to another broker; ends an interrupted controller."""
         if (yield StoreCall(ControllerStore.holds_chair)):
             if controller.is_active:
                 return False

@@ -1,4 +1,7 @@
-"""Durations of controller events, Kafka's ``EventQueueTimeMs`` and the rate and time of each event."""
+"""Durations of controller events, like Kafka's ``EventQueueTimeMs``.
+
+They also match Kafka's rate and time metrics of each event.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offset where a follower's log and its leader's log diverge, by leader epochs. Pure.
+"""The offset where a follower's and its leader's log diverge. Pure.
 
 Truncation to the high watermark would lose records, and leave different records under the same offset (KIP-101). The
 reason is that a follower's high watermark lags behind the acknowledged records.

@@ -1,4 +1,4 @@
-"""The calls that wait for a partition's records, and the locks of partitions.
+"""The calls that wait for a partition's records, and partition locks.
 
 Invariants
 
