@@ -50,6 +50,14 @@ KAFKA_TUNED = {
     "kafka.receive.buffer.bytes": str(2 * 2**20),
 }
 """Options of Spark's Kafka source for large reads: fewer polls and larger fetches than by default."""
+KAFKA_PRODUCER_TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "20"}
+"""Options of Spark's Kafka sink for large writes."""
+_PLAIN_RENAMES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+LOW_LATENCY_SETTINGS = "; checkpoints by plain renames and without checksum files (the profile low-latency)"
 _WARM_UP_RUNS_MIN = 2
 _WARM_UP_SECONDS = 75.0
 SPARK_SETTINGS = "; Spark local[2], driver 4 GB, 2 shuffle partitions, one session for all runs"
@@ -94,11 +102,15 @@ def benchmark(
     times: int = 1,
     ours: str,
     peer: str,
+    avro: bool = False,
+    low_latency: bool = False,
 ) -> Benchmark:
     """A benchmark whose module has the two jobs as functions ``ours`` and ``peer``; here they get a description.
 
-    The topic holds ``times`` as many records as the run was asked for.
+    The topic holds ``times`` as many records as the run was asked for. ``avro``: the values of Kafka's topic are Avro
+    and not JSON. ``low_latency``: see ``spark_session``.
     """
+    settings = SPARK_SETTINGS + (LOW_LATENCY_SETTINGS if low_latency else "")
     return Benchmark(
         name=name,
         title=title,
@@ -108,13 +120,15 @@ def benchmark(
         limit=limit,
         ours=Side(
             what=ours,
-            settings=OUR_SETTINGS + SPARK_SETTINGS,
-            open=lambda context: _open_ours(context, name, topic, context.records * times),
+            settings=OUR_SETTINGS + settings,
+            open=lambda context: _open_ours(context, name, topic, context.records * times, low_latency=low_latency),
         ),
         peer=Side(
             what=peer,
-            settings=KAFKA_SETTINGS + SPARK_SETTINGS,
-            open=lambda context: _open_peer(context, name, topic, context.records * times),
+            settings=KAFKA_SETTINGS + settings,
+            open=lambda context: _open_peer(
+                context, name, topic, context.records * times, avro=avro, low_latency=low_latency
+            ),
         ),
     )
 
@@ -160,9 +174,9 @@ def _counted(spark: SparkSession, table: str, seconds: float) -> Outcome:
     return Outcome(seconds, rows, rows)
 
 
-def kafka_stream(spark: SparkSession, source: Source) -> DataStreamReader:
-    """Spark's Kafka source over the whole topic."""
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", source.bootstrap)
+def kafka_stream(spark: SparkSession, source: Source, **options: str) -> DataStreamReader:
+    """Spark's Kafka source over the whole topic, with options beside its defaults."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
     return reader.option("subscribe", source.topic).option("startingOffsets", "earliest")
 
 
@@ -173,10 +187,12 @@ def millrace_stream(spark: SparkSession, source: Source) -> DataStreamReader:
 
 
 @contextlib.contextmanager
-def serve(*, name: str, side: str, source: dict[str, str], jar_paths: list[str]) -> Iterator[Run]:
+def serve(
+    *, name: str, side: str, source: dict[str, str], jar_paths: list[str], low_latency: bool = False
+) -> Iterator[Run]:
     """The worker's part: a warm session that runs one side of the benchmark ``name``."""
     job: Job = getattr(importlib.import_module(f"benchmarks.suite.{name}"), side)
-    spark = spark_session(jar_paths)
+    spark = spark_session(jar_paths, low_latency=low_latency)
     where = Source(source["bootstrap"], source["topic"], int(source["records"]), Path(source["scratch"]))
 
     def run() -> dict[str, Any]:
@@ -200,19 +216,27 @@ def _warm_up(run: Callable[[], object]) -> None:
         runs += 1
 
 
-def spark_session(jar_paths: list[str], conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session that measured Spark code runs in, with settings beside those that all have."""
+def spark_session(
+    jar_paths: list[str], conf: Mapping[str, str] | None = None, *, low_latency: bool = False
+) -> SparkSession:
+    """The session that measured Spark code runs in, with settings beside those that all have.
+
+    ``low_latency`` adds those of the profile of this name, which work for any source: the checkpoint file manager that
+    renames files, and no files of checksums.
+    """
     from pyspark.sql import SparkSession
 
-    from pyspark_millrace.environment.session import worker_python
+    from pyspark_millrace.environment.session import worker_python, write_no_checksums
 
     # As in pyspark_millrace.session().
     os.environ["PYSPARK_PYTHON"] = worker_python()
     builder = SparkSession.builder.appName("benchmarks").config("spark.jars", ",".join(jar_paths))
-    for option, value in (SPARK_CONF | dict(conf or {})).items():
+    for option, value in (SPARK_CONF | dict(conf or {}) | (_PLAIN_RENAMES if low_latency else {})).items():
         builder = builder.config(option, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    if low_latency:
+        write_no_checksums(session)
     return session
 
 
@@ -222,25 +246,33 @@ def jar_paths(workspace: Workspace) -> list[str]:
 
 
 @contextlib.contextmanager
-def _open_ours(context: Context, name: str, topic: Topic, records: int) -> Iterator[Measure]:
+def _open_ours(context: Context, name: str, topic: Topic, records: int, *, low_latency: bool) -> Iterator[Measure]:
     filled = context.millrace.filled_topic(records, typed=topic == "typed", skewed=topic == "skewed")
-    with measured(context, name, "ours", context.millrace.bootstrap, filled, records) as measure:
+    bootstrap = context.millrace.bootstrap
+    with measured(context, name, "ours", bootstrap, filled, records, low_latency=low_latency) as measure:
         yield measure
 
 
 @contextlib.contextmanager
-def _open_peer(context: Context, name: str, topic: Topic, records: int) -> Iterator[Measure]:
-    filled = context.kafka.filled_topic(records, skewed=topic == "skewed")
-    with measured(context, name, "peer", context.kafka.bootstrap, filled, records) as measure:
+def _open_peer(
+    context: Context, name: str, topic: Topic, records: int, *, avro: bool, low_latency: bool
+) -> Iterator[Measure]:
+    filled = context.kafka.filled_topic(records, skewed=topic == "skewed", avro=avro)
+    bootstrap = context.kafka.bootstrap
+    with measured(context, name, "peer", bootstrap, filled, records, low_latency=low_latency) as measure:
         yield measure
 
 
 @contextlib.contextmanager
-def measured(context: Context, name: str, side: str, bootstrap: str, topic: str, records: int) -> Iterator[Measure]:
+def measured(
+    context: Context, name: str, side: str, bootstrap: str, topic: str, records: int, *, low_latency: bool = False
+) -> Iterator[Measure]:
+    """Open the worker of one side and give what measures it."""
     workspace = context.workspace
     scratch = str(workspace.folder(f"scratch/{side}", empty=True))
     source = {"bootstrap": bootstrap, "topic": topic, "records": str(records), "scratch": scratch}
     arguments = {"name": name, "side": side, "source": source, "jar_paths": jar_paths(workspace)}
+    arguments["low_latency"] = low_latency
     with worker(workspace, f"{name}-{side}", "benchmarks.spark:serve", arguments) as run:
 
         def measure() -> Sample:

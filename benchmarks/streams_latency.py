@@ -25,8 +25,8 @@ from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS
 from benchmarks.ours import SETTINGS as OUR_SETTINGS
 from benchmarks.peers import jars
 from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
-from benchmarks.spark import SPARK_SETTINGS, jar_paths
-from benchmarks.trickle import LATE_SECONDS_MAX, RECORDS_PER_SECOND, send_for, trickle_session
+from benchmarks.spark import LOW_LATENCY_SETTINGS, SPARK_SETTINGS, jar_paths, spark_session
+from benchmarks.trickle import LATE_SECONDS_MAX, RECORDS_PER_SECOND, send_for
 from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
 
@@ -43,11 +43,7 @@ _RESULT = re.compile(r"^RESULT (\d+)$", re.MULTILINE)
 
 def benchmark(name: str, *, title: str, limit: float, low_latency: bool) -> Benchmark:
     """The median of that time. ``low_latency``: by the profile of that name, with one partition."""
-    profile = (
-        "; one partition, checkpoints by plain renames and without checksum files (the profile low-latency)"
-        if low_latency
-        else f"; {PARTITIONS} partitions"
-    )
+    profile = f"; one partition{LOW_LATENCY_SETTINGS}" if low_latency else f"; {PARTITIONS} partitions"
     return Benchmark(
         name=name,
         title=title,
@@ -112,9 +108,8 @@ def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], 
     from millrace.clients import Producer
     from millrace_streams import run_stream
 
-    spark = trickle_session(
-        jar_paths, low_latency=low_latency, conf={"spark.sql.streaming.numRecentProgressUpdates": "10000"}
-    )
+    conf = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
+    spark = spark_session(jar_paths, conf, low_latency=low_latency)
     read: list[int] = []
     query = run_stream(
         _topology(topic),

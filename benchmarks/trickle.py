@@ -14,19 +14,16 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import ours
 from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
 from benchmarks.peers import kafka
-from benchmarks.spark import SPARK_SETTINGS, jar_paths, spark_session
+from benchmarks.spark import LOW_LATENCY_SETTINGS, SPARK_SETTINGS, jar_paths, spark_session
 from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _TOPIC = "trickle"
 RECORDS_PER_SECOND = 100
@@ -34,11 +31,6 @@ _SECONDS = 30
 _WARM_UP_SECONDS = 30
 _LEAD_SECONDS = 5
 LATE_SECONDS_MAX = 60
-_PLAIN_RENAMES = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    )
-}
 
 Send = Callable[[bytes], Any]
 
@@ -48,7 +40,7 @@ def benchmark(name: str, *, title: str, percentile: int, target_ratio: float, re
 
     ``recommended`` gives both sides' sessions the settings of the profile low-latency, which work for any source.
     """
-    extra = "; checkpoints by plain renames and without checksum files (the profile low-latency)" if recommended else ""
+    extra = LOW_LATENCY_SETTINGS if recommended else ""
     stream = ".option(subscribe) .load().writeStream.foreachBatch(collect)"
     return Benchmark(
         name=name,
@@ -91,7 +83,7 @@ def serve(
     *, side: str, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], low_latency: bool
 ) -> Iterator[Run]:
     """The worker's part: a query that goes on running, and for each run a while of records."""
-    spark = trickle_session(jar_paths, low_latency=low_latency)
+    spark = spark_session(jar_paths, low_latency=low_latency)
     seen: list[float] = []
 
     def see(batch: Any, _: int) -> None:
@@ -151,16 +143,6 @@ def _sender(side: str, bootstrap: str, topic: str) -> Iterator[Send]:
         stopped.set()
         polling.join()
         peer.flush(10)
-
-
-def trickle_session(jar_paths: list[str], *, low_latency: bool, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session; ``low_latency`` says with what that profile of ``pyspark_millrace.session`` sets beside the others."""
-    from pyspark_millrace.environment.session import write_no_checksums
-
-    spark = spark_session(jar_paths, {**(conf or {}), **(_PLAIN_RENAMES if low_latency else {})})
-    if low_latency:
-        write_no_checksums(spark)
-    return spark
 
 
 def send_for(seconds: int, send: Send) -> None:

@@ -30,7 +30,8 @@ ZOOKEEPER = JarSet("zookeeper")
 SPARK_KAFKA = JarSet(
     "spark-kafka",
     (
-        "-DincludeArtifactIds=spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2",
+        "-DincludeArtifactIds=spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2,"
+        "spark-avro_2.13",
     ),
 )
 DELTA = JarSet("delta", ("-DincludeGroupIds=io.delta,io.unitycatalog,org.antlr",))

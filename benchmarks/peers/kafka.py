@@ -28,19 +28,28 @@ START_SECONDS_MAX = 60
 _QUIET: dict[str, Any] = {"log_level": 0}
 
 
+OPTIONS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "num.partitions": str(PARTITIONS),
+    "offsets.topic.num.partitions": str(PARTITIONS),
+    # A deleted topic's files are really gone a second later, as ours.
+    "log.segment.delete.delay.ms": "1000",
+}
+"""Options of the broker beside those that one node needs (``_NODE``). All others have their defaults."""
+
+
 def settings(heap: str) -> str:
     """Say with which settings a broker runs."""
     return (
-        f"Kafka 4.3.1, KRaft, heap {heap}, group.initial.rebalance.delay.ms=0, offsets.topic.num.partitions=4, "
+        f"Kafka 4.3.1, KRaft, heap {heap}, {', '.join(f'{name}={value}' for name, value in OPTIONS.items())}, "
         "otherwise its defaults (log.flush.* unset): no fsync before a write is acknowledged"
     )
 
 
 SETTINGS = settings(HEAP)
 
-# Beyond addresses and paths: the options that one node needs, the two of SETTINGS, and topics whose files are removed a
-# second after their deletion.
-_PROPERTIES = """\
+# Addresses, paths, and one replica of each internal topic.
+_NODE = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
@@ -50,15 +59,11 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
-num.partitions={partitions}
 offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-log.segment.delete.delay.ms=1000
 """
 LOGGING = """\
 Configuration:
@@ -108,9 +113,8 @@ class KafkaBroker:
         conf = self.folder / "conf"
         conf.mkdir(exist_ok=True)
         properties = conf / "server.properties"
-        properties.write_text(
-            _PROPERTIES.format(port=self.port, controller_port=free_port(), data=self.data, partitions=PARTITIONS)
-        )
+        node = _NODE.format(port=self.port, controller_port=free_port(), data=self.data)
+        properties.write_text(node + "".join(f"{name}={value}\n" for name, value in OPTIONS.items()))
         (conf / "log4j2.yaml").write_text(LOGGING)
         if not (self.data / "meta.properties").exists():
             self._format(properties)
@@ -171,12 +175,12 @@ class KafkaBroker:
         finally:
             self.admin.delete_topics([name])[name].result(30)
 
-    def filled_topic(self, records: int, *, skewed: bool = False, words: int = data.WORDS) -> str:
+    def filled_topic(self, records: int, *, skewed: bool = False, words: int = data.WORDS, avro: bool = False) -> str:
         """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
 
-        In the skewed one, one partition holds nine tenths.
+        In the skewed one, one partition holds nine tenths. Values are JSON, or Avro.
         """
-        name = topic_name("skewed" if skewed else "events", records, words)
+        name = topic_name("skewed" if skewed else "avro" if avro else "events", records, words)
         if self.count(name) == records:
             return name
         if name in self.admin.list_topics(timeout=10).topics:  # an earlier filling was interrupted
@@ -184,7 +188,8 @@ class KafkaBroker:
             self._wait_until_gone(name)
         print(f"  filling Kafka's topic {name}", flush=True)
         self.create_topic(name)
-        _fill(self.bootstrap, name, data.tables(records, word_count=words), skewed=skewed)
+        tables = data.tables(records, word_count=words)
+        _fill(self.bootstrap, name, map(data.with_avro_values, tables) if avro else tables, skewed=skewed)
         if (found := self.count(name)) != records:
             raise BenchmarkError(f"Kafka's topic {name} holds {found} records instead of {records}")
         return name

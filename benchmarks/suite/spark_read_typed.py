@@ -22,19 +22,23 @@ BENCHMARK = benchmark(
 
 def ours(spark: SparkSession, source: Source, **options: str) -> Outcome:
     reader = spark.read.format("millrace").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
-    return _aggregate(reader.option("subscribe", source.topic).option("columns", "word,amount").load())
+    return aggregate(reader.option("subscribe", source.topic).option("columns", "word,amount").load())
 
 
-def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
+def peer(spark: SparkSession, source: Source) -> Outcome:
     from pyspark.sql import functions as F  # noqa: N812
 
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
-    raw = reader.option("subscribe", source.topic).load()
-    parsed = raw.select(F.from_json(F.col("value").cast("string"), SPARK_DDL).alias("record"))
-    return _aggregate(parsed.select("record.word", "record.amount"))
+    raw = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap)
+    parsed = (
+        raw.option("subscribe", source.topic)
+        .load()
+        .select(F.from_json(F.col("value").cast("string"), SPARK_DDL).alias("record"))
+    )
+    return aggregate(parsed.select("record.word", "record.amount"))
 
 
-def _aggregate(frame: DataFrame) -> Outcome:
+def aggregate(frame: DataFrame) -> Outcome:
+    """Number of words and records, and the sum of the amounts."""
     from pyspark.sql import functions as F  # noqa: N812
 
     groups = frame.groupBy("word").agg(F.count("*").alias("records"), F.sum("amount").alias("amount"))

@@ -10,6 +10,9 @@ from benchmarks.suite import spark_read_opaque
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MIN_PARTITIONS = "20"
+"""Spark's Kafka source has as many tasks at least, most of them for the partition of nine tenths."""
+
 BENCHMARK = benchmark(
     name="spark_skew_best",
     title="Spark batch: sum of lengths, of a topic of which one partition holds 90 %, each side at its best",
@@ -23,4 +26,4 @@ ours = spark_read_opaque.ours
 
 
 def peer(spark: SparkSession, source: Source) -> Outcome:
-    return spark_read_opaque.peer(spark, source, minPartitions="20", **KAFKA_TUNED)
+    return spark_read_opaque.peer(spark, source, minPartitions=MIN_PARTITIONS, **KAFKA_TUNED)

@@ -34,8 +34,8 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
     return replace(reads[0], figure=statistics.median(read.figure for read in reads if read.figure is not None))
 
 
-def peer(spark: SparkSession, source: Source) -> Outcome:
-    return _spread(spark, spark_read_opaque.peer(spark, source))
+def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
+    return _spread(spark, spark_read_opaque.peer(spark, source, **options))
 
 
 def _spread(spark: SparkSession, outcome: Outcome) -> Outcome:

@@ -37,8 +37,8 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
     return _sum_of_range(reader, source)
 
 
-def peer(spark: SparkSession, source: Source) -> Outcome:
-    return _sum_of_range(spark.read.format("kafka"), source)
+def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
+    return _sum_of_range(spark.read.format("kafka").options(**options), source)
 
 
 def _sum_of_range(reader: DataFrameReader, source: Source) -> Outcome:

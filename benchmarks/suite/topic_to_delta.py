@@ -20,8 +20,8 @@ BENCHMARK = benchmark(
 )
 
 
-def ours(spark: SparkSession, source: Source) -> Outcome:
-    return ingest_into_delta(spark, source, {})
+def ours(spark: SparkSession, source: Source, **options: str) -> Outcome:
+    return ingest_into_delta(spark, source, options)
 
 
 def peer(spark: SparkSession, source: Source) -> Outcome:

@@ -32,8 +32,8 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
     return ingest_into_delta(spark, source, options, transform=_as_strings, transform_schema=schema)
 
 
-def peer(spark: SparkSession, source: Source) -> Outcome:
-    return stream_into_delta(kafka_stream(spark, source).load().selectExpr(*COLUMNS), source)
+def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
+    return stream_into_delta(kafka_stream(spark, source, **options).load().selectExpr(*COLUMNS), source)
 
 
 def _as_strings(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

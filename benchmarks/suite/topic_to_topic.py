@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.spark import Outcome, Source, benchmark, kafka_stream, millrace_stream, timed
@@ -32,29 +33,33 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
         admin.create_topic(target, partitions=PARTITIONS)
         try:
             frame = millrace_stream(spark, source).option("columns", "key,value").load()
-            return _copy(frame, "millrace", source, target)
+            return _copy(frame, "millrace", source, target, {})
         finally:
             admin.delete_topic(target)
 
 
-def peer(spark: SparkSession, source: Source) -> Outcome:
+def peer(
+    spark: SparkSession, source: Source, reads: Mapping[str, str] | None = None, writes: Mapping[str, str] | None = None
+) -> Outcome:
+    """``reads`` and ``writes`` are options of Spark's Kafka source and sink beside their defaults."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     target = f"copy-{next(_runs)}"
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
     _wait(admin.create_topics([NewTopic(target, PARTITIONS, 1, config={"file.delete.delay.ms": "0"})]))
     try:
-        return _copy(kafka_stream(spark, source).load().select("key", "value"), "kafka", source, target)
+        frame = kafka_stream(spark, source, **(reads or {})).load().select("key", "value")
+        return _copy(frame, "kafka", source, target, writes or {})
     finally:
         _wait(admin.delete_topics([target]))
 
 
-def _copy(frame: DataFrame, name: str, source: Source, target: str) -> Outcome:
+def _copy(frame: DataFrame, name: str, source: Source, target: str, writes: Mapping[str, str]) -> Outcome:
     """Write a stream to a topic; the time is from start to termination, and the answer is what the topic has then."""
     checkpoint = source.scratch / "checkpoint"
     shutil.rmtree(checkpoint, ignore_errors=True)
     options = {"kafka.bootstrap.servers": source.bootstrap, "topic": target, "checkpointLocation": str(checkpoint)}
-    writer = frame.writeStream.format(name).options(**options).trigger(availableNow=True)
+    writer = frame.writeStream.format(name).options(**options, **writes).trigger(availableNow=True)
     seconds, _ = timed(lambda: writer.start().awaitTermination())
     reader = frame.sparkSession.read.format(name).option("kafka.bootstrap.servers", source.bootstrap)
     rows = reader.option("subscribe", target).load().selectExpr("count(*)", "sum(length(value))").first()

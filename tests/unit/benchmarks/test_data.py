@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -42,3 +44,16 @@ def test_other_numbers_of_words_change_the_words_alone() -> None:
     assert pc.unique(pc.binary_length(many["value"])).to_pylist() == [data.RECORD_BYTES]
     unchanged = ["timestamp", "amount", "ts", "id"]
     assert many.select(unchanged).equals(few.select(unchanged))
+
+
+def test_avro_values_hold_the_columns_and_may_be_read_in_part() -> None:
+    table = data.table(7, 100)
+    written = data.with_avro_values(table)
+    schema = fastavro.parse_schema(json.loads(data.avro_schema()))
+    few = fastavro.parse_schema(json.loads(data.avro_schema(["word", "amount"])))
+    values = written["value"].to_pylist()
+    read = [fastavro.schemaless_reader(io.BytesIO(each), schema, None) for each in values]
+    assert read == table.select(data.TYPED_SCHEMA.names).to_pylist()
+    read = [fastavro.schemaless_reader(io.BytesIO(each), schema, few) for each in values]
+    assert read == table.select(["word", "amount"]).to_pylist()
+    assert written.drop_columns("value") == table.drop_columns("value")

@@ -5,12 +5,29 @@ from __future__ import annotations
 import re
 
 import pytest
-from benchmarks import report, suite
+from benchmarks import ours, report, suite
 from benchmarks.harness import RESULTS, Durability
+from benchmarks.peers import kafka
 
 NAMES = suite.names()
 WITHOUT_DISK = {"rows_decode"}
 """These measure code in memory; every other one has to say when its sides wait for the disk."""
+VARIANTS = {
+    "spark_read_opaque_all": "spark_read_opaque",
+    "spark_read_opaque_remote": "spark_read_opaque",
+    "spark_read_typed_avro": "spark_read_typed",
+    "spark_read_typed_remote": "spark_read_typed",
+    "topic_to_delta_opaque_sink": "topic_to_delta_opaque",
+    "topic_to_delta_remote": "topic_to_delta",
+}
+"""The same work with another setting: the row at each side's best is that of the other name."""
+BEST_ELSEWHERE = {
+    "spark_time_range_filter": "Kafka's source is at its best with its timestamp options: spark_time_range_best",
+    "streams_state": "millrace beside itself",
+    "streams_table": "the number of Kafka Streams' updates says when a run is over: no cache",
+    "streams_window_every": "every update counts: no cache",
+}
+"""Why a row about Spark or Kafka Streams has none at each side's best."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -24,6 +41,44 @@ def test_a_module_holds_a_benchmark_of_its_name(name: str) -> None:
         assert "fsync" in benchmark.ours.settings
         assert "fsync" in benchmark.peer.settings
     assert benchmark.durability in Durability
+
+
+def _about_spark() -> list[str]:
+    return [name for name in NAMES if name.startswith(("spark_", "streams_", "topic_to_")) and "_best" not in name]
+
+
+@pytest.mark.parametrize("name", _about_spark())
+def test_a_row_about_spark_has_another_one_with_each_side_at_its_best(name: str) -> None:
+    claim = VARIANTS.get(name, name)
+    best = claim.removesuffix("_p99") + "_best" + ("_p99" if claim.endswith("_p99") else "")
+    assert (best in NAMES) != (name in BEST_ELSEWHERE)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "_best" in name and not name.startswith("streams_")])
+def test_a_row_at_each_sides_best_tells_what_the_peer_is_given(name: str) -> None:
+    (best,) = suite.benchmarks([name])
+    (equal,) = suite.benchmarks([name.replace("_best", "")])
+    assert (best.peer.what, best.peer.settings) != (equal.peer.what, equal.peer.settings)
+    sides = (best.ours, best.peer)
+    assert len({"profile low-latency" in each.settings for each in sides}) == 1, "it works for any source"
+
+
+def test_the_settings_of_both_brokers_name_their_options() -> None:
+    for options, settings in ((ours.OPTIONS, ours.SETTINGS), (kafka.OPTIONS, kafka.SETTINGS)):
+        assert all(f"{name}={value}" in settings for name, value in options.items())
+        assert "otherwise its defaults" in settings
+    named = {line.partition("=")[0] for line in kafka._NODE.splitlines()}
+    assert {name for name in named if not name.endswith((".replication.factor", ".min.isr"))} == {
+        "process.roles",
+        "node.id",
+        "controller.quorum.voters",
+        "listeners",
+        "advertised.listeners",
+        "controller.listener.names",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "log.dirs",
+    }
 
 
 def test_every_benchmark_has_a_row_in_the_report() -> None:
