@@ -143,6 +143,63 @@ def test_heartbeats_and_operators_get_through_where_clients_fill_places_connecti
         assert _admission(broker).by_class["client"] == 4
 
 
+def test_members_that_wait_for_others_to_join_take_no_places(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
+    options = {
+        "queued.max.requests": 2,
+        "control.queued.max.requests": 2,
+        "group.initial.rebalance.delay.ms": _LONG_MS,
+        "group.max.session.timeout.ms": _LONG_MS,
+    }
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=["g"]))
+        joins: list[Any] = []
+        for _ in range(20):
+            join = pb.JoinGroupRequest(
+                group_id="g",
+                session_timeout_ms=_LONG_MS,
+                rebalance_timeout_ms=_LONG_MS,
+                protocol_type="consumer",
+                protocols=[pb.JoinGroupRequest.Protocol(name="range")],
+            )
+            join.member_id = calls.stub.JoinGroup(join).member_id
+            joins.append(calls.stub.JoinGroup.future(join))
+            eventually(lambda: _admission(broker).parked == len(joins))
+        assert calls.produce("t", calls.batch(b"x")).base_offset == 0
+        calls.create("another")
+        assert (_admission(broker).requests, _admission(broker).refused) == (0, 0)
+        assert not any(each.done() for each in joins)
+        for each in joins:
+            each.cancel()
+        eventually(lambda: _admission(broker).parked_bytes == 0)
+
+
+def test_appends_that_wait_for_replicas_take_no_places(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
+    options = {"queued.max.requests": "2", "replica.lag.time.max.ms": str(_LONG_MS)}
+    with ReplicaCluster(tmp_path, brokers=2, options=options) as cluster:
+        cluster.create("t", (1, 2))
+        cluster.settle("t")
+        cluster.kill(2)
+        calls = calls_to(f"127.0.0.1:{cluster.addresses[1]}")
+        admission = cluster.broker(1).admission
+        data = pb.ProduceRequest.PartitionData(records=calls.batch(b"x"))
+        topics = [pb.ProduceRequest.TopicData(name="t", partitions=[data])]
+        appends: list[Any] = []
+        for _ in range(20):
+            appends.append(calls.stub.Produce.future(pb.ProduceRequest(acks=-1, timeout_ms=_LONG_MS, topics=topics)))
+            eventually(lambda: len(admission.parked) == len(appends))
+        calls.produce("t", calls.batch(b"y"), acks=1)
+        found = admission.statistics()
+        assert (found.requests, found.refused) == (0, 0)
+        assert not any(each.done() for each in appends)
+        cluster.start(2)
+        cluster.tell("t")
+        for each in appends:
+            assert not each.result(STALL_S).topics[0].partitions[0].HasField("error")
+        eventually(lambda: admission.statistics().parked_bytes == 0)
+
+
 @pytest.mark.parametrize("grpc", [True, False])
 def test_calls_that_wait_for_memory_of_their_requests_are_not_refused_however_few_places_there_are(
     tmp_path: Path, calls_to: Callable[[str], Any], grpc: bool
