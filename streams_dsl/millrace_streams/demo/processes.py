@@ -162,21 +162,31 @@ def running_spark(
         # Spark makes this folder, used or not; by default in the current directory.
         "spark.sql.warehouse.dir": str(work_dir / "spark-warehouse"),
     }
-    arguments = {
-        "--bootstrap-servers": broker.bootstrap_servers,
-        "--work-dir": str(work_dir),
-        "--topology": str(topology),
-        "--begin": str(begin),
-        "--progress": str(progress),
-    }
     script = Path(__file__).with_name("pipeline.py")
-    words = [word for pair in arguments.items() for word in pair]
+    words = pipeline_arguments(
+        broker.bootstrap_servers, work_dir, topology=topology, topics=topics, begin=begin, progress=progress
+    )
     with log_path.open("a") as log:
         process = _start(spark_submit_command(script, *words, conf=settings), log=log, lock=lock)
     try:
         yield RunningSpark(process=process, log_path=log_path, begin_path=begin, reader=StageReader(progress))
     finally:
         _stop(process)
+
+
+def pipeline_arguments(
+    bootstrap_servers: str, work_dir: Path, *, topology: Path, topics: Sequence[str], begin: Path, progress: Path
+) -> list[str]:
+    """Return the command line of ``pipeline.py``."""
+    options = [
+        ("--bootstrap-servers", bootstrap_servers),
+        ("--work-dir", str(work_dir)),
+        ("--topology", str(topology)),
+        *(("--topic", topic) for topic in topics),
+        ("--begin", str(begin)),
+        ("--progress", str(progress)),
+    ]
+    return [word for option in options for word in option]
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
