@@ -1,4 +1,4 @@
-"""Output of groups: tables with the columns of Kafka's tool and further ones, and JSON."""
+"""Output of groups: tables with Kafka's columns and further ones, and JSON."""
 
 from __future__ import annotations
 

@@ -243,9 +243,7 @@ class ShareConsumer:
                     if error is not None and self._on_acknowledged is None:
                         logger.warning("%s: acknowledgements were not taken: %s", partition, error.message)
                 self._member.leave()
-            except (
-                MillraceError
-            ) as error:  # unsent acknowledgements: the records are redelivered after their lock expires
+            except MillraceError as error:  # the records are redelivered after their lock expires
                 logger.warning("closing the consumer: %s", error.message)
             finally:
                 self._connections.close()

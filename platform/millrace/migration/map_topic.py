@@ -1,6 +1,6 @@
 """Topic of an offsets map, whose entries share the transactions of their records.
 
-So the map also records the progress of the copy. A killed copy continues after the last committed entry, and no
+Therefore the map also records the progress of the copy. A killed copy continues after the last committed entry, and no
 record exists without its entry, or the reverse. An entry is a record with the partition's number as key and JSON as
 value::
 

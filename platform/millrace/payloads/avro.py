@@ -1,7 +1,7 @@
-"""Decoding of Avro's binary encoding to columns, one field of all payloads at a time.
+"""Decoding of Avro's binary encoding to columns, field by field.
 
-The writer's schema is compiled once into readers, one for each field. The results have the types of
-``millrace.schemas.avro``. Source: Avro 1.12's specification, "Binary Encoding".
+Each step reads one field of all payloads. The writer's schema is compiled once into readers, one for each field. The
+results have the types of ``millrace.schemas.avro``. Source: Avro 1.12's specification, "Binary Encoding".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decoding of Protobuf messages to columns, one field of all payloads at a time.
+"""Decoding of Protobuf messages to columns, field by field.
 
 Serializers write fields in the order of their numbers. So one pass over the fields reads each field at each payload's
 current position. The pass fails for some payloads: fields in another order or interleaved, a message in several

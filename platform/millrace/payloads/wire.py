@@ -1,4 +1,4 @@
-"""Bulk reads of the primitives of Avro and Protobuf at a position in each of many payloads.
+"""Bulk reads of Avro's and Protobuf's primitives from many payloads.
 
 A few array operations read a value from every payload, whatever its length: eight bytes are gathered at each
 position, and the integer is extracted from them. docs/design/0018-schemas.md has the measurements.
@@ -6,8 +6,7 @@ position, and the integer is extracted from them. docs/design/0018-schemas.md ha
 Invariants
 
 * Only the first fault of a payload is recorded, and reading continues. Later values of that payload are meaningless
-  but
-  stay within bounds, and its row is dropped at the end.
+  but stay within bounds, and its row is dropped at the end.
 * A position is never behind its payload's end. ``PAD`` bytes around all payloads allow gathers beyond it.
 """
 

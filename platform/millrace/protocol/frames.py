@@ -2,20 +2,18 @@
 
 All numbers are big-endian. A connection begins with a *greeting* from either side::
 
+    greeting = magic (9 bytes) version (uint16)
+
 The client's ``HelloRequest``, without a name, and the broker's ``HelloResponse`` follow as frames. Then calls follow,
 one at a time::
 
-followed by the client's ``HelloRequest``, without a name, and the broker's ``HelloResponse``, as frames. Then calls
-follow, one at a time::
+    request  = length (uint32) deadline in ms (uint32, 0: none) length of the name (uint8) name (ASCII) message
+    response = length (uint32) kind (uint8) error (int16) message, or the error's text in UTF-8
 
 A length counts the bytes after it. The name is the call's in the service ``Broker``. Errors are numbered as in
 ``millrace.errors``; 0 is success. With the kind ``GOODBYE`` the broker announces that it will answer no further
 request on this connection. It has not started any unanswered request, so the client may send such a request
 elsewhere.
-
-A length counts what follows it. The name is the call's in the service ``Broker``; errors are numbered as in
-``millrace.errors``, 0 is success. With the kind ``GOODBYE`` the broker says that it answers no request any more on this
-connection that is not answered yet, and has not begun with one: whoever sent it may send it elsewhere.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ Codec numbers, framings and tolerated errors are those of Kafka 3.9:
 - *gzip*: consecutive members; bytes behind the last member are ignored;
 - *snappy*: xerial's framing (16-byte header, then chunks with a big-endian length), or one raw block without it;
 - *lz4*: one frame of independent blocks; the content checksum and all bytes after the end mark are ignored. Writers
-  of
-  magic 0 computed the header checksum over the wrong bytes, so readers of magic 0 do not check it;
+  of magic 0 computed the header checksum over the wrong bytes, so readers of magic 0 do not check it;
 - *zstd*: consecutive frames up to the last byte.
 
 Columnar batches do not use this module, because Arrow compresses their buffers one by one.

@@ -1,9 +1,9 @@
-"""Header of a segment's entry: a batch, or a message of magic 0 or 1.
+"""Header of a segment's entry: a batch or a legacy message.
 
-A log from before Kafka 0.11 begins with messages and continues with batches. A walk over the log needs the size, the
-offsets and the largest timestamp of every entry. A message gives them only when it is read, a wrapper only when it is
-decompressed. Therefore this module reads messages wholly and verifies their checksums. A returned header never
-belongs to a damaged message.
+A log from before Kafka 0.11 begins with messages of magic 0 or 1 and continues with batches. A walk over the log
+needs the size, the offsets and the largest timestamp of every entry. A message gives them only when it is read, a
+wrapper only when it is decompressed. Therefore this module reads messages wholly and verifies their checksums. A
+returned header never belongs to a damaged message.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ After offset i64 and length i32, which every entry of a log begins with (big-end
 
 A message with compression is a wrapper: its value is a compressed sequence of messages. The wrapper has the offset of
 its last message. Within a wrapper of magic 0 the offsets are absolute. Within a wrapper of magic 1 they are relative,
-so that the broker assigns offsets without recompression: absolute = wrapper's offset - last relative offset +
-relative offset.
+so that the broker assigns offsets without recompression. The absolute offset is the wrapper's offset, minus the last
+relative offset, plus the relative offset.
 
 The rules are those of Kafka's ``AbstractLegacyRecordBatch`` and ``LegacyRecord``, tolerance included. Checksums
 within a wrapper are not checked. An incomplete message at the end of a wrapper is dropped. Bytes behind a value are

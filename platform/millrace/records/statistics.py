@@ -19,7 +19,7 @@ Invariants:
   checksum covers the whole body, and its verification is most of the cost of reading;
 - a reader never skips a batch without statistics, or with an invalid statistics section.
 
-Whole numbers are booleans, whole numbers, dates (days), times and intervals (in their unit), decimals (unscaled).
+Booleans, integers, dates (days), times and intervals (in their unit) and decimals (unscaled) count as whole numbers.
 Strings and bytes are cut to 64 bytes. A column of floats with a NaN has no bounds, because a NaN has no order.
 """
 

@@ -1,4 +1,4 @@
-"""Checksum of lz4 frame headers: XXH32 with seed 0, for inputs of a few bytes.
+"""Checksum of lz4 frame headers: XXH32 with seed 0.
 
 Source: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, "XXH32 Algorithm Description".
 """

@@ -1,8 +1,9 @@
-"""Lossless conversion of a table to a topic's schema, with the column and row of an error.
+"""Lossless conversion of a table to a topic's schema.
 
-Columns are matched by name, in any order; a missing nullable column becomes nulls. Values are cast if no information
-is lost: between integers, from integers to decimals and floats, between decimals, layouts and units. ``DOUBLE`` is
-rounded to ``FLOAT``. Strings are not parsed, and timestamps without a time zone do not become timestamps with one.
+Errors name the column and row. Columns are matched by name, in any order; a missing nullable column becomes nulls.
+Values are cast if no information is lost: between integers, from integers to decimals and floats, between decimals,
+layouts and units. ``DOUBLE`` is rounded to ``FLOAT``. Strings are not parsed, and timestamps without a time zone do
+not become timestamps with one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Promotion of types, to read records of an older version in a newer one's types.
+"""Promotion of types, for reading records of older schema versions.
 
 Integers widen to longer ones, to decimals with enough digits, and to floats that hold each value exactly. Floats
 widen to doubles, and decimals to others with as many digits before and after the point. Structs, arrays and map

@@ -1,8 +1,9 @@
-"""Segment files in a remote store that Arrow opens by URI (local, S3, GCS, HDFS).
+"""Segment files in a remote store that Arrow opens by URI.
 
-A URI names the store and the path in it, ``s3://bucket/logs?region=eu-central-1``. The query part belongs to the
-store and is kept when a path is composed. A URI holds no credentials. The broker and direct readers find them as
-usual for the store (environment, profile, instance role).
+Arrow supports local paths, S3, GCS and HDFS. A URI names the store and the path in it,
+``s3://bucket/logs?region=eu-central-1``. The query part belongs to the store and is kept when a path is composed. A
+URI holds no credentials. The broker and direct readers find them as usual for the store (environment, profile,
+instance role).
 
 A file that is read here is complete and immutable, because the broker names a file only after it is complete
 (``docs/formats.md``).

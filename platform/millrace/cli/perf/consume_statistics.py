@@ -1,4 +1,7 @@
-"""Statistics of a consumer run (Kafka's ``ConsumerPerformance``). Pure: times are parameters."""
+"""Statistics of a consumer run (Kafka's ``ConsumerPerformance``).
+
+The functions are pure: times are parameters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Statistics of a producer run in the format of Kafka's tool. Pure: times are parameters, in ms."""
+"""Statistics of a producer run in the format of Kafka's tool.
+
+The functions are pure: times are parameters, in ms.
+"""
 
 from __future__ import annotations
 

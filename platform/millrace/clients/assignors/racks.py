@@ -1,7 +1,8 @@
-"""Rack awareness of assignors: members are near partitions with a replica in their rack (KIP-881).
+"""Rack awareness of assignors (KIP-881).
 
-As in Kafka's assignors, racks count only if they make a difference. Some member must be in a rack with replicas, and
-not every partition may have replicas in all these racks. Balance always has priority.
+A member is near a partition with a replica in its rack. As in Kafka's assignors, racks count only if they make a
+difference. Some member must be in a rack with replicas, and not every partition may have replicas in all these racks.
+Balance always has priority.
 """
 
 from __future__ import annotations

@@ -8,10 +8,8 @@ without an epoch, for example from ``seek``, counts as valid.
 Invariants:
 
 - The epoch in which a partition is read never decreases, whatever metadata an old broker returns, unless the topic
-  was
-  created again. It is also not older than the epoch of the record before the position, which a committed offset
-  names.
-  A leader of an older epoch has been replaced, and its log may end before the position.
+  was created again. It is also not older than the epoch of the record before the position, which a committed offset
+  names. A leader of an older epoch has been replaced, and its log may end before the position.
 - Records that were prefetched in an older epoch are fetched again before they are returned.
 """
 

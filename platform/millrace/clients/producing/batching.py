@@ -1,8 +1,9 @@
-"""Conversion of tables to record batches: fit to the topic, divide among partitions, cut, build.
+"""Conversion of tables to record batches by partition and size.
 
-All functions are pure and independent of the sender. Rows keep their order within a partition. An opaque topic takes
-the columns ``key``, ``value``, ``headers``, ``timestamp`` and ``partition``. A typed topic takes the columns of its
-schema and ``__timestamp``, ``__headers``, ``__partition`` and ``__tombstone``.
+All functions are pure and independent of the sender. They fit tables to the topic, divide them among partitions, cut
+them to size and build batches. Rows keep their order within a partition. An opaque topic takes the columns ``key``,
+``value``, ``headers``, ``timestamp`` and ``partition``. A typed topic takes the columns of its schema and
+``__timestamp``, ``__headers``, ``__partition`` and ``__tombstone``.
 """
 
 from __future__ import annotations

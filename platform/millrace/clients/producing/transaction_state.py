@@ -170,12 +170,12 @@ class TransactionState:
             raise self._refusal("send")
 
     def check_can_join(self) -> None:
-        """Raise what joining a commit must fail with now, if anything: a transaction is open, say."""
+        """Raise the error, if any, with which joining a commit must fail now, for example if a transaction is open."""
         if self.phase not in (_Phase.UNINITIALIZED, _Phase.READY, _Phase.PREPARED):
             raise self._refusal("join a commit")
 
     def sending_error(self) -> MillraceError | None:
-        """What batches that wait to be sent must fail with now, if anything."""
+        """Return the error, if any, with which waiting batches must fail now."""
         if self.phase is _Phase.ABORTING:
             return TransactionAbortedError(
                 f"the transaction of {self.transactional_id} was aborted before this was sent"
@@ -185,17 +185,17 @@ class TransactionState:
         return None
 
     def missing(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that must be added to the transaction before records are sent to them."""
+        """Return the partitions that must be added to the transaction before records are sent to them."""
         return partitions - self.added
 
     @property
     def must_be_ended(self) -> bool:
-        """Whether the coordinator has to be told the end; a transaction without records just ends."""
+        """Whether the coordinator must end the transaction; a transaction without records needs no call."""
         return self.coordinator is not CoordinatorView.NOTHING
 
     @property
     def is_open(self) -> bool:
-        """Whether closing the producer leaves something that should be aborted."""
+        """Whether the close of the producer must abort a transaction."""
         return self.phase in (_Phase.IN_TRANSACTION, _Phase.ABORTABLE_ERROR)
 
     def _to(self, phase: TransactionPhase) -> TransactionState:

@@ -1,4 +1,4 @@
-"""Client side of share groups (KIP-932): many consumers per partition, each record at one of them.
+"""Client side of share groups (KIP-932), which deliver each record to one consumer.
 
 * ``acknowledgements``  acquired records and their acknowledgements, pure
 * ``membership``        join, heartbeats and leave, pure; ``member`` sends them

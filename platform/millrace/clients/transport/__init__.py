@@ -1,7 +1,8 @@
-"""Transport of a client's calls: gRPC, or frames over TCP if the broker supports them.
+"""Transport of a client's calls: gRPC, or frames over TCP.
 
-``calls`` defines calls and pending calls. ``link`` is the connection to one broker, which selects ``grpc_transport``
-or ``frame_transport``. Other packages do not depend on the choice.
+A client uses frames if the broker supports them. ``calls`` defines calls and pending calls. ``link`` is the
+connection to one broker, which selects ``grpc_transport`` or ``frame_transport``. Other packages do not depend on the
+choice.
 """
 
 from millrace.clients.transport.calls import FETCH, PRODUCE, Helper, Method, PendingCall, Received, UnaryCall, unary

@@ -3,8 +3,7 @@
 A call is sent in the caller's thread, so only the receiving thread must be woken for its response. Invariants:
 
 - While a call is in flight, some thread waits for its response. A thread that is about to run a callback, which may
-  take
-  long, ensures that another thread waits.
+  take long, ensures that another thread waits.
 - A connection in flight is armed for one event at a time. The thread that gets the event is the only user of the
   connection until it arms it again.
 - All waiting threads watch the calls' deadlines: none sleeps beyond the first deadline.
@@ -134,9 +133,7 @@ class Receiver:
             self._waiting -= 1
             self._threads -= 1
             if self._is_closed and self._threads:
-                os.eventfd_write(
-                    self._bell, 1
-                )  # wake the next thread, in case another has read the bell before its last time
+                os.eventfd_write(self._bell, 1)  # wake the next thread, in case another has read the bell
             self._release_unused()
 
     def _release_unused(self) -> None:

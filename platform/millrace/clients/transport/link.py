@@ -3,11 +3,10 @@
 Invariants
 
 - Over gRPC the broker announces its frame port and its identity. A frame connection is used only if the same broker
-  of
-  the same cluster answers there. Otherwise calls use gRPC, and frames are tried again after ``metadata.max.age.ms``.
+  of the same cluster answers there. Otherwise calls use gRPC, and frames are tried again after
+  ``metadata.max.age.ms``.
 - If a broker's frame port is not reachable, the client asks over gRPC for the current port, because the broker may
-  have
-  restarted.
+  have restarted.
 """
 
 from __future__ import annotations
