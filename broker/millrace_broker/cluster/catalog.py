@@ -2,7 +2,7 @@
 
 Invariants
 * The leader of a partition comes only from UpdateMetadata. The rest of a topic (id, options, schemas) is read from its
-  nodes, when the topic is first named and after each notice of a change.
+  nodes. That happens when the topic is first named and after each notice of a change.
 * A topic in deletion is not in the catalog.
 * UpdateMetadata requests are applied in the order of arrival; those of an older controller are not.
 """

@@ -1,8 +1,8 @@
 """Extents: runs of batches that tasks read in parallel.
 
-Invariant: the extents tile a range of offsets. The first begins at the start of the range, each next one at the end of
-the previous one, and the last ends at the end of the range. By file position, every batch of the range lies wholly in
-one extent.
+Invariant: the extents tile a range of offsets. The first begins at the start of the range, and the last ends at its
+end. Each other one begins where the previous one ends. By file position, every batch of the range lies wholly in one
+extent.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It has the offset up to which each partition is clean, in Kafka's format and place (``checkpoints``). A value may be too
 low, which costs a cleaning with little effect. A partition without an entry is dirty from its start. An entry of a
-deleted partition may stay until a partition of that name is created again (``leave_gone_out``), so that a deletion need
-not write the file.
+deleted partition may stay until a partition of that name is created again (``leave_gone_out``). So a deletion need not
+write the file.
 """
 
 from __future__ import annotations

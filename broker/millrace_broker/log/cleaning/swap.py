@@ -3,11 +3,12 @@
 No crash loses or duplicates a segment:
 
 1. The new files are written as ``<base>.log.cleaned``, ``.index.cleaned`` and so on, and synced. Before all of them are
-   renamed, a start removes them, and nothing has happened. 2. They are renamed to ``.swap``, the log last, and the
-   directory is synced. From here on a start completes the next steps. 3. The other segments' files are renamed to
-   ``.deleted``, in ascending order, and the directory is synced. Then each ``.swap`` file gets its final name, which
-   atomically replaces the old file. A reader that opens the log by its path always finds one. Without that sync a power
-   failure might leave the new segment beside the segments that it replaces.
+   renamed, a start removes them, and nothing has happened.
+2. They are renamed to ``.swap``, the log last, and the directory is synced. From here on a start completes the next
+   steps.
+3. The other segments' files are renamed to ``.deleted``, in ascending order, and the directory is synced. Then each
+   ``.swap`` file gets its final name, which atomically replaces the old file. A reader that opens the log by its path
+   always finds one. Without that sync a power failure might leave the new segment beside those that it replaces.
 
 A start removes the segments that begin within the offsets of a ``.swap``. A segment without remaining records may begin
 after them. Its name must be gone durably before that of the next segment, which may hold the tombstone of its records.

@@ -6,9 +6,9 @@ Records beyond the offset map stay. Data of aborted transactions is removed. Mar
 batches are removed after their retention. The batch with the last sequence number of an active producer stays, even if
 it is empty. A marker that is the only remaining batch of a producer stays too.
 
-A batch with tombstones, or with a marker that is no longer needed, gets a *delete horizon* in its base timestamp when
-it is first cleaned (KIP-534). They may be removed from that time on. Batches of magic 0 and 1 have no field for it;
-the age of the segment's file decides there.
+A batch may have tombstones, or a marker that is no longer needed. When it is first cleaned, it gets a *delete horizon*
+in its base timestamp (KIP-534). Tombstones and marker may be removed from that time on. Batches of magic 0 and 1 have
+no field for it; the age of the segment's file decides there.
 
 Batches that lose nothing are passed on byte for byte.
 """

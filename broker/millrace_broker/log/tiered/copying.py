@@ -1,10 +1,11 @@
 """The copy of one sealed segment to the remote store.
 
 1. The objects are written under a new copy id. If the copy is interrupted, they are orphans, which the next load of the
-   partition removes. Objects without a manifest do not count. 2. Every object is read back, and its checksum is
-   compared with that of the bytes from the disk. The checksum of every batch is verified too. So damage on the disk is
-   found while, as a rule, a replica or a backup can repair it, and is not taken for the only copy. 3. The manifest is
-   published. From now on the segment's local files may be deleted.
+   partition removes. Objects without a manifest do not count.
+2. Every object is read back, and its checksum is compared with that of the bytes from the disk. The checksum of every
+   batch is verified too. So damage on the disk is found while, as a rule, a replica or a backup can repair it. A
+   damaged segment never becomes the only copy.
+3. The manifest is published. From now on the segment's local files may be deleted.
 """
 
 from __future__ import annotations
