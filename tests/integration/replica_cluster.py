@@ -197,6 +197,18 @@ class ReplicaCluster:
         )
         self.tell(topic)
 
+    def elect_unheard(self, topic: str, leader: int, *, by: int) -> None:
+        """Let another broker lead alone; the leader before (``by``) goes on, and says so to clients."""
+        key = TopicPartition(topic, 0)
+        current = self.leadership[key]
+        epochs = {"leader_epoch": current.leader_epoch + 1, "partition_epoch": current.partition_epoch + 1}
+        self.leadership[key] = replace(current, leader=leader, isr=(leader,), **epochs)
+        state = LeaderAndIsrState(leadership=self.leadership[key], assignment=self.assignments[key], is_new=False)
+        for broker_id, server in self.servers.items():
+            if broker_id != by:
+                self.run(self._write_topic(server.broker, topic))
+                self.run(server.broker.replicas.become(self.request({key: state})))
+
     def assign(self, topic: str, *replicas: int, partition: int = 0) -> None:
         """Give a partition other replicas."""
         key = TopicPartition(topic, partition)

@@ -20,6 +20,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
 from .cut_logs import raise_epoch, truncated
+from .replica_cluster import ReplicaCluster, append
 from .waiting import STALL_S, Stall
 
 TOPIC = "orders"
@@ -150,6 +151,22 @@ def test_a_leader_older_than_what_the_group_has_committed_is_not_believed(broker
         raise_epoch(broker, TOPIC)
         produce(broker, b"b", b"c")
         assert read(consumer, 1) == [(2, b"c")]
+
+
+def test_a_consumer_finds_the_leader_though_the_broker_that_it_asks_knows_only_the_one_before(tmp_path: Path) -> None:
+    with ReplicaCluster(tmp_path, brokers=2) as cluster:
+        cluster.create("t", (1, 2))
+        append(cluster, 1, "t", b"a")
+        cluster.settle("t")
+        cluster.elect_unheard("t", 2, by=1)
+        assert not append(cluster, 2, "t", b"b", b"c").error.code
+        options = {"bootstrap.servers": f"127.0.0.1:{cluster.addresses[1]}", "auto.offset.reset": "none"}
+        with Consumer(options) as consumer:
+            place = TopicPartition("t", 0)
+            consumer.assign([place])
+            consumer.seek(place, OffsetAndMetadata(offset=2, leader_epoch=1))
+            assert read(consumer, 1) == [(2, b"c")]
+            assert cluster.broker(1).replicas.leads("t", 0), "it has not heard of the next leader by then"
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])

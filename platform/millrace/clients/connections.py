@@ -172,6 +172,10 @@ class Connections:
         first = addresses.index(self._preferred) if self._preferred in addresses else 0
         return addresses[(first + attempt) % len(addresses)]
 
+    def ask_another(self) -> None:
+        """Begin the next call to any broker with another one, because the metadata of the last one is out of date."""
+        self._preferred = self._bootstrap_address(1)
+
     def _prefer(self, address: str) -> None:
         if address in self._config.addresses:
             self._preferred = address

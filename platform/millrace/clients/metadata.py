@@ -76,14 +76,18 @@ class MetadataCache:
 
     def _as_last_heard(self, topic: TopicDescription) -> TopicDescription:
         """Return the topic with the newest known partitions, if the broker answered with older leader epochs."""
-        partitions = []
+        partitions, is_behind = [], False
         with self._lock:
             for partition in topic.partitions:
                 key = topic.topic_id, partition.partition
                 before = self._last_heard.get(key)
                 if before is None or partition.leader_epoch >= before.leader_epoch:
                     self._last_heard[key] = partition
+                else:
+                    is_behind = True
                 partitions.append(self._last_heard[key])
+        if is_behind:
+            self._connections.ask_another()
         return replace(topic, partitions=tuple(partitions))
 
     def cluster(self) -> ClusterDescription:
@@ -111,6 +115,11 @@ class MetadataCache:
         with self._lock:
             for name in [names] if isinstance(names, str) else names:
                 self._topics.pop(name, None)
+
+    def forget_old(self, name: str) -> None:
+        """Drop a topic with out-of-date leaders from memory, and ask another broker next."""
+        self.forget(name)
+        self._connections.ask_another()
 
     def leader_address(self, partition: TopicPartition, timeout_ms: int | None = None) -> str:
         """Return the address of a partition's leader; the lookup may take ``timeout_ms``.

@@ -90,7 +90,7 @@ class EpochChecks:
             state.topic_id, state.leader_epoch = topic.topic_id, _NOT_KNOWN
         present = topic.partitions[state.partition.partition].leader_epoch
         if max(present, state.leader_epoch) < state.offset_epoch:
-            self._metadata.forget(state.partition.topic)
+            self._metadata.forget_old(state.partition.topic)
             raise LeaderNotAvailableError(
                 f"{state.partition}: the record before offset {state.position} is of leader epoch "
                 f"{state.offset_epoch}, and the metadata names the leader of epoch {present}, which has been replaced: "

@@ -40,7 +40,7 @@ class Known:
         self.epoch, self.topic_id = 0, uuid.uuid4()
         self.forgotten: list[str] = []
 
-    def forget(self, name: str) -> None:
+    def forget_old(self, name: str) -> None:
         self.forgotten.append(name)
 
     def topic(self, name: str, **_: Any) -> TopicDescription:
