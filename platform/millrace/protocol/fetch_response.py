@@ -70,7 +70,7 @@ class FetchAnswer:
         self.topics.append(answer)
         return answer
 
-    def SerializeToString(self) -> bytes:  # noqa: N802 the method name of the generated classes
+    def SerializeToString(self) -> bytes:  # noqa: N802  the method name of the generated classes
         """Write the response, copying the records once."""
         parts: list[Any] = []
         position = 0

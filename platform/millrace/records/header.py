@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment] # Kafka's name; nobody calls the tuple method that it hides
+    count: int  # type: ignore[assignment]  # Kafka's name; nobody calls the tuple method that it hides
 
     @property
     def size_bytes(self) -> int:

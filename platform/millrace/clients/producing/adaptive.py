@@ -1,8 +1,8 @@
 """Adaptive partitioning of records without a key by queue size (KIP-794).
 
-The partitions of a slow broker have long queues. Each partition is drawn with a weight: the difference between the
-longest queue and its own. Therefore a partition gets as much as it can send. If all queues are equally long, nothing
-is adapted. Source: Kafka's ``BuiltInPartitioner`` and ``RecordAccumulator.partitionReady``.
+The partitions of a slow broker have long queues. The weight of a partition in the draw is the length of the longest
+queue, plus one, minus the length of its own queue. Therefore a partition gets as much as it can send. If all queues
+are equally long, nothing is adapted. Source: Kafka's ``BuiltInPartitioner`` and ``RecordAccumulator.partitionReady``.
 """
 
 from __future__ import annotations

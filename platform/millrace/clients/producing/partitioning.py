@@ -45,7 +45,7 @@ class StickyPartition:
         with self._lock:
             partition = self._available(topic)
             self._placed_bytes += size_bytes
-            # Switch at the nearest point to a whole batch, at most half a record group early or late.
+            # Switch if another group of this size would exceed ``batch_bytes`` by half of the group or more.
             if self._placed_bytes + size_bytes // 2 >= self._batch_bytes:
                 chosen = self._choose(topic)
                 self._partition = partition + 1 if chosen is None else chosen

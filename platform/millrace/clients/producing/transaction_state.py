@@ -89,14 +89,15 @@ class TransactionState:
         return self._to(_Phase.INITIALIZING)
 
     def initialized(self, producer_id: int, epoch: int) -> TransactionState:
-        """Return the state with the coordinator's id and epoch; it has aborted the former epoch's transaction."""
+        """Return the state with the new id and epoch; the coordinator has aborted the former epoch's transaction."""
         if self.phase is not _Phase.INITIALIZING:
             raise self._refusal("be initialized")
         return replace(self._to(_Phase.READY), producer_id=producer_id, epoch=epoch)
 
     def joined(self, transactional_id: str, producer_id: int, epoch: int) -> TransactionState:
-        """Return the state after ``join_commit`` with the assigned transactional id; an earlier prepared one is
-        dropped.
+        """Return the state after ``join_commit`` with the assigned transactional id.
+
+        A transaction that was prepared before no longer belongs to this producer.
         """
         self.check_can_join()
         return TransactionState(
