@@ -391,9 +391,7 @@ def alter(
 def _assignment_of_new(
     admin: Admin, name: str, partitions: int | None, text: str | None
 ) -> dict[int, list[int]] | None:
-    """Return the assignment of new partitions; as in Kafka's tool, the text lists also existing ones, which are
-    ignored.
-    """
+    """Return the assignment of new partitions; the text also lists existing ones, as for Kafka's tool."""
     if text is None:
         return None
     if partitions is None:

@@ -4,9 +4,8 @@ Invariants:
 
 - plain columnar buffers are not copied: the columns point into the passed buffer, and keep it alive;
 - columns that the caller did not request are not decompressed; reserved columns are read on first access;
-- for any bytes the outcome is a ``DecodedBatch`` of ``header.count`` rows or a ``CorruptBatchError``. The decoder
-  trusts the checksum for values inside a variable-length column, because the broker checked them with
-  ``validate_batch`` before it stored the batch.
+- any bytes give a ``DecodedBatch`` of ``header.count`` rows or a ``CorruptBatchError``. The decoder trusts the checksum
+  for values inside a variable-length column, because the broker checked them (``validate_batch``).
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def test_a_run_goes_on_only_while_sources_and_tests_are_the_same(tmp_path: Path)
 
 
 def test_mutants_are_judged_and_a_second_run_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
-    arguments = ["--only", "filters/expression", "--tests", "tests/unit/spark_source/filters/test_filters.py"]
+    arguments = ["--only", "filters/condition", "--tests", "tests/unit/spark_source/filters/test_filters.py"]
     command = [
         sys.executable,
         "-m",

@@ -47,9 +47,7 @@ from millrace.protocol import millrace_pb2 as pb
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 _REQUEST_BYTES: Final = 2**20
-"""Maximum size of a request with batches of several partitions. With larger requests, all partitions would be
-answered at once, and the producer and the broker would wait for each other.
-"""
+"""Maximum size of a request with batches of several partitions. Larger ones would be answered all at once."""
 _CONCURRENT_WAIT_S: Final = 0.02
 """Retry interval while the previous transaction ends, which takes milliseconds."""
 
