@@ -60,8 +60,8 @@ sim: setup       ## whole clusters in one process, a seed each; SEEDS=<n>, FIRST
 soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; goes on on the same commit, RESTART=1 begins anew; writes docs/soak.md
 	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY)) $(if $(RESTART),--restart)
 
-mutants: setup   ## mutation testing; SEED=<n> goes on or repeats, COUNT=<n>, ONLY=<area>, TESTS=<paths>; writes docs/mutants.md
-	$(BIN)/python -m tests.mutation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS))
+mutants: setup   ## mutation testing; SEED=<n> goes on or repeats, COUNT=<n>, ONLY=<area>, TESTS=<paths>, FRESH=1; writes docs/mutants.md
+	$(BIN)/python -m tests.mutation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS)) $(if $(FRESH),--fresh)
 
 faults: setup    ## three brokers with whatever can go wrong, under clients that check; MINUTES=<n>, FAULT_SEED=<n> repeats
 	FAULT_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -s tests/histories/test_faults.py

@@ -6,7 +6,8 @@
   make mutants ONLY=filters TESTS=tests/unit/spark_source/filters      judged by these tests only
 
 A run that is interrupted goes on where it stopped when it is started again with its seed, as long as neither the
-sources nor the tests have changed. Verdicts and coverage are in ``.mutants/``.
+sources nor the tests have changed. After a change it takes over the kills whose module and test have the same code
+(``kills``); with FRESH=1 it takes over none. Verdicts and coverage are in ``.mutants/``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .judging import Judge, Judgement, Verdict, run
+from .kills import Kills
 from .mutants import Mutant, find_mutants, names_of
 from .report import CLASSES, summary, write_page
 from .scope import AREAS, ROOT, TESTS, modules
@@ -60,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--names", type=Path, help="judge the mutants that this file names, a line each")
     parser.add_argument("--state", type=Path, default=STATE, help="the directory of verdicts and coverage")
     parser.add_argument("--controls", type=int, default=20, help="how often nothing is changed, to see tests that fail")
+    parser.add_argument("--fresh", action="store_true", help="take over no kills of earlier runs")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
@@ -82,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scope = hashlib.sha256(json.dumps([options.only, *options.tests]).encode()).hexdigest()[:8]
     options.state.mkdir(exist_ok=True)
     state = options.state / f"{digest}-{scope}-{seed}-{options.names.stem if options.names else options.count}.jsonl"
-    verdicts = read_state(state)
+    kills = Kills(options.state / "kills.jsonl", ROOT)
+    verdicts = ({} if options.fresh else kills.known(names)) | read_state(state)
+    if kept := sum(each.is_kept for each in verdicts.values()):
+        say(f"{kept} of them were killed in earlier runs, by tests that are the same, in modules that are the same")
     todo = [name for name in names if name not in verdicts]
     controls = [name for name in (f"control {number}" for number in range(options.controls)) if name not in verdicts]
     started = time.monotonic()
@@ -91,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         def judged(name: str, judgement: Judgement) -> None:
             verdicts[name] = judgement
+            kills.add(name, judgement)
             file.write(json.dumps({"name": name} | asdict(judgement)) + "\n")
             file.flush()
             done = len(verdicts)
@@ -122,7 +129,8 @@ def read_state(path: Path) -> dict[str, Judgement]:
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         entry = json.loads(line)
-        found[entry["name"]] = Judgement(Verdict(entry["verdict"]), entry["test"], entry["seconds"])
+        name = entry.pop("name")
+        found[name] = Judgement(**entry | {"verdict": Verdict(entry["verdict"])})
     return found
 
 

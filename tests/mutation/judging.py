@@ -50,11 +50,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict; ``test`` killed the mutant."""
+    """A verdict; ``test`` killed the mutant. ``is_kept``: in an earlier run (``kills``)."""
 
     verdict: Verdict
     test: str = ""
     seconds: float = 0.0
+    is_kept: bool = False
 
 
 @dataclass(kw_only=True)

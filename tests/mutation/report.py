@@ -88,6 +88,8 @@ def page_text(
         f"`make mutants SEED={seed}`: {len(every):,} of {candidates:,} mutants, {made}. "
         f"**Score {score(counted(every)):.1%}** (goal 90 %). Of {len(controls)} controls, in which nothing was "
         f"changed, {sum(each.verdict is not Verdict.SURVIVED for each in controls)} failed. "
+        f"{sum(each.is_kept for each in every):,} of the kills are those of earlier runs, by tests and in modules "
+        "whose code is the same since. "
         "[0037](design/0037-mutation-testing.md) says how it is done; this page is written by the run.",
         "",
         "| Area | Mutants | Killed | By time | Survived | Not covered | Score |",

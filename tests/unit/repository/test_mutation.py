@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 from tests.mutation.__main__ import draw, read_state, tree_digest
 from tests.mutation.judging import Coverage, Judgement, Verdict
+from tests.mutation.kills import Kills, code_digest
 from tests.mutation.mutants import Mutant, find_mutants, install, live_functions, names_of
 from tests.mutation.report import Reason, page_text, score, summary
 from tests.mutation.scope import ROOT, modules
@@ -205,20 +206,38 @@ def test_a_run_goes_on_only_while_sources_and_tests_are_the_same(tmp_path: Path)
     assert tree_digest(tmp_path) != digest
 
 
+def test_a_kill_is_taken_over_while_its_module_and_its_test_have_the_same_code(tmp_path: Path) -> None:
+    module, test = tmp_path / "m.py", tmp_path / "test_m.py"
+    name, timed = "m.py f: constant: 1 -> 2", "m.py f: constant: 1 -> 0"
+    module.write_text('"""A module."""\ndef f():\n    return 1\n')
+    test.write_text("def test_f():\n    assert f() == 1\n")
+
+    def kills() -> Kills:
+        code_digest.cache_clear()
+        return Kills(tmp_path / "kills.jsonl", tmp_path)
+
+    kills().add(name, Judgement(Verdict.KILLED, "test_m.py::test_f", 0.5))
+    kills().add(timed, Judgement(Verdict.TIMEOUT))
+    kills().add("m.py f: constant: 3 -> 4", Judgement(Verdict.SURVIVED))
+    expected = {
+        name: Judgement(Verdict.KILLED, "test_m.py::test_f", 0.5, is_kept=True),
+        timed: Judgement(Verdict.TIMEOUT, is_kept=True),
+    }
+    assert kills().known([name, timed, "m.py f: constant: 3 -> 4"]) == expected
+    assert kills().known([timed]) == {timed: expected[timed]}
+    module.write_text("def f():\n    return 1  # the same code\n")
+    assert kills().known([name, timed]) == expected
+    test.write_text("def test_f():\n    assert f() > 0\n")
+    assert kills().known([name, timed]) == {timed: expected[timed]}
+    module.write_text("def f():\n    return 1 + 0\n")
+    test.unlink()
+    assert kills().known([name, timed]) == {}
+
+
 def test_mutants_are_judged_and_a_second_run_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
     arguments = ["--only", "filters/condition", "--tests", "tests/unit/spark_source/filters/test_filters.py"]
-    command = [
-        sys.executable,
-        "-m",
-        "tests.mutation",
-        *arguments,
-        "--state",
-        str(tmp_path),
-        "--seed",
-        "1",
-        "--controls",
-        "2",
-    ]
+    arguments += ["--state", str(tmp_path), "--seed", "1", "--controls", "2", "--fresh"]
+    command = [sys.executable, "-m", "tests.mutation", *arguments]
 
     def run(count: int) -> tuple[str, dict[str, Judgement]]:
         done = subprocess.run([*command, "--count", str(count)], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -226,7 +245,7 @@ def test_mutants_are_judged_and_a_second_run_goes_on_where_the_first_stopped(tmp
         return done.stdout, read_state(state)
 
     _, verdicts = run(15)
-    (state,) = tmp_path.glob("*.jsonl")
+    (state,) = tmp_path.glob("*-15.jsonl")
     assert sum(name.startswith("control") and each.verdict is Verdict.SURVIVED for name, each in verdicts.items()) == 2
     killed = [each for each in verdicts.values() if each.verdict is Verdict.KILLED]
     assert len(killed) >= 8
