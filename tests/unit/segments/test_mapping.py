@@ -44,6 +44,7 @@ def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
         map_extent(tmp_path / "nothing.log", 0, 1)
 
 
-def test_impossible_extent(path: Path) -> None:
+@pytest.mark.parametrize(("start", "end"), [(5, 4), (-1, 4), (-1, -1)])
+def test_impossible_extent(path: Path, start: int, end: int) -> None:
     with pytest.raises(StorageError, match="no extent"):
-        map_extent(path, 5, 4)
+        map_extent(path, start, end)

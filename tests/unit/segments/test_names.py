@@ -46,3 +46,10 @@ def test_deleted_directory_fits_a_file_name(topic: str) -> None:
     assert name.endswith(f"-12.{'f' * 32}-delete")
     with pytest.raises(InvalidTopicError):
         parse_partition_directory_name(name)
+
+
+@pytest.mark.parametrize(("topic_length", "name_length"), [(211, 254), (212, 255), (213, 255), (249, 255)])
+def test_the_topic_is_cut_in_a_name_that_would_be_too_long(topic_length: int, name_length: int) -> None:
+    name = deleted_directory_name("t" * topic_length, 12, "f" * 32)
+    assert len(name) == name_length
+    assert name.endswith(f"t-12.{'f' * 32}-delete")
