@@ -26,13 +26,14 @@ def test_a_start_that_fails_leaves_nothing_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     config = BrokerConfig.load({"log.dirs": str(tmp_path)})
+    before = set(threading.enumerate())  # of other tests, and those that a process has for good
 
     async def scenario() -> None:
         with monkeypatch.context() as patched:
             patched.setattr(f"{opening.__name__}.{part}", _fails)
             with pytest.raises(StorageError, match="it cannot be read"):
                 await open_broker(config, address=ADDRESS)
-        left = [each.name for each in threading.enumerate() if each.name.startswith("millrace-")]
+        left = [each.name for each in set(threading.enumerate()) - before if each.name.startswith("millrace-")]
         assert left == []
         broker = await open_broker(config, address=ADDRESS)  # the directory's lock and the metadata's are free
         with pytest.raises(EnvironmentProblemError):

@@ -160,6 +160,11 @@ class Node:
             raise ConnectionLossError("lost", maybe_applied=True)
         return result
 
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """Return the leader that this broker was told last."""
+        leadership = self.told.get(partition)
+        return None if leadership is None else leadership.leader
+
     def take(self, request: BrokerRequest) -> None:
         if isinstance(request, LeaderAndIsrRequest):
             for partition, state in request.partitions.items():

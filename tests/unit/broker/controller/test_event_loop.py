@@ -154,7 +154,7 @@ def test_a_broker_that_goes_is_led_for_and_comes_back() -> None:
             await eventually_async(lambda: (s := cluster.state("t")) is not None and s.leader == 1 and s.isr == (1,))
             node.is_closed = False
             node._over()
-            await eventually_async(lambda: node.told[TopicPartition("t", 0)].leader == 1)
+            await eventually_async(lambda: node.leader_of(TopicPartition("t", 0)) == 1)
 
     asyncio.run(scenario())
 
@@ -188,7 +188,7 @@ def test_a_partition_goes_back_to_the_broker_that_is_to_lead_it(monkeypatch: pyt
             await eventually_async(lambda: cluster.leads("t", 1) and cluster.active == [1])
             cluster.nodes[0].is_closed = False
             cluster.nodes[0]._over()
-            await eventually_async(lambda: cluster.nodes[0].told[partition].leader == 1)
+            await eventually_async(lambda: cluster.nodes[0].leader_of(partition) == 1)
             await cluster.bring_in_sync("t", (0, 1))
             await eventually_async(lambda: cluster.leads("t", 0))
 

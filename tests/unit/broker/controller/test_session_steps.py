@@ -91,7 +91,7 @@ async def lead_by_another(cluster: Cluster) -> None:
     await eventually_async(lambda: cluster.leads("t", 1))
     cluster.nodes[2].is_closed = False
     cluster.nodes[2]._over()
-    await eventually_async(lambda: cluster.nodes[2].told[PARTITION].leader == 1)
+    await eventually_async(lambda: cluster.nodes[2].leader_of(PARTITION) == 1)
     await cluster.bring_in_sync("t", (1, 2))
 
 
