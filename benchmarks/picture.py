@@ -37,6 +37,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "spark_read_opaque_remote": "Values of bytes, over the network",
         "spark_read_typed": "Typed columns, beside from_json",
         "spark_read_typed_avro": "Typed columns, beside from_avro",
+        "spark_read_typed_avro_best": "Typed columns, beside tuned from_avro",
         "spark_read_typed_best": "Typed columns, each side at its best",
         "spark_read_typed_remote": "Typed columns, over the network",
         "spark_skew": "One partition holds 90 % of the topic",

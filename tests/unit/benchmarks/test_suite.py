@@ -15,7 +15,6 @@ WITHOUT_DISK = {"rows_decode"}
 VARIANTS = {
     "spark_read_opaque_all": "spark_read_opaque",
     "spark_read_opaque_remote": "spark_read_opaque",
-    "spark_read_typed_avro": "spark_read_typed",
     "spark_read_typed_remote": "spark_read_typed",
     "topic_to_delta_opaque_sink": "topic_to_delta_opaque",
     "topic_to_delta_remote": "topic_to_delta",
