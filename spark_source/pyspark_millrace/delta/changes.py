@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UsageError
+from pyspark_millrace.columns import Metadata
 from pyspark_millrace.delta.schemas import check_merged
 from pyspark_millrace.delta.transactions import (
     Transaction,
@@ -21,7 +22,6 @@ from pyspark_millrace.delta.transactions import (
     quoted,
     same_key,
 )
-from pyspark_millrace.reading.columns import Metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

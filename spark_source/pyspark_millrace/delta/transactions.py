@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import EnvironmentProblemError
 from pyspark_millrace.delta.schemas import mismatch_explained
-from pyspark_millrace.environment.connect import is_connect
+from pyspark_millrace.spark_connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
