@@ -1,7 +1,7 @@
-"""The start of a broker: its parts are made one after the other, each from the few parts that it uses.
+"""Start of a broker: each part is constructed from the few parts that it uses.
 
-The order is that of the layers: threads and time, metadata and logs, replicas, the place among other brokers,
-coordinators. Whatever was opened is let go of when a later step fails.
+The steps follow the layers: threads and time, metadata and logs, replicas, cluster membership, coordinators. If a step
+fails, the resources of all earlier steps are closed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:  # a broker by itself does without these modules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
-    """What all parts stand on."""
+    """Directories, threads, clock and connections, which all parts use."""
 
     directories: list[Path]
     clock: Clock
@@ -80,7 +80,7 @@ class _Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Storage:
-    """Metadata and logs, open. ``config`` is what held when they were opened."""
+    """Open metadata and logs. ``config`` is the configuration at the time of opening."""
 
     config: BrokerConfig
     metadata: EmbeddedMetadata | ZooKeeperMetadata
@@ -93,7 +93,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replicas:
-    """This broker's replicas, and how logs are read and synced."""
+    """Replica manager, log reads and fsyncs."""
 
     fsyncs: FsyncBatching
     reads: LogReads
@@ -103,7 +103,7 @@ class _Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Coordinators:
-    """The coordinators, and what they stand on."""
+    """Coordinators of groups, share groups and transactions, with the topics and producer ids that they use."""
 
     producer_ids: ProducerIds
     topics: InternalTopics
@@ -124,14 +124,14 @@ async def open_broker(
     has_controller: bool | None = None,
     on_progress: Progress | None = None,
 ) -> Broker:
-    """Take the data directories, recover the logs, finish what was interrupted, and make all parts.
+    """Lock the data directories, recover the logs, finish interrupted deletions, and construct all parts.
 
-    ``store`` is in place of the ZooKeeper that is configured, ``peers`` of the network between brokers.
-    ``has_controller`` says whether nothing is led until a controller has told of it: by default, in a cluster.
-    ``on_progress`` is told of recovered and all logs, from another thread.
+    ``store`` replaces the configured ZooKeeper, and ``peers`` the network between brokers. With ``has_controller`` the
+    broker leads a partition only after a controller has decided so; this is the default in a cluster. ``on_progress``
+    is called from another thread with the number of recovered logs and of all logs.
 
-    Raises ``EnvironmentProblemError`` when a directory is not writable, in use, or another broker's; then nothing is
-    left behind.
+    Raises ``EnvironmentProblemError`` if a directory is not writable, is in use, or belongs to another broker. Then all
+    resources are closed again.
     """
     async with AsyncExitStack() as undo:
         base = _make_base(
@@ -184,7 +184,7 @@ def _assemble(
     address: Listener,
     frame_port: int,
 ) -> Broker:
-    """Put all parts into the record."""
+    """Collect all parts in the ``Broker`` record."""
     return Broker(
         address=address,
         frame_port=frame_port,
@@ -275,7 +275,7 @@ async def _open_storage(
 
 
 def _metadata_directory(base: _Base) -> Path | None:
-    """The directory without which a broker by itself cannot go on."""
+    """Return the directory with the metadata of a single node; None in a cluster."""
     return None if base.has_controller else base.directories[0]
 
 
@@ -283,7 +283,7 @@ def _open_metadata(
     config: BrokerConfig, directories: Sequence[Path], files: Files, clock: Clock, store: SessionStore | None
 ) -> EmbeddedMetadata | ZooKeeperMetadata:
     """Open the metadata, in the administration thread."""
-    make_directory(directories[0])  # the others may fail: those with partitions of topics do
+    make_directory(directories[0])  # only this one is required: other directories may be offline
     if not config.is_clustered:
         return open_embedded_metadata(config, directory=directories[0], files=files, clock=clock)
     from millrace_broker.cluster.zookeeper_metadata import open_zookeeper_metadata
@@ -315,7 +315,7 @@ def _open_logs(config: BrokerConfig, base: _Base, metadata: OpenedMetadata, on_p
 
 
 def _start_log_threads(config: BrokerConfig, logs: LogManager, catalog: TopicCatalog) -> None:
-    """Start the log cleaner and tiered storage, as far as they are enabled."""
+    """Start the log cleaner and tiered storage, if enabled."""
     if config.log_cleaner_enable:
         logs.start_cleaner(cleaner_settings(config), keys_of(catalog))
     if config.remote_log_storage_system_enable:
@@ -348,7 +348,7 @@ def _make_replicas(base: _Base, storage: _Storage, undo: AsyncExitStack) -> _Rep
     return _Replicas(fsyncs=fsyncs, reads=reads, waiters=waiters, manager=manager)
 
 
-# --- the place among other brokers -------------------------------------------------------------------------------
+# --- cluster membership ------------------------------------------------------------------------------------------
 
 
 def _make_membership(base: _Base, storage: _Storage, replicas: ReplicaManager, gone: GoneTopics) -> Standalone | Member:
@@ -384,7 +384,7 @@ def _make_membership(base: _Base, storage: _Storage, replicas: ReplicaManager, g
 
 
 async def _begin_changes(base: _Base, storage: _Storage, membership: Membership) -> TopicChanges:
-    """Finish what the last run left undone, and start the threads that go over logs."""
+    """Finish interrupted topic changes, and start the log cleaner and tiered storage."""
     deployment = await base.executors.administer(membership.deploy)
     catalog = storage.metadata.catalog
     changes = TopicChanges(storage.config, storage.metadata.coordination, catalog, deployment)
@@ -469,7 +469,7 @@ def _make_share_groups(
     )
 
 
-# --- what changes while a broker runs ----------------------------------------------------------------------------
+# --- deleted topics, changed options ------------------------------------------------------------------------------
 
 
 def _forget_gone_topics(gone: GoneTopics, waiters: Waiters, coordinators: _Coordinators) -> None:
