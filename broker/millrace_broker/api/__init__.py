@@ -1,7 +1,8 @@
-"""The calls of the protocol, a module each: plain functions from request to response that know nothing of gRPC.
+"""Handlers of the protocol's calls, one module per call.
 
-``HANDLERS`` is the table by which a listener finds them. Handlers run in the broker's event loop, one task per
-call, and may be cancelled at any await. An error of the whole request is raised, one of an item stands beside it.
+A handler is a plain function from request to response that does not depend on gRPC. Listeners look handlers up in
+``HANDLERS``. Handlers run in the broker's event loop, one task per call, and may be cancelled at any await. A handler
+raises an error of the whole request. It puts an error of a single item into that item's part of the response.
 """
 
 from __future__ import annotations

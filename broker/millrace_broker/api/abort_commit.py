@@ -1,4 +1,4 @@
-"""AbortCommit: end what an attempt at a commit of several producers has left open."""
+"""Handler of AbortCommit, which ends an attempt to commit several producers together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.AbortCommitRequest, call: Call) -> pb.AbortCommitResponse:
-    """Abort all that is open under an external id, if the attempt is the present one and has not committed."""
+    """Abort all open transactions of an external id, if the attempt is current and not committed."""
     await broker.transactions.abort_attempt(request.external_id, request.external_epoch, request.attempt)
     return pb.AbortCommitResponse()

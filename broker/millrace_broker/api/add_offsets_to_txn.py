@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: the offsets of a group, which a transaction is going to commit."""
+"""Handler of AddOffsetsToTxn, which adds a group's offsets to a transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace_broker.transactions import Producer
 
 
 async def handle(broker: Broker, request: pb.AddOffsetsToTxnRequest, call: Call) -> pb.AddOffsetsToTxnResponse:
-    """Add the partition of ``__consumer_offsets`` that the group's offsets are in."""
+    """Add the group's partition of ``__consumer_offsets`` to the transaction."""
     if not request.group_id:
         raise InvalidGroupIdError("an empty group id: name the group whose offsets are committed")
     await broker.transactions.add_offsets(

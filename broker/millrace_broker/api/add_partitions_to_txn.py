@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: partitions that a transaction is going to write to."""
+"""Handler of AddPartitionsToTxn, which adds partitions to a transaction before its writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace_broker.transactions import Producer
 
 
 async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Call) -> pb.AddPartitionsToTxnResponse:
-    """Add all partitions, or none where one of them does not exist: its error stands beside it."""
+    """Add all partitions. If one of them is refused, add none, and report that partition's own error."""
     if request.verify_only:
         return await _verify(broker, request)
     wanted = [(topic.name, number) for topic in request.topics for number in topic.partitions]
@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Ca
 
 
 async def _verify(broker: Broker, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
-    """Say of each partition whether it is part of the open transaction, for the broker that leads it (KIP-890)."""
+    """Check for a partition leader whether each partition is part of the open transaction (KIP-890)."""
     response = pb.AddPartitionsToTxnResponse()
     producer = Producer(request.producer_id, request.producer_epoch)
     for topic in request.topics:

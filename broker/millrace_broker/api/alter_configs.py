@@ -1,4 +1,4 @@
-"""AlterConfigs: set and delete options of topics, of groups, and of brokers what can be changed while they run."""
+"""Handler of AlterConfigs for options of topics and groups, and dynamic broker options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) -> pb.AlterConfigsResponse:
-    """Apply each alteration whole, or say why not."""
+    """Apply each alteration as a whole, or report its error."""
     response = pb.AlterConfigsResponse()
     for alteration in request.alterations:
         result = response.results.add(resource=alteration.resource)
@@ -28,6 +28,6 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) ->
                 set(alteration.delete),
                 validate_only=request.validate_only,
             )
-        except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response

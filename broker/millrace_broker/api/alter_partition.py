@@ -1,4 +1,4 @@
-"""AlterPartition: a leader asks the controller for other replicas to be in sync (KIP-497)."""
+"""Handler of AlterPartition, a leader's request to change an ISR (KIP-497)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from millrace_broker.cluster.wire import isr_answers_message, read_isr_changes
 
 
 async def handle(broker: Broker, request: pb.AlterPartitionRequest, call: Call) -> pb.AlterPartitionResponse:
-    """Answer of each partition what holds now, or why not. Raises ``NotControllerError``, ``StaleBrokerEpochError``."""
+    """Answer with each partition's current ISR or its error.
+
+    Raises ``NotControllerError``, ``StaleBrokerEpochError``.
+    """
     changes = read_isr_changes(request)
     answers = await broker.member.controlling.ask(
         "alter ISRs", lambda controller: controller.alter_isrs(request.broker_id, request.broker_epoch, changes)

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: partitions are to move to other brokers, or not any more (KIP-455)."""
+"""Handler of AlterPartitionReassignments, which starts or cancels reassignments (KIP-455)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from millrace_broker.cluster.wire import error_messages
 async def handle(
     broker: Broker, request: pb.AlterPartitionReassignmentsRequest, call: Call
 ) -> pb.AlterPartitionReassignmentsResponse:
-    """Begin, change or cancel; of each partition it is said why not."""
+    """Start, change or cancel reassignments, and report each partition's error."""
     answers = await broker.membership.reassign(request)
     return pb.AlterPartitionReassignmentsResponse(topics=error_messages(answers))

@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets: have a share group without members go on elsewhere (KIP-932)."""
+"""Handler of AlterShareGroupOffsets, which sets start offsets of an empty share group (KIP-932)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from millrace_broker.coordinators import written
 async def handle(
     broker: Broker, request: pb.AlterShareGroupOffsetsRequest, call: Call
 ) -> pb.AlterShareGroupOffsetsResponse:
-    """Set start offsets, and wait until they are written down; errors of a partition stand beside it.
+    """Set start offsets, and wait until they are persisted. Errors are reported per partition.
 
-    Raises ``GroupIdNotFoundError`` and what ``ShareCoordinator.shard_of`` does.
+    Raises ``GroupIdNotFoundError`` and the errors of ``ShareCoordinator.shard_of``.
     """
     broker.share_groups.shard_of(request.group_id).present(request.group_id)
     response = pb.AlterShareGroupOffsetsResponse()
@@ -24,7 +24,7 @@ async def handle(
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
                 await _alter(broker, request.group_id, topic.name, wanted.partition, wanted.start_offset)
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.error.CopyFrom(error_message(error))
     return response
 

@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker is. Clients also use it to see whether it is ready."""
+"""Handler of ApiVersions, which identifies this broker and serves as a readiness check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROTOCOL_VERSION: Final = 1
 
 
 async def handle(broker: Broker, request: pb.ApiVersionsRequest, call: Call) -> pb.ApiVersionsResponse:
-    """Answer with the versions of software and protocol, who this is, and where it answers frames."""
+    """Answer with the software and protocol versions, the broker's and cluster's ids, and the port for frames."""
     return pb.ApiVersionsResponse(
         software_version=software_version(),
         protocol_version=PROTOCOL_VERSION,
@@ -26,5 +26,5 @@ async def handle(broker: Broker, request: pb.ApiVersionsRequest, call: Call) -> 
 
 @cache
 def software_version() -> str:
-    """The version of the installed software."""
+    """Return the version of the installed software."""
     return version("millrace")

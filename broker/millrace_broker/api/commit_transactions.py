@@ -1,4 +1,4 @@
-"""CommitTransactions: the transactions of several producers committed as one, under an external id."""
+"""Handler of CommitTransactions, which commits several producers' transactions atomically."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from millrace_broker.transactions import Member, Producer
 
 
 async def handle(broker: Broker, request: pb.CommitTransactionsRequest, call: Call) -> pb.CommitTransactionsResponse:
-    """Commit some and abort others, all together; or abort all, if the epoch was committed before.
+    """Commit some transactions under an external id, and abort others, atomically.
 
-    The members must have been initialised with the external id as their ``coordinator_key``, and with a
-    ``transaction.timeout.ms`` that is longer than it takes from their first record to this call. What else the
-    ``attempt`` has open is aborted with them.
+    If the external epoch was committed before, abort all of them.
+
+    The members must have been initialised with the external id as their ``coordinator_key``. Their
+    ``transaction.timeout.ms`` must exceed the time from their first record to this call. All other open transactions of
+    the ``attempt`` are aborted too.
     """
     decision = await broker.transactions.commit_together(
         request.external_id,

@@ -1,4 +1,4 @@
-"""ControlledShutdown: a broker that is about to stop asks the controller to have others lead what it leads."""
+"""Handler of ControlledShutdown, which moves leadership away from a stopping broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from millrace_broker.cluster.wire import by_topic
 
 
 async def handle(broker: Broker, request: pb.ControlledShutdownRequest, call: Call) -> pb.ControlledShutdownResponse:
-    """Answer what nobody else can lead. Raises ``NotControllerError``, ``StaleBrokerEpochError``."""
+    """Move the leaders, and answer with the partitions that no other broker can lead.
+
+    Raises ``NotControllerError``, ``StaleBrokerEpochError``.
+    """
     remaining = await broker.member.controlling.ask(
         "shut down", lambda controller: controller.shut_down(request.broker_id, request.broker_epoch)
     )

@@ -1,4 +1,4 @@
-"""CreatePartitions: more partitions for existing topics."""
+"""Handler of CreatePartitions, which adds partitions to existing topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace_broker.metadata import rules
 
 
 async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call) -> pb.CreatePartitionsResponse:
-    """Raise the number of partitions of each topic to the one given, or say why not."""
+    """Raise each topic's number of partitions to the requested count, or report its error."""
     response = pb.CreatePartitionsResponse()
     for topic in request.topics:
         result = response.results.add(name=topic.name)
@@ -27,6 +27,6 @@ async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call
                 raise RequestTimedOutError(
                     f"the new partitions of {topic.name} are there, but not all have leaders yet"
                 )
-        except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response

@@ -1,4 +1,4 @@
-"""CreateTopics: each topic is created or refused by itself."""
+"""Handler of CreateTopics, which creates or refuses each topic separately."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace_broker.metadata import TopicSpec
 
 
 async def handle(broker: Broker, request: pb.CreateTopicsRequest, call: Call) -> pb.CreateTopicsResponse:
-    """Create the topics; when this answers, they take records."""
+    """Create the topics. Topics accept records when the call returns."""
     response = pb.CreateTopicsResponse()
     times = Counter(topic.name for topic in request.topics)
     for topic in request.topics:
@@ -23,7 +23,7 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, call: Call) ->
             info = await broker.executors.administer(
                 broker.changes.create, _spec(topic), validate_only=request.validate_only
             )
-        except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
             continue
         if info is not None:

@@ -1,4 +1,4 @@
-"""DeleteGroups: forget groups without members, and their offsets, each group answered by itself."""
+"""Handler of DeleteGroups, which deletes empty groups and their offsets, each group separately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace_broker.share_groups import ShareGroup
 
 
 async def handle(broker: Broker, request: pb.DeleteGroupsRequest, call: Call) -> pb.DeleteGroupsResponse:
-    """Delete them."""
+    """Delete the groups."""
     response = pb.DeleteGroupsResponse()
     for group_id in request.group_ids:
         result = response.results.add(group_id=group_id)
@@ -19,6 +19,6 @@ async def handle(broker: Broker, request: pb.DeleteGroupsRequest, call: Call) ->
                 await broker.share_groups.shard_of(group_id).delete_group(group_id)
             else:
                 await broker.groups.shard_of(group_id, may_be_empty=True).delete_group(group_id)
-        except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response

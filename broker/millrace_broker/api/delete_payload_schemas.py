@@ -1,4 +1,4 @@
-"""DeletePayloadSchemas: forget schemas of payloads."""
+"""Handler of DeletePayloadSchemas, which deletes payload schemas."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from millrace_broker.broker import Broker
 async def handle(
     broker: Broker, request: pb.DeletePayloadSchemasRequest, call: Call
 ) -> pb.DeletePayloadSchemasResponse:
-    """Delete all of them or none; records that name their ids can no longer be decoded."""
+    """Delete all of the schemas, or none. Records that name their ids can no longer be decoded."""
     await broker.executors.administer(broker.payload_schemas.delete, list(request.ids))
     return pb.DeletePayloadSchemasResponse()

@@ -1,4 +1,4 @@
-"""DeleteRecords: the records of a partition before an offset, each partition answered by itself (KIP-107)."""
+"""Handler of DeleteRecords, which deletes records before an offset, each partition separately (KIP-107)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from millrace_broker.metadata import rules
 _HIGH_WATERMARK: Final = -1
 _FAILED: Final = -1
 _TIMEOUT_S: Final = 30.0
-"""For requests that name none."""
+"""Timeout of requests that set none."""
 
 
 async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
-    """Let each partition's log start at the offset given; when this answers, that survives a failure of power."""
+    """Advance each partition's log start offset. The change survives a power failure once the call returns."""
     response = pb.DeleteRecordsResponse()
     for topic_offsets in request.topics:
         topic_result = response.topics.add(name=topic_offsets.name)
@@ -29,7 +29,7 @@ async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -
                 offset = partition.log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
                 timeout_s = request.timeout_ms / 1000 or _TIMEOUT_S
                 result.low_watermark = await broker.appends.delete_records(partition, offset, timeout_s)
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.low_watermark = _FAILED
                 result.error.CopyFrom(error_message(error))
     return response

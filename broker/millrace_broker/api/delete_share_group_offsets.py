@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets: have a share group without members forget topics (KIP-932)."""
+"""Handler of DeleteShareGroupOffsets, which deletes topics' offsets of an empty share group (KIP-932)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from millrace_broker.broker import Broker
 async def handle(
     broker: Broker, request: pb.DeleteShareGroupOffsetsRequest, call: Call
 ) -> pb.DeleteShareGroupOffsetsResponse:
-    """Forget; errors of a topic stand beside it. Raises ``GroupIdNotFoundError``, what ``shard_of`` does."""
+    """Delete the offsets. Errors are reported per topic.
+
+    Raises ``GroupIdNotFoundError`` and the errors of ``ShareCoordinator.shard_of``.
+    """
     broker.share_groups.shard_of(request.group_id).present(request.group_id)
     response = pb.DeleteShareGroupOffsetsResponse()
     for name in request.topics:
@@ -18,6 +21,6 @@ async def handle(
         try:
             shard = broker.share_groups.shard_of(request.group_id)
             await shard.delete_offsets(request.group_id, broker.partitions.topic(name))
-        except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response

@@ -1,4 +1,4 @@
-"""DeleteTopics: each topic is deleted or refused by itself."""
+"""Handler of DeleteTopics, which deletes or refuses each topic separately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace_broker.metadata import rules
 
 
 async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) -> pb.DeleteTopicsResponse:
-    """Delete the topics with their data; when this answers, their names are free."""
+    """Delete the topics with their data. Their names can be reused when the call returns."""
     response = pb.DeleteTopicsResponse()
     for name in request.names:
         result = response.results.add(name=name)
@@ -22,6 +22,6 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) ->
                     f"topic {name} is marked to be deleted; that ends when all brokers with its partitions are there"
                 )
             result.topic_id = topic.topic_id.bytes
-        except Exception as error:  # noqa: BLE001 - stands beside the topic, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response

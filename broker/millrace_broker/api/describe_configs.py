@@ -1,6 +1,7 @@
-"""DescribeConfigs: every option of a topic, of a group or of this broker, its value and where that comes from.
+"""Handler of DescribeConfigs for topics, groups and brokers.
 
-Of all brokers together (no name), only what was set for them while they ran.
+An entry has the option's value and its source. For all brokers together (an empty name), only dynamic options are
+listed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _DEFAULT = "DEFAULT_CONFIG"
 
 
 async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call) -> pb.DescribeConfigsResponse:
-    """Describe each resource, or say why not."""
+    """Describe each resource, or report its error."""
     response = pb.DescribeConfigsResponse()
     for resource in request.resources:
         result = response.results.add(resource=resource)
@@ -34,7 +35,7 @@ async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call)
             if resource.type == pb.TOPIC:
                 await broker.partitions.find_topic(resource.name)
             result.entries.extend(_entries(broker, resource))
-        except Exception as error:  # noqa: BLE001 - stands beside the resource, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
 
@@ -93,13 +94,13 @@ def _broker_entries(broker: Broker) -> Iterator[pb.ConfigEntry]:
 
 
 def _entries_of_all(broker: Broker) -> Iterator[pb.ConfigEntry]:
-    """What was set for all brokers while they ran."""
+    """Yield the dynamic options of all brokers."""
     for option, text in sorted(broker.broker_configs.for_all.items()):
         yield pb.ConfigEntry(name=option, value=text, source=_DYNAMIC_DEFAULT, documentation=_documentation(option))
 
 
 def _source(broker: Broker, option: str, *, is_default: bool) -> str:
-    """Where the value of a broker's option comes from."""
+    """Return the source of a broker option's value."""
     if option in broker.broker_configs.for_this:
         return _DYNAMIC_BROKER
     if option in broker.broker_configs.for_all:

@@ -1,4 +1,4 @@
-"""DescribeGroups: members of groups, and what they have, each group answered by itself."""
+"""Handler of DescribeGroups, which describes groups and their members, each group separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace_broker.share_groups import ShareGroup
 
 
 async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) -> pb.DescribeGroupsResponse:
-    """Describe them. What members told and got is shown of a stable group only, as by Kafka."""
+    """Describe the groups. As in Kafka, member metadata and assignments are shown only for a stable group."""
     response = pb.DescribeGroupsResponse()
     for group_id in request.group_ids:
         result = response.groups.add(group_id=group_id)
@@ -29,7 +29,7 @@ async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) 
             else:
                 _describe(result, found)
             _set_coordinator(result, broker)
-        except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.state = "Dead"
             result.error.CopyFrom(error_message(error))
     return response

@@ -1,4 +1,4 @@
-"""DescribeProducers: what partitions know of the producers that have written to them."""
+"""Handler of DescribeProducers, which lists the active producers of partitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NONE = -1
 
 
 async def handle(broker: Broker, request: pb.DescribeProducersRequest, call: Call) -> pb.DescribeProducersResponse:
-    """Describe the producers of each partition that is led here; a transaction that hangs shows in its start offset."""
+    """Describe the producers of each partition led here. The transaction start offset reveals a hanging transaction."""
     response = pb.DescribeProducersResponse()
     for topic_partitions in request.topics:
         topic_producers = response.topics.add(name=topic_partitions.name)
@@ -18,7 +18,7 @@ async def handle(broker: Broker, request: pb.DescribeProducersRequest, call: Cal
             described = topic_producers.partitions.add(partition=number)
             try:
                 partition = broker.partitions.led(broker.partitions.topic(topic_partitions.name), number)
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 described.error.CopyFrom(error_message(error))
                 continue
             for entry in partition.log.producers:

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets: where share groups go on, each group answered by itself (KIP-932, KIP-1226)."""
+"""Handler of DescribeShareGroupOffsets, each group separately (KIP-932, KIP-1226)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress = Mapping[tuple[str, int], ShareProgress]
 async def handle(
     broker: Broker, request: pb.DescribeShareGroupOffsetsRequest, call: Call
 ) -> pb.DescribeShareGroupOffsetsResponse:
-    """Look them up; -1 where a group has read nothing yet. What it did in topics that are gone is left out."""
+    """Look up the start offsets; -1 if the group has not read the partition. Deleted topics are omitted."""
     response = pb.DescribeShareGroupOffsetsResponse()
     for wanted in request.groups:
         result = response.groups.add(group_id=wanted.group_id)
@@ -28,7 +28,7 @@ async def handle(
             topics = _of_all(progress) if wanted.all_topics else {each.name: each.partitions for each in wanted.topics}
             for name, partitions in topics.items():
                 _describe(result.topics.add(name=name), broker.catalog.topics.get(name), partitions, progress)
-        except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions: what is known of transactional ids."""
+"""Handler of DescribeTransactions, which describes transactional ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NONE = -1
 async def handle(
     broker: Broker, request: pb.DescribeTransactionsRequest, call: Call
 ) -> pb.DescribeTransactionsResponse:
-    """Describe each; one that is not known has an error."""
+    """Describe each transactional id. An unknown id gets an error."""
     response = pb.DescribeTransactionsResponse()
     for transactional_id in request.transactional_ids:
         described = response.transactions.add(
@@ -23,7 +23,7 @@ async def handle(
         )
         try:
             _describe(broker, transactional_id, described)
-        except Exception as error:  # noqa: BLE001 - stands beside the id, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the id's error; unexpected errors are logged
             described.error.CopyFrom(error_message(error))
     return response
 

@@ -1,4 +1,4 @@
-"""ElectLeaders: preferred leaders are to lead again, or others where nobody in sync is left (KIP-460)."""
+"""Handler of ElectLeaders, for preferred and unclean leader elections (KIP-460)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from millrace_broker.cluster.wire import error_messages
 
 
 async def handle(broker: Broker, request: pb.ElectLeadersRequest, call: Call) -> pb.ElectLeadersResponse:
-    """Elect; of each partition it is said why not."""
+    """Elect leaders, and report each partition's error."""
     return pb.ElectLeadersResponse(topics=error_messages(await broker.membership.elect_leaders(request)))

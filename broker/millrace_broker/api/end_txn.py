@@ -1,4 +1,4 @@
-"""EndTxn: commit or abort a producer's transaction."""
+"""Handler of EndTxn, which commits or aborts a producer's transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace_broker.transactions import Producer
 
 
 async def handle(broker: Broker, request: pb.EndTxnRequest, call: Call) -> pb.EndTxnResponse:
-    """Decide it, and answer with the id and epoch that the producer goes on with. Its markers follow."""
+    """Persist the decision, and answer with the producer's next id and epoch. The markers are written afterwards."""
     producer = await broker.transactions.end(
         request.transactional_id,
         Producer(request.producer_id, request.producer_epoch),

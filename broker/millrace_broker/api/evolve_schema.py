@@ -1,4 +1,4 @@
-"""EvolveSchema: a new version of a typed topic's schema."""
+"""Handler of EvolveSchema, which adds a version to a typed topic's schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.EvolveSchemaRequest, call: Call) -> pb.EvolveSchemaResponse:
-    """Add the version if the topic's mode allows it, or only check; the present schema again changes nothing."""
+    """Add the version if the topic's compatibility mode allows it, or only validate.
+
+    The current schema changes nothing.
+    """
     evolve = partial(
         broker.changes.evolve_schema, validate_only=request.validate_only, compatibility=request.compatibility
     )

@@ -1,11 +1,11 @@
-"""Fetch: batches of several partitions from given offsets on, waiting for more when there are too few.
+"""Handler of Fetch, which reads batches of several partitions from given offsets.
 
-Limits are Kafka's (KIP-74): partitions are read in the order of the request until ``max_bytes`` is used up, each up
-to its ``partition_max_bytes``; but the first batch of the first partition that has any is returned whole, however
-large, so that a reader always gets on.
+The limits are Kafka's (KIP-74). Partitions are read in the order of the request until ``max_bytes`` is used up, each up
+to its ``partition_max_bytes``. The first batch of the first non-empty partition is returned whole, whatever its size,
+so that a reader always makes progress.
 
-Who reads committed records reads up to the last stable offset, waits for that to move, and is told which transactions
-of what it reads were aborted.
+A ``READ_COMMITTED`` fetch reads up to the last stable offset, and waits for that offset to advance. The response lists
+the aborted transactions among the returned batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millrace_broker.replication.runtime import ServedPartition
 
 
 class _Reading(NamedTuple):
-    """A response as far as it was filled, the bytes in it, and whether it must be sent without waiting."""
+    """Response so far, its bytes, and whether an error or redirection must be sent without waiting."""
 
     response: FetchAnswer
     size_bytes: int
@@ -33,12 +33,12 @@ class _Reading(NamedTuple):
 
 
 async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchAnswer:
-    """Read what is there; with fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more and read again.
+    """Read the available batches. With fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more, and read again.
 
-    A call that waits may have to make room for others. Then it is answered with what takes no further wait.
+    When waiting calls must give way to others, the call is answered with what takes no further wait.
 
-    Replicas (``replica_id`` not negative) get what is not on all of them yet, and say by it how far they are. A broker
-    by itself has none: there a request that does not say who asks is a consumer's.
+    A follower fetch (``replica_id`` >= 0) also reads records above the high watermark and reports the follower's log
+    end offset. A standalone broker has no followers. There, a request without a ``replica_id`` is a consumer's.
     """
     if request.replica_id >= 0 and broker.partitions.has_controller:
         return await broker.replicas.fetch(request, call.response_lease)
@@ -60,7 +60,7 @@ async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchA
 
 
 async def _read_leased(broker: Broker, request: pb.FetchRequest, max_bytes: int, lease: Lease) -> _Reading:
-    """Read once the response's bytes are granted; nothing, if the call has to end before they are."""
+    """Read after the response's bytes are granted. Read no records if the call has to end before."""
     has_room = await lease.take(min(max_bytes, _readable_bytes_max(broker, request)), is_poll=True)
     reading = await _read(broker, request, max_bytes, has_room=has_room)
     lease.settle(reading.size_bytes)
@@ -68,13 +68,16 @@ async def _read_leased(broker: Broker, request: pb.FetchRequest, max_bytes: int,
 
 
 def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
-    """The most that the partitions with something to read may give: polls of idle partitions take nothing."""
+    """Return the most bytes that the partitions with new records can give.
+
+    A poll of an idle partition reserves nothing.
+    """
     total = 0
     for topic in request.topics:
         for wanted in topic.partitions:
             try:
                 log = broker.logs.get(topic.name, wanted.partition)
-            except StorageError:  # offline, which is reported where it is read
+            except StorageError:  # offline; the read reports it
                 continue
             if log is not None and wanted.fetch_offset < end_of(log, request.isolation_level):
                 total += max(0, wanted.partition_max_bytes)
@@ -110,7 +113,7 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has
                 )
                 result.aborted_transactions.extend(aborted)
                 size_bytes += len(answered.records)
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 has_error = True
                 result.error.CopyFrom(error_message(error))
     return _Reading(response, size_bytes, has_error)
@@ -119,10 +122,10 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has
 async def _read_partition(
     broker: Broker, request: pb.FetchRequest, log: PartitionLog, offset: int, max_bytes: int, *, is_first: bool
 ) -> tuple[bytes, list[pb.AbortedTransaction]]:
-    """Read batches, and say which transactions of them were aborted if the caller wants to know."""
+    """Read batches, with their aborted transactions if the isolation level is ``READ_COMMITTED``."""
     end_offset = end_of(log, request.isolation_level)
     if offset == end_offset or (max_bytes <= 0 and not is_first):
-        return b"", []  # nothing new, or no room: not worth a thread
+        return b"", []  # nothing new, or no room: not worth a thread hop
     max_bytes = max(0, max_bytes)
     if request.isolation_level == pb.READ_COMMITTED:
         return await broker.reads.run_search(log, offset, _read_committed, log, offset, end_offset, max_bytes, is_first)
@@ -146,7 +149,7 @@ def _is_sent_elsewhere(
     wanted: pb.FetchRequest.PartitionFetch,
     result: pb.FetchResponse.PartitionRecords,
 ) -> bool:
-    """Whether the caller is to read from a replica that is closer to it, which the result then names."""
+    """Return whether the caller should fetch from a closer replica. If so, the result names that replica (KIP-392)."""
     if partition.replica is None or not partition.replica.leads:
         return False
     preferred = broker.replicas.preferred_read_replica(
@@ -162,7 +165,7 @@ def _is_sent_elsewhere(
 def _diverges(
     result: pb.FetchResponse.PartitionRecords, log: PartitionLog, wanted: pb.FetchRequest.PartitionFetch
 ) -> bool:
-    """Whether what the caller has is not what is here, which the result then says."""
+    """Return whether the caller's log diverges from this log. If so, the result has the diverging epoch."""
     parted_at = divergence(log, wanted.last_fetched_epoch, wanted.fetch_offset)
     if parted_at is not None:
         result.diverging_epoch.CopyFrom(parted_at)

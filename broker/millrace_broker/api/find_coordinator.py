@@ -1,6 +1,7 @@
-"""FindCoordinator: the broker that coordinates a group, a transactional id or a share group.
+"""Handler of FindCoordinator for groups, transactional ids and share groups.
 
-That is the leader of the partition to which the key belongs in the topic that holds the state.
+A key belongs to one partition of the internal topic that holds the state. The leader of that partition is the key's
+coordinator.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TOPICS: Final = {pb.GROUP: OFFSETS_TOPIC, pb.TRANSACTION: TRANSACTIONS_TOPIC, p
 
 
 async def handle(broker: Broker, request: pb.FindCoordinatorRequest, call: Call) -> pb.FindCoordinatorResponse:
-    """Find the coordinator of each key; the topic of their state is created when it is not there yet."""
+    """Find the coordinator of each key. Create the internal topic if it does not exist."""
     if request.key_type not in _TOPICS:
         raise InvalidRequestError(
             f"key_type {request.key_type}: expected 0 (group), 1 (transaction) or 2 (share group)"
@@ -34,7 +35,7 @@ async def handle(broker: Broker, request: pb.FindCoordinatorRequest, call: Call)
         try:
             node = await _find(broker, request.key_type, key)
             result.node.CopyFrom(pb.BrokerNode(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack))
-        except Exception as error:  # noqa: BLE001 - stands beside the key, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the key's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
 

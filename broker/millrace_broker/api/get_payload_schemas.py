@@ -1,4 +1,4 @@
-"""GetPayloadSchemas: schemas of payloads by their ids, or all of them."""
+"""Handler of GetPayloadSchemas, which returns payload schemas by id, or all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace_broker.metadata.payload_schemas import unknown
 
 
 async def handle(broker: Broker, request: pb.GetPayloadSchemasRequest, call: Call) -> pb.GetPayloadSchemasResponse:
-    """Return the schemas asked for in that order, or all by id."""
+    """Return the requested schemas in the order of the request, or all schemas by id."""
     known = broker.payload_schemas.schemas
     for schema_id in request.ids:
         if schema_id not in known:

@@ -1,4 +1,4 @@
-"""GetSchemas: schemas by their ids, or all versions of a topic's."""
+"""Handler of GetSchemas, which returns schemas by id, or all versions of a topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace_broker.metadata import SchemaVersion
 
 
 async def handle(broker: Broker, request: pb.GetSchemasRequest, call: Call) -> pb.GetSchemasResponse:
-    """Return the schemas asked for, in the order asked for. An opaque topic has none."""
+    """Return the requested schemas, in the order of the request. An opaque topic has none."""
     if request.topic:
         versions = list((await broker.partitions.find_topic(request.topic)).schemas)
     else:

@@ -1,4 +1,4 @@
-"""Heartbeat: a member lives, and learns whether it has to join again."""
+"""Handler of Heartbeat, which keeps a member's session alive and signals rebalances."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
-    """Note that the member lives; raises what ``Group.heartbeat`` does."""
+    """Record the heartbeat. Raises the errors of ``Group.heartbeat``."""
     try:
         shard = broker.groups.shard_of(request.group_id)
     except CoordinatorLoadInProgressError:
-        return pb.HeartbeatResponse()  # nothing is known against it; sessions begin anew once the group is read
+        return pb.HeartbeatResponse()  # no error is known; sessions restart after the load
     shard.heartbeat(request.group_id, identity_of(request))
     return pb.HeartbeatResponse()

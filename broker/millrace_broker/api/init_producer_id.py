@@ -1,4 +1,4 @@
-"""InitProducerId: a number for an idempotent producer, or the next epoch of a transactional one."""
+"""Handler of InitProducerId for idempotent and transactional producers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace_broker.transactions import Producer
 
 
 async def handle(broker: Broker, request: pb.InitProducerIdRequest, call: Call) -> pb.InitProducerIdResponse:
-    """Give a new producer id with epoch 0, or let the caller take over its transactional id."""
+    """Assign a new producer id with epoch 0, or the next epoch of a transactional id."""
     if request.transactional_id:
         producer = await broker.transactions.init_producer_id(
             request.transactional_id,
@@ -27,7 +27,7 @@ async def handle(broker: Broker, request: pb.InitProducerIdRequest, call: Call) 
 
 
 def _expected(request: pb.InitProducerIdRequest) -> Producer | None:
-    """Id and epoch that the caller has, if it has any."""
+    """Return the caller's current producer id and epoch, if it has any."""
     has_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_PRODUCER_EPOCH
     if has_id != has_epoch:
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""JoinCommit: a place for one more producer in what is committed together under an external id."""
+"""Handler of JoinCommit, which adds a producer to a commit under an external id."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from millrace_broker.transactions import Attempt
 
 
 async def handle(broker: Broker, request: pb.JoinCommitRequest, call: Call) -> pb.JoinCommitResponse:
-    """Give a transactional id with a fresh epoch, unless the external epoch was committed before.
+    """Assign a transactional id with a new epoch, unless the external epoch was committed before.
 
-    The first call of an attempt aborts what others have open under the external id, and fences them.
+    The first call of an attempt aborts the open transactions of other attempts with this external id, and fences their
+    producers.
     """
     attempt = Attempt(
         external_id=request.external_id,

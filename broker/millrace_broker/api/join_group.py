@@ -1,6 +1,6 @@
-"""JoinGroup: become a member, or take part in a rebalance; answered once that has its members.
+"""Handler of JoinGroup, which answers when the rebalance has its members.
 
-Only ``MEMBER_ID_REQUIRED`` stands in the response, beside the id; every other error ends the call.
+Only ``MEMBER_ID_REQUIRED`` is part of the response, beside the id. Every other error ends the call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 
 
 async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb.JoinGroupResponse:
-    """Join; raises what ``Group.join`` answers with. A rebalance time-out of 0 is the session's, as in old Kafka."""
+    """Join the group. A rebalance timeout of 0 means the session timeout, as in old Kafka versions.
+
+    Raises the errors of ``Group.join``.
+    """
     group_id = request.group_id
     await check_is_not(broker, group_id, SHARE, is_new_member=not request.member_id)
     shard = await broker.groups.soon(group_id)

@@ -1,4 +1,4 @@
-"""LeaderAndIsr: the controller says which partitions this broker leads and follows."""
+"""Handler of LeaderAndIsr, which makes this broker leader or follower of partitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace_broker.cluster.wire import error_messages, read_brokers, read_lead
 
 
 async def handle(broker: Broker, request: pb.LeaderAndIsrRequest, call: Call) -> pb.LeaderAndIsrResponse:
-    """Take over the roles; of each partition it is said whether it could be."""
+    """Apply the leader and follower states, and report each partition's error."""
     leaders = read_brokers(request.live_leaders)
     answers = await broker.executors.to_the_end(broker.member.leader_and_isr(read_leader_and_isr(request), leaders))
     return pb.LeaderAndIsrResponse(topics=error_messages(answers))

@@ -1,4 +1,7 @@
-"""LeaveGroup: members go, each answered by itself. Tools name a static member by its instance id alone."""
+"""Handler of LeaveGroup, which removes members, each separately.
+
+Tools name a static member by its instance id alone.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from millrace_broker.groups import Identity
 
 
 async def handle(broker: Broker, request: pb.LeaveGroupRequest, call: Call) -> pb.LeaveGroupResponse:
-    """Let the members go."""
+    """Remove the members."""
     shard = broker.groups.shard_of(request.group_id)
     response = pb.LeaveGroupResponse()
     for member in request.members:
@@ -17,6 +20,6 @@ async def handle(broker: Broker, request: pb.LeaveGroupRequest, call: Call) -> p
         identity = Identity(member_id=member.member_id, group_instance_id=member.group_instance_id or None)
         try:
             shard.leave(request.group_id, identity)
-        except Exception as error:  # noqa: BLE001 - stands beside the member, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the member's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response

@@ -1,4 +1,4 @@
-"""ListGroups: the groups that this broker coordinates, of both kinds."""
+"""Handler of ListGroups for consumer groups and share groups coordinated here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
-    """List them. Raises ``CoordinatorLoadInProgressError``."""
+    """List the groups. Raises ``CoordinatorLoadInProgressError``."""
     states = {state.casefold() for state in request.states}
     types = {kind.casefold() for kind in request.types}
     groups = [

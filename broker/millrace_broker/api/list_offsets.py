@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by time, each partition answered by itself."""
+"""Handler of ListOffsets, which finds offsets by timestamp, each partition separately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NONE: Final = (-1, -1)
 
 
 async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsResponse:
-    """Answer with the offset for each partition's time; -1 where no record is that young."""
+    """Answer with the offset for each partition's timestamp; -1 if no record has that timestamp or a later one."""
     response = pb.ListOffsetsResponse()
     for topic_times in request.topics:
         topic_offsets = response.topics.add(name=topic_times.name)
@@ -42,13 +42,13 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
                     result.offset, result.timestamp = log.log_end_offset, -1
                     continue
                 _check_known(partition)
-                # Looking for a time, one begins at the start; an end of the log is known without looking.
+                # A search by timestamp begins at the log's start. The ends of a log are known without reading.
                 looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
                 result.offset, result.timestamp = await broker.reads.run_read(
                     log, looks_from, _find, log, wanted.timestamp, request.isolation_level
                 )
                 result.leader_epoch = log.epoch_of(result.offset)
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.offset, result.timestamp = _NONE
                 result.leader_epoch = -1
                 result.error.CopyFrom(error_message(error))
@@ -56,7 +56,7 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> 
 
 
 def _check_known(partition: ServedPartition) -> None:
-    """Raise while a new leader's high watermark may lie before what an earlier leader's was, which consumers know."""
+    """Raise while a new leader's high watermark may be below the previous leader's, which consumers have seen."""
     replica = partition.replica
     if replica is not None and replica.log.high_watermark < replica.leader.epoch_start:
         raise OffsetNotAvailableError(

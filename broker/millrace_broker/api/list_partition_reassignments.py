@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: which partitions are on their way to other brokers (KIP-455)."""
+"""Handler of ListPartitionReassignments, which lists reassignments in progress (KIP-455)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace_broker.cluster.wire import by_topic
 async def handle(
     broker: Broker, request: pb.ListPartitionReassignmentsRequest, call: Call
 ) -> pb.ListPartitionReassignmentsResponse:
-    """All of them, or those among the partitions asked for."""
+    """List all reassignments, or those of the requested partitions."""
     response = pb.ListPartitionReassignmentsResponse()
     for name, partitions in by_topic(await broker.membership.reassignments(request)).items():
         topic = response.topics.add(name=name)

@@ -1,4 +1,4 @@
-"""ListTransactions: the transactional ids that this broker coordinates."""
+"""Handler of ListTransactions for the transactional ids that this broker coordinates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATES = {state.kafka_name for state in TransactionState}
 
 
 async def handle(broker: Broker, request: pb.ListTransactionsRequest, call: Call) -> pb.ListTransactionsResponse:
-    """List those that pass all filters; names of states that are none are told."""
+    """List the transactions that pass all filters. State names that do not exist are reported."""
     now_ms = broker.clock.now_ms()
     response = pb.ListTransactionsResponse(unknown_states=[name for name in request.states if name not in _STATES])
     for transaction in broker.transactions.transactions():

@@ -1,10 +1,10 @@
-"""LocateRange: which pieces of which segment files a range of offsets is made of.
+"""Handler of LocateRange, which maps an offset range to extents of segment files.
 
-Paths are named to whom ``direct.reads.enable`` says, as a rule to callers on this host: who knows a path goes round
-the broker, and only the files' permissions stand in the way. Who plans a query asks here, and others read: whether a
-file is where they are, they look themselves. Those of compacted topics, and of segments that begin with messages of
-magic 0 or 1, are not named. URIs of copies in the remote store are named to everybody, for the store has its own
-permissions.
+``direct.reads.enable`` decides which callers get paths; by default, callers on this host. Reads of a path bypass the
+broker, so only the files' permissions protect it. A query planner calls LocateRange, but other processes read the
+extents, and they check themselves whether a file exists. Paths are omitted for compacted topics, and for segments that
+begin with messages of magic 0 or 1. URIs of copies in the remote store are given to all callers, because the store has
+its own permissions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TO_THE_END = -1
 
 
 async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> pb.LocateRangeResponse:
-    """Cut the range into extents of about ``split_bytes``; an empty range has none."""
+    """Cut the range into extents of about ``split_bytes``. An empty range has none."""
     if request.split_bytes < 0:
         raise InvalidRequestError(f"split_bytes={request.split_bytes}: expected 0 (one extent per segment) or more")
     partition = find_partition(broker, request)
@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
     if end_offset == request.start_offset:
         return response
     told = broker.config.direct_reads_enable
-    # Compaction puts other files under the same names, where the positions would mean something else.
+    # Compaction replaces files under the same names, which invalidates the positions.
     names_paths = (told == "all" or (told == "local" and call.is_local)) and not partition.topic.config.is_compacted
     names_uris = told != "false"
     if request.isolation_level == pb.READ_COMMITTED:

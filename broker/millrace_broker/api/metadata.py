@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics, partitions and their leaders."""
+"""Handler of Metadata, which describes brokers, topics, partitions and their leaders."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
 from millrace_broker.metadata.topics import LEADER_NONE
 
 _CREATION_WAIT_MS: Final = 5_000
-"""How long the leaders of a topic are waited for that was created because somebody asked for it."""
+"""How long a request waits for the leaders of a topic that it auto-created."""
 
 
 async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.MetadataResponse:
-    """Describe the topics asked for, or all; unknown ones carry their error, or are created where that is enabled."""
+    """Describe the requested topics, or all.
+
+    An unknown topic gets an error, or is created if auto-creation is enabled.
+    """
     live_brokers = broker.live_brokers()
     response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.membership.controller_id)
     for live in live_brokers:
@@ -39,7 +42,7 @@ async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
     except UnknownTopicOrPartitionError:
         if not (may_create and broker.config.auto_create_topics_enable) or name in INTERNAL_TOPICS:
             raise
-    with contextlib.suppress(TopicExistsError):  # another call was faster
+    with contextlib.suppress(TopicExistsError):  # another call created it first
         await broker.executors.administer(broker.changes.create, TopicSpec(name=name))
     await broker.membership.led([name], _CREATION_WAIT_MS)
     return broker.partitions.topic(name)

@@ -1,4 +1,4 @@
-"""OffsetCommit: how far a group has come in some partitions, from a member or from somebody without a group's help."""
+"""Handler of OffsetCommit for group members and for consumers without group management."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.OffsetCommitRequest, call: Call) -> pb.OffsetCommitResponse:
-    """Commit; errors of a partition stand beside it, what ``GroupShard.commit`` raises ends the call."""
+    """Commit the offsets.
+
+    Errors of a partition are reported per partition. Errors of ``GroupShard.commit`` end the call.
+    """
     shard = await broker.groups.soon(request.group_id, may_be_empty=True)
     response = pb.OffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)

@@ -1,4 +1,4 @@
-"""OffsetDelete: forget offsets of a group, of topics that it is not subscribed to (KIP-496)."""
+"""Handler of OffsetDelete, which deletes a group's offsets of unsubscribed topics (KIP-496)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from millrace_broker.groups import Partition
 
 
 async def handle(broker: Broker, request: pb.OffsetDeleteRequest, call: Call) -> pb.OffsetDeleteResponse:
-    """Forget; errors of a partition stand beside it, what ``GroupShard.delete_offsets`` raises ends the call."""
+    """Delete the offsets.
+
+    Errors of a partition are reported per partition. Errors of ``GroupShard.delete_offsets`` end the call.
+    """
     shard = broker.groups.shard_of(request.group_id)
     partitions = [(topic.name, number) for topic in request.topics for number in topic.partitions]
     errors: dict[Partition, MillraceError] = {

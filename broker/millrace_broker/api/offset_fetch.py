@@ -1,4 +1,4 @@
-"""OffsetFetch: how far groups have come, each group answered by itself."""
+"""Handler of OffsetFetch, which returns committed offsets, each group separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NONE: Final = -1
 
 
 async def handle(broker: Broker, request: pb.OffsetFetchRequest, call: Call) -> pb.OffsetFetchResponse:
-    """Look the offsets up; a group that is not there has committed nothing."""
+    """Look up the offsets. A group that does not exist has committed none."""
     response = pb.OffsetFetchResponse()
     for wanted in request.groups:
         result = response.groups.add(group_id=wanted.group_id)
@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: pb.OffsetFetchRequest, call: Call) -> 
                 topic_offsets = result.topics.add(name=topic)
                 for partition in partitions:
                     _look_up(topic_offsets.partitions.add(), entry, (topic, partition), request.require_stable)
-        except Exception as error:  # noqa: BLE001 - stands beside the group, unexpected ones are logged
+        except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
 

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where leader epochs end in this broker's logs, each partition answered by itself (KIP-320)."""
+"""Handler of OffsetForLeaderEpoch, which returns end offsets of leader epochs (KIP-320)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace_broker.broker import Broker
 async def handle(
     broker: Broker, request: pb.OffsetForLeaderEpochRequest, call: Call
 ) -> pb.OffsetForLeaderEpochResponse:
-    """Look them up; who asks in another epoch than the present one is told so."""
+    """Look up the end offsets, each partition separately. A request with another current leader epoch gets an error."""
     response = pb.OffsetForLeaderEpochResponse()
     for topic_epochs in request.topics:
         topic_ends = response.topics.add(name=topic_epochs.name)
@@ -21,7 +21,7 @@ async def handle(
                 partition = broker.partitions.led(broker.partitions.topic(topic_epochs.name), wanted.partition)
                 check_epoch(partition, wanted.current_leader_epoch)
                 result.end.CopyFrom(end_of_epoch(partition.log, wanted.leader_epoch))
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.end.leader_epoch = result.end.end_offset = -1
                 result.error.CopyFrom(error_message(error))
     return response

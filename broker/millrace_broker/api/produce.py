@@ -1,8 +1,8 @@
-"""Produce: append batches to partitions. Each partition is answered by itself.
+"""Handler of Produce, which appends batches to partitions, each partition separately.
 
-Requests of one connection may overtake each other: gRPC carries each call in an HTTP/2 stream of its own, where
-Kafka's connection is a queue. A batch of an idempotent producer that comes before its predecessor is therefore not
-refused at once: it waits a moment for the gap to be filled.
+Requests of one connection may overtake each other. gRPC carries each call in its own HTTP/2 stream, whereas Kafka's
+connection is a queue. A batch of an idempotent producer may therefore arrive before its predecessor. Such a batch waits
+briefly for its predecessor before it is refused.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _logger = logging.getLogger(__name__)
 _ACKS: Final = (-1, 0, 1)
 _ALL: Final = -1
 _OVERTAKING_WAIT_S: Final = 0.5
-"""How long a batch waits for those before it. Overtaking lasts milliseconds; a lost predecessor is resent later."""
+"""How long a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
 
 
 async def handle(broker: Broker, request: pb.ProduceRequest, call: Call) -> pb.ProduceResponse:
-    """Append, and answer with the offsets; with ``acks=0`` the answer is empty and errors are only logged."""
+    """Append, and answer with the offsets. With ``acks=0`` the answer is empty, and errors are only logged."""
     if request.acks not in _ACKS:
         raise InvalidRequiredAcksError(f"acks={request.acks}: expected 0, 1 or -1 (all)")
     names = [(topic.name, data.partition) for topic in request.topics for data in topic.partitions]
     if len(set(names)) != len(names):
         raise InvalidRequestError("a partition is in the request twice: put its batches together")
-    # An append that has begun is finished, whatever becomes of the call: so its readers are woken in any case.
+    # A started append runs to its end even if the call is cancelled, so that delayed fetches always complete.
     return await broker.executors.to_the_end(_append_all(broker, request))
 
 
@@ -80,12 +80,12 @@ async def _append(
         partition = broker.partitions.led(topic, data.partition)
         if request.acks == _ALL and partition.replica is None:
             _check_replicas(topic, partition)
-        sent = data.records  # each look at it is a copy
+        sent = data.records  # each access of the field copies the bytes
         records = await broker.executors.run_sized(work_bytes_of(topic, sent), prepare_records, topic, sent)
         if request.transactional_id:
             await _verify(broker, request, partition, records)
         appended = await _append_in_order(broker, request, partition, records)
-    except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+    except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         result.base_offset = -1
         result.log_append_time_ms = -1
         result.log_start_offset = -1
@@ -107,10 +107,10 @@ def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
 
 
 async def _verify(broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, records: bytes) -> None:
-    """Raise unless the partition is part of the transaction that the records are sent in (KIP-890).
+    """Raise unless the partition is part of the records' transaction (KIP-890).
 
-    That is known of a partition which has records of it already; else the coordinator knows. A transaction that ends
-    meanwhile raises the epoch here before the append, which is then refused.
+    A partition that already has records of the transaction is part of it. Otherwise ask the coordinator. If the
+    transaction ends meanwhile, its marker raises the producer epoch here first, and the append is refused.
     """
     header = read_header(records)
     is_known = partition.log.has_open_transaction(header.producer_id, header.producer_epoch)
@@ -124,7 +124,7 @@ async def _verify(broker: Broker, request: pb.ProduceRequest, partition: ServedP
             coordinator_key=request.coordinator_key,
         )
     except ProducerFencedError as error:
-        raise InvalidProducerEpochError(error.message) from None  # as the partition says it
+        raise InvalidProducerEpochError(error.message) from None  # the error that a partition uses for it
 
 
 async def _append_in_order(

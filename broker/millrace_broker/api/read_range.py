@@ -1,6 +1,7 @@
-"""ReadRange: the batches of a range of offsets as a stream, for readers that cannot open the segment files.
+"""Handler of ReadRange, which streams the batches of an offset range.
 
-A chunk is read only when the one before has been taken: the caller's pace limits what is in memory.
+The call serves readers that cannot open the segment files. A chunk is read after the caller has taken the previous one,
+which bounds the memory in use.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ CHUNK_BYTES: Final = 2**20
 
 
 async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> AsyncIterator[pb.ReadRangeResponse]:
-    """Yield chunks of whole batches; the first batch may begin before the range, the last may end after it.
+    """Yield chunks of whole batches. The first batch may begin before the range, and the last may end after it.
 
-    The first chunk brings the aborted transactions of the whole range, for who reads committed records.
+    For ``READ_COMMITTED``, the first chunk lists the aborted transactions of the whole range.
     """
     partition = find_partition(broker, request)
     check_range(partition, request.start_offset, request.end_offset, end_of(partition.log, request.isolation_level))
@@ -42,8 +43,8 @@ async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> As
 
 
 def _read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:
-    """Read the next chunk; returns it and the offset that follows."""
+    """Read the next chunk. Return it and the offset that follows it."""
     records = partition.log.read(offset, CHUNK_BYTES, end_offset=end_offset)
     headers = [header for _, header in scan_headers(records)]
-    # Compaction may have emptied the end of the range: then there is nothing more to read.
+    # If compaction has emptied the end of the range, no batch is left to read.
     return records, headers[-1].next_offset if headers else end_offset

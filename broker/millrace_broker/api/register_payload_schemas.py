@@ -1,4 +1,4 @@
-"""RegisterPayloadSchemas: schemas of the payloads in opaque topics, under their ids."""
+"""Handler of RegisterPayloadSchemas, which stores payload schemas of opaque topics by id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace_broker.broker import Broker
 async def handle(
     broker: Broker, request: pb.RegisterPayloadSchemasRequest, call: Call
 ) -> pb.RegisterPayloadSchemasResponse:
-    """Register all schemas or none; the same again changes nothing."""
+    """Register all schemas, or none. Registering the same schema again changes nothing."""
     wanted = [
         (
             schema.id,

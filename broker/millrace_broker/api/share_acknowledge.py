@@ -1,4 +1,4 @@
-"""ShareAcknowledge: what has become of records that a member of a share group was given (KIP-932)."""
+"""Handler of ShareAcknowledge, which acknowledges records delivered to a share group's member (KIP-932)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from millrace_broker.broker import Broker
 
 
 async def handle(broker: Broker, request: pb.ShareAcknowledgeRequest, call: Call) -> pb.ShareAcknowledgeResponse:
-    """Acknowledge; each partition's batches are taken all or none, and an error stands beside the partition."""
+    """Acknowledge the records.
+
+    Each partition's batches are accepted or refused together, and errors are reported per partition.
+    """
     response = pb.ShareAcknowledgeResponse()
     results: list[pb.PartitionError] = []
     wanted: list[Acknowledgements] = []

@@ -1,6 +1,6 @@
-"""ShareFetch: records that a member of a share group gets for itself, for a time (KIP-932).
+"""Handler of ShareFetch, which acquires records for a member of a share group (KIP-932).
 
-Acknowledgements in the request are taken first. A request without any room for records only acknowledges.
+The request's acknowledgements are processed first. A request whose limits are 0 only acknowledges.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millrace_broker.share_groups import Fetched, FetchLimits, Wanted
 
 
 async def handle(broker: Broker, request: pb.ShareFetchRequest, call: Call) -> pb.ShareFetchResponse:
-    """Acknowledge, then acquire; with nothing to give, wait up to ``max_wait_ms``."""
+    """Acknowledge, then acquire records. If none are available, wait up to ``max_wait_ms``."""
     coordinator = broker.share_groups
     response = pb.ShareFetchResponse(acquisition_lock_timeout_ms=coordinator.lock_duration_ms)
     wanted: list[Wanted] = []
@@ -33,7 +33,7 @@ async def handle(broker: Broker, request: pb.ShareFetchRequest, call: Call) -> p
     limits = FetchLimits(
         records_max=request.max_records,
         bytes_max=min(request.max_bytes, broker.config.fetch_max_bytes),
-        # Whoever acknowledged something in vain learns that at once.
+        # A failed acknowledgement is reported without delay.
         wait_ms=0 if any(errors) else request.max_wait_ms,
     )
     if limits.records_max <= 0 or limits.bytes_max <= 0:

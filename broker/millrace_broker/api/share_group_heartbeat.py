@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat: a member of a share group joins, lives or leaves, and learns what it reads (KIP-932)."""
+"""Handler of ShareGroupHeartbeat, for share group membership and assignment (KIP-932)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from millrace_broker.share_groups import Beat
 
 
 async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: Call) -> pb.ShareGroupHeartbeatResponse:
-    """Note that the member lives; raises what ``ShareMembers.beat`` does, and ``InconsistentGroupProtocolError``."""
+    """Record the heartbeat of a member that joins, stays or leaves, and answer with its assignment.
+
+    Raises ``InconsistentGroupProtocolError`` and the errors of ``ShareMembers.beat``.
+    """
     await check_is_not(broker, request.group_id, CLASSIC, is_new_member=not request.member_epoch)
     shard = await broker.share_groups.soon(request.group_id)
     beat = Beat(

@@ -1,4 +1,4 @@
-"""StopReplica: the controller says that this broker is not to have partitions any more, or for now."""
+"""Handler of StopReplica, the controller's request to stop or delete replicas."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from millrace_broker.cluster.wire import error_messages, read_stop_replica
 
 
 async def handle(broker: Broker, request: pb.StopReplicaRequest, call: Call) -> pb.StopReplicaResponse:
-    """Stop the replicas, and delete those that are to be deleted; of each it is said whether that was done."""
+    """Stop the replicas, and delete those marked for deletion. Report each partition's error."""
     answers = await broker.executors.to_the_end(broker.member.stop_replica(read_stop_replica(request)))
     return pb.StopReplicaResponse(topics=error_messages(answers))

@@ -1,4 +1,4 @@
-"""SyncGroup: a member asks for its part of the assignment, which the leader's call brings for all."""
+"""Handler of SyncGroup, which distributes the leader's assignment to the members."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from millrace_broker.groups import SyncRequest
 
 
 async def handle(broker: Broker, request: pb.SyncGroupRequest, call: Call) -> pb.SyncGroupResponse:
-    """Wait for the assignment; raises what ``Group.sync`` answers with."""
+    """Wait for the assignment, and answer with the member's part. Raises the errors of ``Group.sync``."""
     try:
         shard = broker.groups.shard_of(request.group_id)
     except CoordinatorLoadInProgressError:
-        # The rebalance that this belongs to is lost: nobody else would come back to it.
+        # The rebalance in progress was lost with the earlier coordinator. Only a new join ends it.
         raise RebalanceInProgressError(f"group {request.group_id} is being read: join again") from None
     sync = SyncRequest(
         identity=identity_of(request),

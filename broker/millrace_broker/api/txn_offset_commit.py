@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that count once the producer's transaction is committed."""
+"""Handler of TxnOffsetCommit, whose offsets take effect when the transaction commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from millrace_broker.transactions import Producer
 
 
 async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call) -> pb.TxnOffsetCommitResponse:
-    """Commit within the transaction; errors of a partition stand beside it, others end the call."""
+    """Commit the offsets within the transaction.
+
+    Errors of a partition are reported per partition; others end the call.
+    """
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
     shard = await broker.groups.soon(request.group_id)

@@ -1,4 +1,4 @@
-"""UpdateMetadata: the controller says who is alive and who leads what, for this broker's clients."""
+"""Handler of UpdateMetadata, by which the controller updates this broker's metadata cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace_broker.cluster.wire import read_brokers, read_update_metadata
 
 
 async def handle(broker: Broker, request: pb.UpdateMetadataRequest, call: Call) -> pb.UpdateMetadataResponse:
-    """Take it over."""
+    """Apply the update."""
     brokers = read_brokers(request.live_brokers)
     await broker.executors.to_the_end(broker.member.update_metadata(read_update_metadata(request), brokers))
     return pb.UpdateMetadataResponse()

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers: the ends of transactions, for partitions that this broker leads.
+"""Handler of WriteTxnMarkers, which appends transaction markers to partitions led here.
 
-Coordinators of other brokers send them, and administrators to end a transaction that hangs: one that no coordinator
-knows of any more.
+Transaction coordinators of other brokers send them. Administrators send them to end a hanging transaction, which no
+coordinator knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millrace_broker.transactions import Marker
 
 
 async def handle(broker: Broker, request: pb.WriteTxnMarkersRequest, call: Call) -> pb.WriteTxnMarkersResponse:
-    """Append the markers; each partition is answered by itself."""
+    """Append the markers, each partition separately."""
     response = pb.WriteTxnMarkersResponse()
     for wanted in request.markers:
         result = response.results.add(producer_id=wanted.producer_id)
@@ -30,6 +30,6 @@ async def handle(broker: Broker, request: pb.WriteTxnMarkersRequest, call: Call)
                 answer = errors.partitions.add(partition=number)
                 try:
                     await broker.transactions.write_marker((topic.name, number), marker)
-                except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+                except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                     answer.error.CopyFrom(error_message(error))
     return response

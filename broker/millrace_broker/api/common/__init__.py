@@ -1,10 +1,10 @@
-"""What several calls share: a module here answers no call.
+"""Code shared by several call handlers. No module here handles a call itself.
 
-* ``call``           what a handler knows of the call besides its request, and how errors of items are reported
-* ``record_checks``  the records of a produce request
-* ``ranges``, ``leader_epochs``  ranges of offsets, and epochs in requests
-* ``commits``, ``identities``    offsets that members commit, and who a member says that it is
-* ``groups``, ``group_kinds``    groups by their ids, and ids of the other kind
-* ``share_acknowledgements``     what has become of records that share groups were given
-* ``configs``, ``payload_schemas``  resources of configurations, and schemas as messages
+* ``call``           a handler's context besides the request, and the reporting of item errors
+* ``record_checks``  checks of the records in a produce request
+* ``ranges``, ``leader_epochs``  offset ranges, and leader epochs in requests
+* ``commits``, ``identities``    offsets that members commit, and the member identity in a request
+* ``groups``, ``group_kinds``    groups by id, and ids that belong to the other kind of group
+* ``share_acknowledgements``     acknowledgements of records delivered to share groups
+* ``configs``, ``payload_schemas``  configuration resources, and schemas as messages
 """

@@ -1,4 +1,4 @@
-"""What a handler knows of the call besides its request, and how errors of single items are reported."""
+"""Context of a call besides its request, and the reporting of item errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from millrace_broker.quotas import Lease
 _logger = logging.getLogger(__name__)
 
 in_progress: ContextVar[str] = ContextVar("in_progress", default="the broker's own work")
-"""Which call a task works for, in words for the log. The listener sets it; tasks that a handler starts inherit it."""
+"""Description of the call that a task works for, used in the log.
+
+The listener sets it; tasks started by a handler inherit it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call. ``is_local`` says that the caller is on this host; ``response_lease`` counts the response's bytes."""
+    """Context of one call.
+
+    ``is_local`` is true if the caller is on this host. ``response_lease`` accounts for the bytes of the response.
+    """
 
     peer: str
     is_local: bool
@@ -27,7 +33,7 @@ class Call:
 
 
 def known_error(error: Exception) -> MillraceError:
-    """The error as a client may see it: one of ours as it is, anything else logged with its stack and hidden."""
+    """Return the error as a client may see it. Log an unexpected exception with its stack, and hide its details."""
     if isinstance(error, (ConnectionLossError, SessionExpiredError)):
         return RequestTimedOutError(
             f"the broker has lost sight of ZooKeeper, whether this happened is unknown: {error}"
@@ -39,6 +45,6 @@ def known_error(error: Exception) -> MillraceError:
 
 
 def error_message(error: Exception) -> pb.Error:
-    """The error to stand beside an item of a response."""
+    """Convert the error to the message for one item of a response."""
     known = known_error(error)
     return pb.Error(code=known.code, message=known.message)

@@ -1,4 +1,4 @@
-"""What OffsetCommit and TxnOffsetCommit have in common: checking the offsets of a request."""
+"""Checks of committed offsets, shared by OffsetCommit and TxnOffsetCommit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from millrace_broker.groups import Committed, Partition
 
 
 def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[Partition, Committed]:
-    """The offsets that can be committed; ``results`` gets a result for each, with an error for the others."""
+    """Return the offsets that can be committed.
+
+    Add a result for each partition to ``results``, with its error if refused.
+    """
     now_ms = broker.clock.now_ms()
     commits: dict[Partition, Committed] = {}
     for topic_commits in topics:
@@ -21,7 +24,7 @@ def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[Partition
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
                 _check(broker, topic_commits.name, wanted)
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.error.CopyFrom(error_message(error))
             else:
                 commit = Committed(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms)

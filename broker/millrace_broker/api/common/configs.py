@@ -1,4 +1,4 @@
-"""What the two calls about configurations share: telling resources apart."""
+"""Configuration resources, shared by DescribeConfigs and AlterConfigs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from millrace_broker.broker import Broker
 
 
 def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
-    """Whether the resource is this broker, or all of them, rather than a topic.
+    """Return whether the resource is this broker or all brokers, rather than a topic.
 
-    Raises ``InvalidRequestError`` for anything else.
+    Raises ``InvalidRequestError`` for any other resource.
     """
     if resource.type == pb.TOPIC:
         return False
@@ -24,12 +24,12 @@ def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
 
 
 def is_group(resource: pb.ConfigResource) -> bool:
-    """Whether the resource is a group."""
+    """Return whether the resource is a group."""
     return resource.type == pb.GROUP_RESOURCE
 
 
 def text_of(value: object) -> str:
-    """An option's value as Kafka writes it."""
+    """Format an option's value as Kafka does."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,7 @@
-"""Whether an id is that of a group of the other kind: groups and share groups have coordinators of their own each."""
+"""Check that no group of the other kind has an id.
+
+Consumer groups and share groups have separate coordinators.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ _ASKED_S: Final = 2.0
 
 
 async def check_is_not(broker: Broker, group_id: str, kind: str, *, is_new_member: bool) -> None:
-    """Raise ``InconsistentGroupProtocolError`` where a group of ``kind`` has this id, and members.
+    """Raise ``InconsistentGroupProtocolError`` if a group of ``kind`` with this id has members.
 
-    For a new member the coordinator of the id is asked, wherever that is. If it does not answer, the join is allowed.
+    For a new member, ask the id's coordinator of that kind, on whichever broker it runs. If the coordinator does not
+    answer, allow the join.
     """
     is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_members(group_id)
     if is_taken or (is_new_member and await _is_taken_elsewhere(broker, group_id, kind)):

@@ -1,4 +1,7 @@
-"""A group by its id, of either kind: their coordinators may be different brokers."""
+"""Look-up of a group of either kind by its id.
+
+A consumer group and a share group may have different coordinators.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from millrace_broker.share_groups import ShareGroup
 
 
 def find_group(broker: Broker, group_id: str) -> Entry | ShareGroup:
-    """The group, as far as this broker is its coordinator.
+    """Return the group if this broker is its coordinator.
 
-    Raises ``NotCoordinatorError`` when it coordinates neither kind of this id, ``GroupIdNotFoundError``,
-    ``CoordinatorLoadInProgressError``.
+    Raises ``NotCoordinatorError`` if this broker coordinates neither kind of group for the id. Raises
+    ``GroupIdNotFoundError``, ``CoordinatorLoadInProgressError``.
     """
     refusals: list[NotCoordinatorError] = []
     for coordinator in (broker.groups, broker.share_groups):

@@ -1,4 +1,4 @@
-"""Who a member of a group says that it is, in the requests that say it."""
+"""Identity of the group member that sent a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FromMember = pb.SyncGroupRequest | pb.HeartbeatRequest | pb.OffsetCommitRequest 
 
 
 def identity_of(request: FromMember) -> Identity:
-    """The member that a request is from."""
+    """Return the identity of the member that sent the request."""
     return Identity(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id or None,
@@ -18,7 +18,7 @@ def identity_of(request: FromMember) -> Identity:
 
 
 def client_host(peer: str) -> str:
-    """The host of a gRPC peer (``ipv4:127.0.0.1:5000``), as Kafka writes it: ``/127.0.0.1``."""
+    """Return the host of a gRPC peer (``ipv4:127.0.0.1:5000``) in Kafka's form: ``/127.0.0.1``."""
     _, _, address = peer.partition(":")
     host, _, _ = address.rpartition(":")
     return "/" + host.replace("%5B", "").replace("%5D", "").strip("[]")

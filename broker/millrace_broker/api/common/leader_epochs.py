@@ -1,4 +1,4 @@
-"""Leader epochs in requests: fencing who has old metadata, and finding where logs part (KIP-101, KIP-279, KIP-320)."""
+"""Leader epochs in requests: fencing and log divergence (KIP-101, KIP-279, KIP-320)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_KNOWN: Final = (-1, -1)
 
 
 def check_epoch(partition: ServedPartition, epoch: int) -> None:
-    """Raise unless a request comes in the partition's present leader epoch; -1 is not checked.
+    """Raise unless the request's epoch is the partition's current leader epoch. An epoch of -1 is not checked.
 
     Raises ``FencedLeaderEpochError``, ``UnknownLeaderEpochError``.
     """
@@ -26,15 +26,16 @@ def check_epoch(partition: ServedPartition, epoch: int) -> None:
 
 
 def end_of_epoch(log: PartitionLog, epoch: int) -> pb.EpochEndOffset:
-    """Where an epoch ends in a log; -1 where that is not known."""
+    """Return the end offset of an epoch in a log; -1 if it is unknown."""
     found, end_offset = log.end_of_epoch(epoch) or _NOT_KNOWN
     return pb.EpochEndOffset(leader_epoch=found, end_offset=end_offset)
 
 
 def divergence(log: PartitionLog, last_epoch: int, offset: int) -> pb.EpochEndOffset | None:
-    """Where the log of somebody whose last record before ``offset`` is of ``last_epoch`` parts from this one.
+    """Return the point where the caller's log diverges from this log, or None.
 
-    None: it does not, or the epoch is -1, not known. Raises ``OffsetOutOfRangeError`` when it is not known here.
+    ``last_epoch`` is the leader epoch of the caller's last record before ``offset``. The result is None if the logs
+    agree, or if ``last_epoch`` is -1 (unknown). Raises ``OffsetOutOfRangeError`` if this log does not know the epoch.
     """
     if last_epoch < 0:
         return None

@@ -1,4 +1,4 @@
-"""Schemas of payloads as messages."""
+"""Conversion of payload schemas to messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from millrace.protocol import millrace_pb2 as pb
 
 
 def message_of(schema_id: int, node: PayloadSchemaNode) -> pb.PayloadSchema:
-    """A schema as it travels."""
+    """Convert a payload schema to its protocol message."""
     return pb.PayloadSchema(
         id=schema_id,
         kind=node.kind,

@@ -1,4 +1,4 @@
-"""What calls about ranges of offsets share: finding the partition, checking the range, what was aborted in it."""
+"""Offset ranges: partition look-up, range checks, aborted transactions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from millrace_broker.replication.runtime import ServedPartition
 
 
 def end_of(log: PartitionLog, isolation_level: pb.IsolationLevel.ValueType) -> int:
-    """The offset up to which a caller of this isolation may read."""
+    """Return the end offset that the isolation level may read up to."""
     return log.last_stable_offset if isolation_level == pb.READ_COMMITTED else log.high_watermark
 
 
 def check_range(partition: ServedPartition, start_offset: int, end_offset: int, readable_end: int) -> None:
-    """Raise unless the range is in order and wholly readable.
+    """Raise unless the range is valid and wholly readable.
 
-    Raises ``InvalidRequestError`` when it ends before it starts, ``OffsetOutOfRangeError`` naming what is there.
+    Raises ``InvalidRequestError`` if the range ends before it starts. Raises ``OffsetOutOfRangeError``, which names the
+    readable offsets.
     """
     name = f"{partition.topic.name}-{partition.info.partition}"
     first = partition.log.log_start_offset
@@ -33,7 +34,7 @@ def check_range(partition: ServedPartition, start_offset: int, end_offset: int, 
 
 
 def aborted_transactions(log: PartitionLog, start_offset: int, end_offset: int) -> list[pb.AbortedTransaction]:
-    """The aborted transactions that reach into a range. Raises what the log raises; waits for the disk."""
+    """Return the aborted transactions that overlap a range. Reads the disk, and raises the log's errors."""
     return [
         pb.AbortedTransaction(
             producer_id=each.producer_id, first_offset=each.first_offset, last_offset=each.last_offset
@@ -43,11 +44,11 @@ def aborted_transactions(log: PartitionLog, start_offset: int, end_offset: int) 
 
 
 def aborted_within(log: PartitionLog, start_offset: int, records: bytes) -> list[pb.AbortedTransaction]:
-    """Those that reach into batches which were read from an offset on."""
+    """Return the aborted transactions that overlap batches read from ``start_offset`` on."""
     next_offset = max((header.next_offset for _, header in scan_headers(records)), default=start_offset)
     return aborted_transactions(log, start_offset, next_offset) if next_offset > start_offset else []
 
 
 def find_partition(broker: Broker, request: pb.LocateRangeRequest | pb.ReadRangeRequest) -> ServedPartition:
-    """The partition that a request names. Raises what ``Broker.topic`` and ``Broker.partition`` raise."""
+    """Return the partition that a request names. Raises the errors of ``PartitionDirectory.topic`` and ``.led``."""
     return broker.partitions.led(broker.partitions.topic(request.topic, request.topic_id), request.partition)

@@ -1,6 +1,7 @@
-"""What a producer's batches must be for their topic; and bringing them to the topic's compression.
+"""Checks of produced batches against their topic, and recompression.
 
-The log checks headers, checksums and sequence numbers; this looks into the bodies, which takes the topic's schema.
+The log checks headers, checksums and sequence numbers. This module also checks the bodies, which needs the topic's
+schema.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _TARGET: Final = {
 }
 
 _ROW_WORK_BYTES: Final = 1024
-"""Checking a row takes as long as checking and appending so many bytes; columns are checked as a whole."""
+"""Cost of checking one row, as the number of bytes whose append takes as long. Columns are checked as a whole."""
 
 
 def work_bytes_of(topic: TopicInfo, data: bytes) -> int:
-    """How much ``prepare_records`` has to look at: the size of the data, more for each row, and where it is compressed.
+    """Return the work of ``prepare_records`` in bytes: the data's size, plus a cost for each row and compressed batch.
 
     Raises ``CorruptBatchError``.
     """
@@ -49,12 +50,12 @@ def work_bytes_of(topic: TopicInfo, data: bytes) -> int:
 
 
 def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
-    """Check every batch in ``data`` against its topic; returns what to append: ``data``, or it compressed anew.
+    """Check every batch in ``data`` against its topic. Return the bytes to append: ``data``, recompressed if necessary.
 
-    Raises ``MessageTooLargeError``, ``CorruptBatchError``, ``InvalidRecordError`` (also for a body that its checksum
-    covers and that cannot be read), ``SchemaMismatchError`` (naming row and column), ``InvalidTimestampError``,
-    ``UnsupportedCompressionError``. In a compacted topic every record must have a key. What
-    is left of an incomplete batch at the end is kept, for the log to refuse.
+    Raises ``MessageTooLargeError``, ``CorruptBatchError``, ``InvalidRecordError`` (also for an unreadable body with a
+    correct checksum), ``SchemaMismatchError`` (naming row and column), ``InvalidTimestampError``,
+    ``UnsupportedCompressionError``. In a compacted topic every record must have a key. An incomplete batch at the end
+    is kept, because the log refuses it.
     """
     target = _TARGET.get(topic.config.compression_type)
     parts: list[bytes] = []
@@ -64,13 +65,13 @@ def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
         return _schema(topic, schema_id)
 
     for position, header in codec.scan_headers(data):
-        check_size(position, header, topic.config)  # first, as in Kafka: a size that no retry mends
+        check_size(position, header, topic.config)  # check first, as in Kafka: no retry can fix the size
         codec.verify_crc(data, position, header)
         _check_kind(topic, data, position, header)
         try:
             batch = codec.validate_batch(data, position, header, schema_of)
         except CorruptBatchError as error:
-            # The checksum is right: the producer built it so, and would send the same again.
+            # The checksum is correct, so the producer built the batch this way. A retry would send the same bytes.
             raise InvalidRecordError(error.message) from error
         if topic.config.is_compacted:
             _check_keys(topic, batch)
@@ -92,7 +93,7 @@ def _check_kind(topic: TopicInfo, data: bytes, position: int, header: BatchHeade
 
 
 def _check_keys(topic: TopicInfo, batch: codec.DecodedBatch) -> None:
-    """Raise ``InvalidRecordError`` for a record without a key: in a compacted topic nothing could ever replace it."""
+    """Raise ``InvalidRecordError`` for a record without a key, because compaction could never replace it."""
     names = topic.key_columns if topic.is_typed else ("key",)
     columns = [batch.columns.column(name) for name in names]
     if any(not column.null_count for column in columns):

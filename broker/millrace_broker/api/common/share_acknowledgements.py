@@ -1,4 +1,4 @@
-"""What members of share groups say of the records that they were given, for the two calls that carry it."""
+"""Share group acknowledgements, shared by ShareFetch and ShareAcknowledge."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from millrace_broker.coordinators import written
 from millrace_broker.share_groups import Acknowledgement
 
 Acknowledgements = tuple[str, int, Iterable[pb.AcknowledgementBatch]]
-"""Topic, partition, and what is said of its records."""
+"""Topic, partition, and the acknowledgements of its records."""
 
 
 async def acknowledge_all(
     broker: Broker, group_id: str, member_id: str, wanted: Sequence[Acknowledgements]
 ) -> list[Exception | None]:
-    """Acknowledge in several partitions, and wait until that is written down; each one's error, or None.
+    """Acknowledge records of several partitions, and wait until that is persisted.
 
-    Raises what ``ShareCoordinator.shard_of`` does.
+    Return each partition's error, or None.
+
+    Raises the errors of ``ShareCoordinator.shard_of``.
     """
     broker.share_groups.shard_of(group_id)
     outcomes: list[asyncio.Future[int] | Exception | None] = []
@@ -30,7 +32,7 @@ async def acknowledge_all(
             if batches:
                 outcome = broker.share_groups.acknowledge(group_id, member_id, topic, partition, batches)
             outcomes.append(outcome)
-        except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged there
+        except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
             outcomes.append(error)
     return [await _error_of(outcome) for outcome in outcomes]
 
@@ -40,6 +42,6 @@ async def _error_of(outcome: asyncio.Future[int] | Exception | None) -> Exceptio
         return outcome
     try:
         await written(outcome)
-    except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged there
+    except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         return error
     return None
