@@ -1,6 +1,9 @@
-"""The option ``decode``: Avro, JSON and Protobuf payloads of opaque topics as columns, read in the tasks in Arrow.
+"""The option ``decode``: Avro, JSON and Protobuf payloads of opaque topics as columns.
 
-* ``plan``          their schemas found, on the driver's side: what travels to the tasks
-* ``rows``          batches of keys and values to batches of columns; bad records failed, nulled or sent to a topic
-* ``dead_letters``  what such a topic says of each record, for a table of them
+Tasks decode payloads in Arrow.
+
+* ``plan``          look-up of the schemas on the driver, which are sent to the tasks
+* ``rows``          batches of keys and values to batches of columns; a bad record fails the task, becomes null or goes
+  to a topic
+* ``dead_letters``  the records of a dead-letter topic as a table
 """

@@ -1,4 +1,4 @@
-"""Dead letters as rows: what a topic of bad records says of each, for a table of them."""
+"""Rows of a dead-letter topic, with the origin and error of each bad record."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _HEADERS: Final = (REASON_HEADER, TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER)
 
 
 def dead_letters(records: DataFrame) -> DataFrame:
-    """Records of a topic of dead letters, read with ``includeHeaders``, by where they were found and what was wrong.
+    """Select the dead letters of a topic that was read with ``includeHeaders``.
 
-    Columns: ``topic string, partition int, offset bigint`` of the bad record, by which it is known; ``reason string``;
-    ``key binary, value binary, headers array<struct<key: string, value: binary>>`` as they were; ``timestamp``, when it
-    was put aside. Records that are no dead letters are left out.
+    Columns: ``topic string, partition int, offset bigint`` identify the bad record; ``reason string`` is the error;
+    ``key binary, value binary, headers array<struct<key: string, value: binary>>`` are the original ones; ``timestamp``
+    is the time of the dead letter. Records that are no dead letters are left out.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     def said(name: str) -> Column:
-        # Ours come last; a record may have been a dead letter before.
+        # The last header counts, because the record may have been a dead letter before.
         return F.element_at(F.filter("headers", lambda header: header["key"] == name), -1)["value"].cast("string")
 
     return records.where(F.exists("headers", lambda header: header["key"] == OFFSET_HEADER)).select(

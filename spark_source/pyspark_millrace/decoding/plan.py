@@ -1,4 +1,4 @@
-"""The schemas by which payloads are decoded, found once on the driver's side: small, frozen, and sent to every task."""
+"""Schemas for decoding payloads, found once on the driver and sent to every task."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class PayloadSchemas(Protocol):
-    """The part of ``Cluster`` that this module uses."""
+    """Broker calls of this module; implemented by ``Cluster``."""
 
     def payload_registry(self) -> PayloadRegistry:
-        """Return the registered schemas of payloads, as they are now."""
+        """Return the current schemas of payloads in the registry."""
 
     def describe(self, topic: str) -> TopicDescription:
         """Return one topic; raises ``UnknownTopicOrPartitionError``."""
@@ -30,7 +30,7 @@ class PayloadSchemas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """How keys, or values, are decoded: the schema wanted, and those by whose ids payloads may name their writer's."""
+    """Decoding of keys or of values: the reader's schema, and the writers' schemas by the ids in payloads."""
 
     wanted: PayloadSchema
     framing: Framing
@@ -39,7 +39,7 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """What the tasks of a query decode."""
+    """Decoding of a query's keys and values."""
 
     value: PartPlan | None
     key: PartPlan | None
@@ -47,19 +47,19 @@ class DecodePlan:
     dead_letter_topic: str | None
 
     def value_columns(self) -> pa.Schema | None:
-        """The columns that values become, None when they stay as they are."""
+        """Return the columns of decoded values, None if values are not decoded."""
         return None if self.value is None else self.value.wanted.columns()
 
     def key_columns(self) -> pa.Schema | None:
-        """The fields of the struct that keys become, None when they stay as they are."""
+        """Return the fields of the struct of decoded keys, None if keys are not decoded."""
         return None if self.key is None else self.key.wanted.columns()
 
 
 def plan_decoding(options: DecodeOptions, payload_schemas: PayloadSchemas, topics: frozenset[str]) -> DecodePlan:
-    """Find the schemas, and check the topic for bad records.
+    """Find the schemas, and check the dead-letter topic.
 
-    Raises ``UsageError`` naming the option for a schema that is not there or has no columns, and for a topic that
-    cannot take bad records; ``topics`` are those that are read.
+    ``topics`` are the topics of the query. Raises ``UsageError`` with the option for a missing schema, a schema without
+    columns, and a topic that cannot take bad records.
     """
     registry: PayloadRegistry | None = None
     parts: list[PartPlan | None] = []
@@ -98,7 +98,7 @@ def _plan_part(part: PartOptions, registry: PayloadRegistry | None) -> PartPlan:
 
 
 def _compiled(known: Mapping[int, PayloadSchema], wanted: PayloadSchema) -> dict[int, PayloadSchema]:
-    """Compile for tasks, which may have no compiler: a file once, however many ids it has."""
+    """Compile on the driver, because tasks may lack the compiler. A file with several ids is compiled once."""
     by_text = {(wanted.text, tuple(wanted.references.items())): wanted.compiled}
     compiled = {}
     for schema_id, schema in known.items():

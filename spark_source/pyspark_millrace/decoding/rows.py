@@ -1,8 +1,9 @@
 """Batches of keys and values to batches of the query's columns, in a task.
 
-A bad record fails the task, leaves a row whose decoded columns are null, or goes to a topic, as the option says. It is
-acknowledged there before the batch that it was in is handed on, so a micro-batch that was committed has all of its bad
-records there; a task that is run again sends them again, with the same topic, partition and offset in their headers.
+A bad record fails the task, leaves a row whose decoded columns are null, or goes to a topic, as ``badRecords`` says.
+The topic acknowledges the bad records of a batch before the batch is passed on. So all bad records of a committed
+micro-batch are in the topic. A repeated task sends them again, with the same topic, partition and offset in their
+headers.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ BadRecord = dict[str, Any]
 
 
 class DeadLetters(Protocol):
-    """Where bad records go."""
+    """Destination of bad records."""
 
     def send(self, records: list[BadRecord]) -> None:
-        """Send records and wait until they are acknowledged."""
+        """Send records and wait for their acknowledgement."""
 
 
 class RowDecoder:
-    """Decodes the batches of one partition."""
+    """Decoder of the batches of one partition."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class RowDecoder:
         schema_of: Callable[[int], PayloadSchema],
         dead_letters: Callable[[], DeadLetters],
     ) -> None:
-        """``schema`` is that of the query's columns."""
+        """Create a decoder; ``schema`` is the schema of the query's columns."""
         self._plan: Final = plan
         self._schema: Final = schema
         self._partition: Final = partition
@@ -56,7 +57,7 @@ class RowDecoder:
         self._dead_letters: Final = dead_letters
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Decode a batch of the raw layout. Raises ``InvalidRecordError`` for a bad record that is not to be passed."""
+        """Decode a batch of the raw layout. Raises ``InvalidRecordError`` for a bad record with ``badRecords=fail``."""
         columns: dict[str, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
         faults: dict[int, str] = {}
         if self._key is not None:
@@ -115,7 +116,7 @@ def _decoder(part: PartPlan | None, fetch: Callable[[int], PayloadSchema]) -> Pa
 
 
 def _missing(payloads: pa.Array, faults: Mapping[int, str]) -> pa.Array:
-    """Rows whose key is null, or bad."""
+    """Return a mask of the rows whose key is null or bad."""
     missing = payloads.is_null()
     if not faults:
         return missing
@@ -123,7 +124,7 @@ def _missing(payloads: pa.Array, faults: Mapping[int, str]) -> pa.Array:
 
 
 class _TopicOfDeadLetters:
-    """A topic that bad records are sent to, by a producer that lives as long as the task."""
+    """Dead-letter topic with a producer that lives as long as the task."""
 
     def __init__(self, topic: str, options: SourceOptions, stack: ExitStack) -> None:
         from millrace.clients import Producer
@@ -150,7 +151,7 @@ def decoded(
     options: SourceOptions,
     schema_of: Callable[[int], PayloadSchema],
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the batches of a task; ``schema_of`` finds schemas that were registered after the query was planned."""
+    """Decode the batches of a task. ``schema_of`` finds schemas that were registered after the query was planned."""
     with ExitStack() as stack:
         made: list[_TopicOfDeadLetters] = []
 

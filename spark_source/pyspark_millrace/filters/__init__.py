@@ -1,11 +1,13 @@
-"""Filters on records: said by the option ``filter`` or pushed down by Spark, applied before rows cross into the JVM.
+"""Filters on records, applied before rows enter the JVM.
 
-- ``condition``: the conditions, without NOT: what is negated is turned round when it is made
+The option ``filter`` sets them, or Spark pushes them down.
+
+- ``condition``: conditions without NOT, because a negated condition is inverted when it is built
 - ``parsing``, ``pushed``: the option's text, and Spark's filters, to conditions
 - ``literals``, ``binding``: values in the types of their columns
-- ``evaluation``: which rows a condition is true for, as Spark would say
-- ``bounds``: whether it can be true where columns lie within bounds
+- ``evaluation``: the rows for which a condition is true, with Spark's semantics
+- ``bounds``: whether a condition can be true if columns lie within bounds
 - ``row_filter``: both for the batches of a task
 
-A condition is null where SQL says so, and a row stays only where it is true.
+A condition is null as in SQL, and a row passes only if the condition is true.
 """

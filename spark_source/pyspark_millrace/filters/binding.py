@@ -1,4 +1,4 @@
-"""Conditions on the columns of topics: names found, values in the columns' types."""
+"""Binding of conditions to topic columns: names resolved, values converted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pyspark_millrace.filters.literals import UnfitLiteralError, literal_of
 
 
 def bind(expression: Condition, columns: Mapping[str, TopicColumn]) -> Condition:
-    """The condition with each value as ``BoundLiteral``. Raises ``UnfitLiteralError`` for what cannot be compared."""
+    """Return the condition with ``BoundLiteral`` values. Raises ``UnfitLiteralError`` for a value that does not fit."""
     if isinstance(expression, Conjunction | Disjunction):
         return replace(expression, terms=tuple(bind(term, columns) for term in expression.terms))
     return _bound_leaf(expression, columns)
 
 
 def bind_option(text: str, expression: Condition, columns: Mapping[str, TopicColumn], *, topics: str) -> Condition:
-    """The same for the option ``filter``; raises ``UsageError`` naming column and value."""
+    """Bind the option ``filter``; raises ``UsageError`` with column and value."""
     try:
         return bind(expression, columns)
     except UnfitLiteralError as error:
@@ -60,7 +60,7 @@ def _bound_leaf(leaf: Leaf, columns: Mapping[str, TopicColumn]) -> Condition:
 
 
 def _find(name: str, columns: Mapping[str, TopicColumn]) -> TopicColumn:
-    """A column by its name; capitals do not matter where there is just one such."""
+    """Return a column by name. Case does not matter if only one column matches."""
     if (column := columns.get(name)) is not None:
         return column
     same = [column for other, column in columns.items() if other.lower() == name.lower()]

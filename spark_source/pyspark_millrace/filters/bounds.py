@@ -1,6 +1,8 @@
-"""Whether a condition can be true for some row whose columns lie within bounds, and within which offsets or times.
+"""Pruning: whether a condition can be true for columns within bounds.
 
-Invariant: never is something ruled out that could be true. What is not known counts as possible.
+The module also computes the offsets or times that a condition admits.
+
+Invariant: nothing is excluded that could be true. Unknown counts as possible.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of a column: its values, both ends included (None: no end is known), and its nulls.
+    """Known bounds of a column: its values, both ends inclusive (None: unknown), and its nulls.
 
-    With ``is_prefix`` the upper end is the beginning of the largest value.
+    With ``is_prefix`` the upper end is a prefix of the largest value.
     """
 
     low: Value | None
@@ -41,16 +43,16 @@ class Bounds:
 
 
 BoundsOf = Callable[[str], Bounds | None]
-"""What is known of a column; None: nothing."""
+"""Returns the known bounds of a column, None if nothing is known."""
 
 
 def exactly(value: Value) -> Bounds:
-    """A column that has one value everywhere."""
+    """Return the bounds of a column with one constant value."""
     return Bounds(value, value, may_be_null=False)
 
 
 def can_match(expression: Condition, bounds_of: BoundsOf) -> bool:
-    """Whether a bound condition may be true for a row within the bounds."""
+    """Return whether a bound condition can be true for a row within the bounds."""
     if isinstance(expression, Conjunction):
         return all(can_match(term, bounds_of) for term in expression.terms)
     if isinstance(expression, Disjunction):
@@ -91,7 +93,7 @@ def _reaches(bounds: Bounds, operator: Comparator, value: Any) -> bool:
 
 
 def _beginning(leaf: TextMatch) -> str:
-    """What a text must begin with to match."""
+    """Return the prefix that a matching text must have."""
     if leaf.matching is Matching.STARTS:
         return leaf.text
     if leaf.matching is not Matching.LIKE:
@@ -110,13 +112,13 @@ def _may_begin(bounds: Bounds, beginning: bytes) -> bool:
 # --- limits of one column ------------------------------------------------------------------------------------------
 
 ValueRange = tuple[int | None, int | None]
-"""The least and the greatest whole number that a condition admits, both included; None: no limit."""
+"""Smallest and largest whole number that a condition admits, both inclusive. None means no limit."""
 
 NO_LIMITS: Final[ValueRange] = (None, None)
 
 
 def limits_of(expression: Condition, column: str, bounds_of: BoundsOf) -> ValueRange:
-    """Within which values of a column of whole numbers a condition can be true, other columns being within bounds."""
+    """Return the values of an integer column for which a condition can be true, with other columns within bounds."""
     if isinstance(expression, Conjunction):
         return _intersection([limits_of(term, column, bounds_of) for term in expression.terms])
     if isinstance(expression, Disjunction):

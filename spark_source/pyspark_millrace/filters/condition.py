@@ -1,4 +1,4 @@
-"""Conditions on columns as data: small, frozen, picklable; they travel to every task."""
+"""Conditions on columns as data: small, frozen and picklable for every task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 
 class Comparator(StrEnum):
-    """How two values are compared. ``SAME`` is ``<=>``: true for two nulls, and never null itself."""
+    """Comparison of two values. ``SAME`` is ``<=>``: true for two nulls, and never null itself."""
 
     EQUAL = "="
     UNEQUAL = "!="
@@ -22,7 +22,7 @@ class Comparator(StrEnum):
 
 
 class Matching(StrEnum):
-    """How a text is matched."""
+    """Kind of a text match."""
 
     STARTS = "starts with"
     ENDS = "ends with"
@@ -41,7 +41,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """``column [NOT] IN (values)``; ``has_null``: null was among the values, so that what is not found is unknown."""
+    """``column [NOT] IN (values)``. With ``has_null`` the list has a null, so a value that is not found gives null."""
 
     column: str
     values: tuple[Any, ...]
@@ -59,7 +59,7 @@ class NullCheck:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """A text that begins, ends, ... so. ``LIKE`` knows ``%``, ``_`` and the backslash."""
+    """Match of a text by prefix, suffix, substring or ``LIKE``, which knows ``%``, ``_`` and the backslash."""
 
     column: str
     matching: Matching
@@ -69,14 +69,14 @@ class TextMatch:
 
 @dataclass(frozen=True, slots=True)
 class Conjunction:
-    """All of them; true if there are none."""
+    """AND of all terms; true without terms."""
 
     terms: tuple[Condition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Disjunction:
-    """One of them; false if there are none."""
+    """OR of all terms; false without terms."""
 
     terms: tuple[Condition, ...]
 
@@ -85,7 +85,7 @@ Leaf: TypeAlias = Comparison | Membership | NullCheck | TextMatch
 Condition: TypeAlias = Leaf | Conjunction | Disjunction
 
 NEVER: Final = Disjunction(())
-"""True for no row: what a comparison with null comes to."""
+"""True for no row. A comparison with null gives it."""
 
 _NEGATED: Final = {
     Comparator.EQUAL: Comparator.UNEQUAL,
@@ -97,17 +97,17 @@ _OPPOSITE: Final = _NEGATED | {after: before for before, after in _NEGATED.items
 
 
 def compare(column: str, operator: Comparator, value: Any) -> Condition:
-    """A comparison; with null it is true for no row, and neither is its negation, but for ``<=>``."""
+    """Build a comparison. With null, the comparison and its negation are true for no row, except ``<=>``."""
     if value is not None:
         return Comparison(column, operator, value)
     if operator in (Comparator.SAME, Comparator.NOT_SAME):
         return NullCheck(column, is_null=operator is Comparator.SAME)
-    # Unknown, whether negated or not: IN of nothing but a null says just that.
+    # Null whether negated or not, which is IN with only a null.
     return Membership(column, (), has_null=True)
 
 
 def negate(expression: Condition) -> Condition:
-    """The condition that is true where this one is false; null stays null."""
+    """Return the condition that is true where this one is false; null stays null."""
     match expression:
         case Comparison(column, operator, value):
             return Comparison(column, _OPPOSITE[operator], value)
@@ -124,13 +124,13 @@ def negate(expression: Condition) -> Condition:
 
 
 def conjunction(*expressions: Condition | None) -> Condition | None:
-    """All that are there; None if none is."""
+    """Return the AND of the given conditions; None if all are None."""
     terms = tuple(expression for expression in expressions if expression is not None)
     return Conjunction(terms) if len(terms) > 1 else next(iter(terms), None)
 
 
 def leaves(expression: Condition) -> Iterator[Leaf]:
-    """The conditions on single columns within."""
+    """Yield the conditions on single columns."""
     if isinstance(expression, Conjunction | Disjunction):
         for term in expression.terms:
             yield from leaves(term)

@@ -1,7 +1,7 @@
-"""Which rows a condition is true for, column by column in Arrow, as Spark's own filter would say.
+"""Evaluation of conditions on Arrow columns with Spark's semantics.
 
-Where Arrow's idea of order differs from Spark's it is brought in line: NaN equals itself and is larger than all other
-numbers. Texts and bytes are compared by their unsigned bytes in both, -0.0 equals 0.0 in both.
+Arrow orders NaN differently from Spark, so this module corrects it: NaN equals itself and is larger than every other
+number. Both compare text and bytes as unsigned bytes, and -0.0 equals 0.0 in both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MATCHED: Final[dict[Matching, Callable[[Any, str], pa.Array]]] = {
 
 
 def rows_matching(expression: Condition, column_of: ColumnOf, rows: int) -> pa.BooleanArray:
-    """True for the rows for which a bound condition is true; null where it is unknown."""
+    """Return true for the rows for which a bound condition is true, and null where it is null."""
     if isinstance(expression, Conjunction | Disjunction):
         is_all = isinstance(expression, Conjunction)
         terms = [rows_matching(term, column_of, rows) for term in expression.terms]
@@ -82,14 +82,14 @@ def _membership(leaf: Membership, column: pa.Array) -> pa.BooleanArray:
     column = _comparable(column)
     values = pa.array([each.value for each in leaf.values], column.type)
     found = pc.is_in(column, values)
-    # Unknown for nulls, and for what was not found if null is among the values.
+    # Null for nulls, and for values that are not found if the list has a null.
     known = pc.and_(column.is_valid(), found) if leaf.has_null else column.is_valid()
     found = pc.if_else(known, found, pa.scalar(None, pa.bool_()))
     return pc.invert(found) if leaf.negated else found
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """Narrow numbers as wide ones, which hold every value that they are compared with."""
+    """Widen narrow numbers, because the wide types hold every value of the comparison."""
     if pa.types.is_integer(column.type) and column.type != pa.int64():
         return column.cast(pa.int64())
     return column.cast(pa.float64()) if pa.types.is_float32(column.type) else column

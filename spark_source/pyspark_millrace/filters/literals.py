@@ -1,4 +1,4 @@
-"""Values of conditions in the types of their columns, exactly or not at all."""
+"""Exact conversion of a condition's values to the types of their columns."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _EXACT: Final = Context(prec=100)
 
 
 class UnfitLiteralError(ValueError):
-    """A value that a column cannot be compared with; the text says what it can be compared with."""
+    """A value that a column cannot be compared with; the text names the accepted values."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundLiteral:
-    """A value twice: as ``pyarrow.scalar`` takes it with the column's type, and as statistics store it."""
+    """A value in two forms: for ``pyarrow.scalar`` with the column's type, and as statistics store it."""
 
     value: Any
     stored: Value
 
 
 def parse_date(text: str) -> datetime.date:
-    """Read an ISO date. Raises ``UnfitLiteralError``."""
+    """Parse an ISO date. Raises ``UnfitLiteralError``."""
     try:
         return datetime.date.fromisoformat(text.strip())
     except ValueError:
@@ -40,7 +40,7 @@ def parse_date(text: str) -> datetime.date:
 
 
 def parse_timestamp(text: str) -> datetime.datetime:
-    """Read an ISO time. Raises ``UnfitLiteralError``."""
+    """Parse an ISO timestamp. Raises ``UnfitLiteralError``."""
     try:
         return datetime.datetime.fromisoformat(text.strip())
     except ValueError:
@@ -48,10 +48,10 @@ def parse_timestamp(text: str) -> datetime.datetime:
 
 
 def literal_of(value: Any, data_type: DataType) -> BoundLiteral:
-    """The value in a column's type.
+    """Convert a value to a column's type.
 
-    Whole numbers fit decimals and floats, numbers with a point fit whole numbers only if nothing is behind it; texts
-    fit dates and times in ISO form, and bytes in UTF-8; times without a zone are UTC. Raises ``UnfitLiteralError``.
+    Whole numbers fit decimals and floats. Decimal numbers fit integers only without a fraction. Text fits dates and
+    timestamps in ISO form, and bytes in UTF-8. Timestamps without a zone are UTC. Raises ``UnfitLiteralError``.
     """
     from pyspark.sql import types
 

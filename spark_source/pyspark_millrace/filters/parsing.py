@@ -66,7 +66,7 @@ class _Token(NamedTuple):
 
 
 def parse_filter(text: str) -> Condition:
-    """Read a condition. Raises ``UsageError`` with the place where it ends to make sense, and what was expected."""
+    """Parse a condition. Raises ``UsageError`` with the position of the error and the expected token."""
     return _Parser(text).whole()
 
 
@@ -100,7 +100,7 @@ class _Parser:
         return self._tokens[self._next] if self._next < len(self._tokens) else _Token("end", "", len(self._text))
 
     def _take(self, *words: str) -> str | None:
-        """The next token if it is one of these words or symbols."""
+        """Take the next token if it is one of these words or symbols; otherwise return None."""
         token = self._peek()
         word = token.text.upper()
         if token.kind in ("word", "symbol") and word in words:

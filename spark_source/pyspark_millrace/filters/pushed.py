@@ -1,7 +1,7 @@
-"""Filters that Spark pushes down, to conditions.
+"""Conversion of Spark's pushed filters to conditions.
 
-A filter that is taken is no more applied by Spark, so only what means the very same here is taken; all else stays
-with Spark.
+Spark no longer applies a filter that the source takes. So only filters with exactly the same meaning are taken, and all
+others stay with Spark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MATCHINGS: Final = {
 def split_pushed(
     filters: Sequence[spark.Filter], columns: Mapping[str, TopicColumn]
 ) -> tuple[Condition | None, list[spark.Filter]]:
-    """What is taken of Spark's filters on these columns, and those that are left to Spark."""
+    """Return the condition of the filters that the source takes, and the filters that stay with Spark."""
     taken, left = [], []
     for each in filters:
         try:

@@ -1,4 +1,4 @@
-"""The filter of a query as tasks and planning use it."""
+"""Row filter of a query, for tasks and planning."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ _OPAQUE_COLUMNS: Final = ("key", "value")
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """A bound condition and the columns that it is about; picklable."""
+    """A bound condition and its columns; picklable."""
 
     expression: Condition
     columns: tuple[TopicColumn, ...]
 
     def arrow_types(self) -> tuple[pa.DataType, ...]:
-        """The types that the columns are compared in."""
+        """Return the types in which the columns are compared."""
         from pyspark.sql.pandas.types import to_arrow_type
 
         return tuple(to_arrow_type(column.type, timezone="UTC") for column in self.columns)
 
     def rows_matching(self, columns: Mapping[str, pa.Array], rows: int) -> pa.BooleanArray:
-        """Which rows match; null where that is unknown, which does not count as matching."""
+        """Return true for matching rows; null counts as no match."""
         from pyspark_millrace.filters.evaluation import rows_matching
 
         return rows_matching(self.expression, columns.__getitem__, rows)
 
     def covers(self, key: PartitionKey, start: int, end: int) -> bool:
-        """Whether a record of these offsets of a partition may match."""
+        """Return whether a record within these offsets of a partition can match."""
         return can_match(self.expression, self._known(key, Bounds(start, end - 1, may_be_null=False)))
 
     def offset_limits(self, key: PartitionKey) -> ValueRange:
-        """Within which offsets of a partition records may match."""
+        """Return the offsets of a partition that can match."""
         return self._limits(Metadata.OFFSET, key)
 
     def time_limits_ms(self, key: PartitionKey) -> ValueRange:
-        """Within which times, in ms, records of a partition may match."""
+        """Return the times of a partition that can match, in ms."""
         low, high = self._limits(Metadata.TIMESTAMP, key)
         return (
             None if low is None else -(-low // _MICROSECONDS_PER_MS),
@@ -80,7 +80,7 @@ class RowFilter:
     def wanted(
         self, key: PartitionKey, schema_of: Callable[[int], pa.Schema], skipped: Callable[[BatchHeader], None]
     ) -> Wanted:
-        """Which batches of a partition may hold matching records; ``skipped`` is told of each other one."""
+        """Return a predicate for batches that can hold matching records; ``skipped`` is called for each other batch."""
         places: dict[int, Mapping[str, int]] = {}
 
         def wanted(header: BatchHeader, statistics: BatchStatistics | None) -> bool:
@@ -105,7 +105,9 @@ class RowFilter:
         return wanted
 
     def _places(self, schema_id: int, schema_of: Callable[[int], pa.Schema]) -> Mapping[str, int]:
-        """Where the columns stand in a version of the schema, if their statistics mean there what they mean now."""
+        """Return the columns' positions in a schema version, for columns whose statistics still have the same
+        meaning.
+        """
         types = dict(zip((column.name for column in self.columns), self.arrow_types(), strict=True))
         sources = [column for column in self.columns if isinstance(column.source, str)]
         if schema_id == 0:
@@ -120,7 +122,7 @@ class RowFilter:
 
 
 def row_filter_of(expression: Condition | None, available: Mapping[str, TopicColumn]) -> RowFilter | None:
-    """The filter of a bound condition."""
+    """Return the row filter of a bound condition, None without a condition."""
     if expression is None:
         return None
     names = dict.fromkeys(leaf.column for leaf in leaves(expression))
@@ -133,7 +135,10 @@ def _bounds(column: ColumnStatistics) -> Bounds:
 
 
 def _times_us(header: BatchHeader, statistics: BatchStatistics | None) -> tuple[int | None, int | None]:
-    """Times of a batch in microseconds. Without statistics its header says the greatest, with append time the only."""
+    """Return the times of a batch in microseconds.
+
+    Without statistics, the header has only the latest one. With LogAppendTime it is the time of every record.
+    """
     if statistics is not None and statistics.timestamps_ms is not None:
         low, high = statistics.timestamps_ms
         return low * _MICROSECONDS_PER_MS, high * _MICROSECONDS_PER_MS

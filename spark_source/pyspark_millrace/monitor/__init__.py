@@ -1,13 +1,13 @@
-"""What a driver tells about its streaming queries: their progress to groups, their metrics to Prometheus.
+"""Monitoring of streaming queries on the driver: offset commits and Prometheus metrics.
 
-``monitor(spark)`` installs it; ``session()`` does so by itself. It listens to Spark's progress reports, which come as
-soon as a batch is done, and to what tasks report (``pyspark_millrace.reading.reports``).
+``monitor(spark)`` installs it; ``session()`` does so by default. It receives Spark's progress reports after each batch,
+and the reports of tasks (``pyspark_millrace.reading.reports``).
 
-* ``service``       ``monitor()``: the listener, one for each session, and what all of a process share
-* ``progress``      Spark's progress reports, as far as they are about our sources
-* ``group_commits`` offsets to groups, in the background
-* ``measurements``  what is known of each query
-* ``exposition``    that, and the lag as it is now, in Prometheus' form
+* ``service``       ``monitor()``: a listener per session, and the state of the process
+* ``progress``      Spark's progress reports, reduced to millrace sources
+* ``group_commits`` offset commits to groups, in the background
+* ``measurements``  totals of each query
+* ``exposition``    the totals and the current lag in Prometheus' form
 * ``outlets``       HTTP, text file, push gateway
 """
 

@@ -1,7 +1,7 @@
-"""Work in a thread of its own, for those who must not wait for brokers and files.
+"""Background thread for callers that must not wait for brokers and files.
 
-Invariants: the work begins anew after the last ``wake``, however many came while it was done; what goes wrong in it is
-logged, and the next ``wake`` finds the thread there.
+Invariants: the work runs again after the last ``wake``, however many came during a run. An error is logged, and the
+thread stays for the next ``wake``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ _log = logging.getLogger(__name__)
 
 
 class Background:
-    """Does ``work`` whenever it was woken. ``name`` is the thread's, ``complaint`` what the log says of a failure."""
+    """Thread that runs ``work`` after each wake-up. ``name`` names the thread; ``complaint`` is the log message of a
+    failure.
+    """
 
     def __init__(self, name: str, work: Callable[[], None], complaint: str) -> None:
         self._work = work
@@ -25,13 +27,13 @@ class Background:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def wake(self) -> None:
-        """Have the work done soon."""
+        """Schedule the work."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until all is done that was asked for; whether it is."""
+        """Wait until all scheduled work is done; returns whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._woken or self._busy), timeout_s)
 

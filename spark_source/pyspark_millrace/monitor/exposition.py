@@ -1,4 +1,7 @@
-"""Measurements in Prometheus' form, with the lag as it is when asked for. docs/spark.md has the table of metrics."""
+"""Metrics in Prometheus' form, with the current lag at each scrape.
+
+docs/spark.md has the table of metrics.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _READS: Final = (*_QUERY, "topic")
 
 
 class MonitorCollector(Collector):
-    """Makes the metrics whenever they are collected."""
+    """Prometheus collector that computes the metrics at each collection."""
 
     def __init__(self, totals: Callable[[], Totals], commits: Callable[[], CommitStatistics], lags: Lags) -> None:
         self._totals = totals
@@ -29,7 +32,7 @@ class MonitorCollector(Collector):
         self._lags = lags
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics. Those of lag are left out for brokers that do not answer."""
+        """Yield all metrics. Lag metrics are absent for brokers that do not answer."""
         totals = self._totals()
         yield from _queries(totals)
         yield from _reads(totals)
@@ -37,7 +40,7 @@ class MonitorCollector(Collector):
         yield from self._positions(totals)
 
     def describe(self) -> list[Metric]:
-        """Nothing, so that registering asks no broker."""
+        """Return nothing, so that registration needs no broker."""
         return []
 
     def _positions(self, totals: Totals) -> Iterator[Metric]:

@@ -1,7 +1,9 @@
-"""The offsets of queries to their groups, in the background: Spark's listeners must not wait for brokers.
+"""Offset commits of queries to their groups, in the background.
 
-Invariants: of what waits to be committed for a group only the newest offsets are; they are committed in the order in
-which they came; what cannot be committed is logged and counted, and the query knows nothing of it.
+Spark's listeners must not wait for brokers.
+
+Invariants: of several pending offsets for a group only the newest are committed. Commits run in order of arrival. A
+failed commit is logged and counted, and does not affect the query.
 """
 
 from __future__ import annotations
@@ -20,28 +22,28 @@ from pyspark_millrace.monitor.background import Background
 _log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUTS_MS: Final = {"request.timeout.ms": 5_000, "default.api.timeout.ms": 10_000}
-"""Brokers that do not answer must not hold up what is told of the others."""
+"""Short, because an unavailable broker must not delay the commits to others."""
 
 NextOffsets = Mapping[TopicPartition, int]
 
 
 class CommitTarget(NamedTuple):
-    """A group of a cluster."""
+    """Group of a cluster."""
 
     bootstrap_servers: str
     group_id: str
 
 
 class CommitBrokers(Protocol):
-    """What is asked of an ``Admin``."""
+    """The part of ``Admin`` that commits use."""
 
     def alter_group_offsets(self, group_id: str, offsets: NextOffsets) -> None:
-        """Commit without being a member."""
+        """Commit offsets without group membership."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitStatistics:
-    """Commits so far, and the time they took together."""
+    """Commits so far, and their total time."""
 
     succeeded: int = 0
     failed: int = 0
@@ -49,9 +51,9 @@ class CommitStatistics:
 
 
 class GroupCommits:
-    """Commits what it is given, one group after another, in a thread of its own.
+    """Committer of offsets for one group after another, in its own thread.
 
-    ``after`` is called, in that thread, after commits; it must neither wait nor fail.
+    ``after`` is called in that thread after commits; it must neither block nor raise.
     """
 
     def __init__(self, connect: Callable[[str], CommitBrokers], after: Callable[[], None] = lambda: None) -> None:
@@ -64,18 +66,18 @@ class GroupCommits:
 
     @property
     def statistics(self) -> CommitStatistics:
-        """What has been committed."""
+        """Statistics of the commits so far."""
         with self._lock:
             return self._statistics
 
     def commit(self, target: CommitTarget, offsets: NextOffsets) -> None:
-        """Commit soon, unless newer offsets of the group come before."""
+        """Commit soon, unless newer offsets of the group arrive first."""
         with self._lock:
             self._waiting[target] = offsets
         self._committing.wake()
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until all is committed, or could not be; whether it is."""
+        """Wait until all pending commits succeeded or failed; returns whether they did."""
         return self._committing.wait_until_idle(timeout_s)
 
     def _commit_all(self) -> None:

@@ -1,7 +1,7 @@
-"""How far queries are behind, asked of their brokers when somebody wants to know.
+"""Lag of queries, requested from their brokers on demand.
 
-Invariants: a broker that did not answer is left alone for a while, so that however many queries it had, it holds up
-whoever asks once; nobody waits for an answer that is known and young.
+Invariants: after a broker did not answer, it is not asked for some time. So it delays a caller only once, however many
+queries read from it. A fresh result is returned from the cache without waiting.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _log = logging.getLogger(__name__)
 LAG_TIMEOUTS_MS: Final = {"request.timeout.ms": 2_000, "default.api.timeout.ms": 3_000}
 """Prometheus gives up a scrape after ten seconds."""
 _LAG_AGE_S: Final = 1.0
-"""Lag costs two calls for each partition that is behind; who asks more often gets it again."""
+"""Lag costs two calls per partition that lags; a more frequent caller gets the cached result."""
 _AWAY_S: Final = 30.0
-"""How long a broker that did not answer is not asked."""
+"""Time without requests to a broker that did not answer."""
 
 
 class LagBrokers(Protocol):
-    """What is asked of an ``Admin``."""
+    """The part of ``Admin`` that lag look-ups use."""
 
     def lag_of(self, offsets: Mapping[TopicPartition, int]) -> list[PartitionLag]:
-        """How far offsets are behind."""
+        """Return the lag of offsets."""
 
 
 class _Measured(NamedTuple):
-    """Lags at a time of the clock."""
+    """Lags and the time of their measurement."""
 
     at_s: float
     lags: list[PartitionLag]
@@ -44,7 +44,7 @@ _Question = tuple[str, frozenset[tuple[TopicPartition, int]]]
 
 
 class Lags:
-    """The lags of offsets at brokers. Thread safe."""
+    """Cache of lags per brokers and offsets. Thread safe."""
 
     def __init__(self, connect: Callable[[str], LagBrokers], clock: Callable[[], float] = time.monotonic) -> None:
         self._connect = connect
@@ -54,7 +54,7 @@ class Lags:
         self._away_until_s: dict[str, float] = {}
 
     def of(self, bootstrap_servers: str, offsets: Mapping[TopicPartition, int]) -> list[PartitionLag]:
-        """How far offsets are behind; nothing if their broker does not say."""
+        """Return the lags of offsets; empty if their broker does not answer."""
         question = (bootstrap_servers, frozenset(offsets.items()))
         with self._lock:
             self._forget_what_is_old()

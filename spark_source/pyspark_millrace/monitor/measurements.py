@@ -1,7 +1,7 @@
-"""What is known of each query of this process: added up as reports come, read as a whole when metrics are asked for.
+"""Totals of each query of this process, updated by reports and read at scrapes.
 
-Invariant: of queries that have ended at most ``_ENDED_QUERIES_MAX`` are kept, those that ended last, so that a driver
-which starts queries all day neither grows nor asks brokers for the lag of all that it ever ran.
+Invariant: of the ended queries, only the last ``_ENDED_QUERIES_MAX`` are kept. So a driver that starts many queries
+neither grows nor requests the lag of every query that it ever ran.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENDED_QUERIES_MAX: Final = 100
 
 @dataclass(slots=True)
 class QueryTotals:
-    """One query, over all of its runs in this process; ``runs`` are those that have not ended."""
+    """Totals of one query over all runs in this process; ``runs`` are the active ones."""
 
     name: str = ""
     runs: set[str] = field(default_factory=set)
@@ -34,7 +34,7 @@ class QueryTotals:
 
 @dataclass(slots=True)
 class ReadTotals:
-    """What tasks have read of one topic for one query."""
+    """Totals of the reads of one topic by the tasks of one query."""
 
     tasks: int = 0
     rows: int = 0
@@ -48,36 +48,36 @@ class ReadTotals:
 
 @dataclass(slots=True)
 class Totals:
-    """Everything: queries by id, reads by query id and topic."""
+    """All totals: queries by id, reads by query id and topic."""
 
     queries: dict[str, QueryTotals] = field(default_factory=dict)
     reads: dict[tuple[str, str], ReadTotals] = field(default_factory=dict)
 
 
 class Measurements:
-    """Adds up what is reported. Thread safe."""
+    """Accumulator of reports. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals = Totals()
 
     def started(self, query_id: str, run_id: str, name: str) -> None:
-        """A query has been started, perhaps again."""
+        """Record the start or restart of a query."""
         with self._lock:
             query = self._totals.queries.setdefault(query_id, QueryTotals())
             query.name = name
             query.runs.add(run_id)
 
     def terminated(self, query_id: str, run_id: str) -> None:
-        """A run has ended, one way or another; another may have been started before this is told."""
+        """Record the end of a run. A new run may have been reported before."""
         with self._lock:
             if (query := self._totals.queries.pop(query_id, None)) is not None:
                 query.runs.discard(run_id)
-                self._totals.queries[query_id] = query  # the last one now
+                self._totals.queries[query_id] = query  # now the query that ended last
                 self._forget_ended()
 
     def progressed(self, batch: BatchProgress, now_s: float) -> None:
-        """A batch is done."""
+        """Add a finished batch."""
         with self._lock:
             query = self._totals.queries.setdefault(batch.query_id, QueryTotals())
             query.name, query.sources = batch.name, batch.sources
@@ -88,7 +88,7 @@ class Measurements:
                 query.phases_ms[phase] += took_ms
 
     def read(self, report: ReadReport) -> None:
-        """A task has read."""
+        """Add the report of a task."""
         with self._lock:
             totals = self._totals.reads.setdefault((report.query_id, report.topic), ReadTotals())
             totals.tasks += 1
@@ -108,6 +108,6 @@ class Measurements:
                 del self._totals.reads[key]
 
     def snapshot(self) -> Totals:
-        """All of it at one moment."""
+        """Return a copy of all totals."""
         with self._lock:
             return deepcopy(self._totals)

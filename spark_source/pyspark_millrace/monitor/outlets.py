@@ -1,7 +1,8 @@
-"""Where metrics go: an HTTP endpoint that Prometheus scrapes, a text file for a node's exporter, a push gateway.
+"""Outlets of metrics: an HTTP endpoint, a text file, a push gateway.
 
-The last two are written after each batch, for drivers that nobody can reach, or that end before anybody asks. That is
-done in a thread of its own, since making the metrics asks brokers how far queries are behind.
+Prometheus scrapes the endpoint. The text file (for a node exporter) and the gateway are updated after each batch. They
+suit drivers that Prometheus cannot reach, or that end before a scrape. A background thread does this, because computing
+the metrics asks brokers for the lag.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _JOB: Final = "millrace_spark"
 
 
 class Outlets:
-    """All outlets of a process. ``writing`` is to be woken when there is something new for those who do not ask."""
+    """All outlets of a process. Wake ``writing`` after each change of the metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -34,13 +35,13 @@ class Outlets:
 
     @property
     def ports(self) -> list[int]:
-        """On which ports metrics are served."""
+        """Ports on which metrics are served."""
         return list(self._served.values())
 
     def serve(self, host: str, port: int) -> int:
-        """Serve ``/metrics``; returns the port, which the system chooses for 0. Asked again, it is that of before.
+        """Serve ``/metrics``; returns the port, which the system chooses for 0.
 
-        Raises ``EnvironmentProblemError`` if the port is in use.
+        A repeated call returns the first port. Raises ``EnvironmentProblemError`` if the port is in use.
         """
         if (host, port) in self._served:
             return self._served[(host, port)]
@@ -54,7 +55,7 @@ class Outlets:
         return self._served[(host, port)]
 
     def add_textfile(self, path: str | Path) -> None:
-        """Write a file after each batch; it is replaced as a whole."""
+        """Write a file after each batch; the file is replaced atomically."""
         self._textfiles.add(Path(path))
 
     def add_gateway(self, address: str) -> None:

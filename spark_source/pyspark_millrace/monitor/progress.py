@@ -1,4 +1,7 @@
-"""Spark's progress reports, as far as they are about our sources. In Spark Connect offsets come as text within text."""
+"""Spark's progress reports (``StreamingQueryProgress``), reduced to millrace sources.
+
+Spark Connect reports offsets as text within the JSON text.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pyspark_millrace.planning.offsets import StreamOffsets
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """How far one source is. ``origin`` is None where the report does not say which brokers these offsets are of."""
+    """Progress of one source. ``origin`` is None if the report does not name the brokers."""
 
     end: StreamOffsets
     rows: int
@@ -23,7 +26,7 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """A batch that is done; ``phases_ms`` are Spark's own ``durationMs``: what it spent on what."""
+    """A finished batch; ``phases_ms`` is Spark's ``durationMs``, the time per phase."""
 
     query_id: str
     run_id: str
@@ -34,12 +37,12 @@ class BatchProgress:
 
     @property
     def rows(self) -> int:
-        """Rows that Spark has got from our sources."""
+        """Rows that Spark received from millrace sources."""
         return sum(source.rows for source in self.sources)
 
 
 def parse_progress(text: str) -> BatchProgress | None:
-    """Read ``StreamingQueryProgress.json``; None where no source is ours."""
+    """Parse ``StreamingQueryProgress.json``; returns None without a millrace source."""
     report = json.loads(text)
     sources = tuple(found for source in report["sources"] if (found := _source(source)) is not None)
     if not sources:
@@ -59,7 +62,7 @@ def _source(report: Mapping[str, Any]) -> SourceProgress | None:
     try:
         offsets = StreamOffsets.from_json(end)
     except UsageError:
-        return None  # a source that is not ours
+        return None  # a source of another format
     return SourceProgress(
         offsets, max(0, report.get("numInputRows") or 0), origin_of(_json(report.get("latestOffset")))
     )

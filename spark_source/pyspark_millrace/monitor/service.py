@@ -1,7 +1,9 @@
-"""``monitor(spark)``: from Spark's events and tasks' reports to groups, locks and metrics.
+"""``monitor(spark)``: Spark's events and task reports to group commits, locks and metrics.
 
-One monitor serves all sessions of a process. Invariants: nothing that goes wrong here ends a query or holds it up;
-Spark's thread that brings events only notes what it brought, and brokers are spoken to in the monitor's own.
+One monitor serves all sessions of a process.
+
+Invariants: an error in the monitor neither ends nor delays a query. Spark's listener thread only records the events,
+and the monitor's own threads call the brokers.
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ def monitor(
     pushgateway: str | None = None,
     client_config: Mapping[str, Any] | None = None,
 ) -> Monitor:
-    """Watch the streaming queries of a session, of Spark Connect too. Asked again, it adds outlets to what is there.
+    """Monitor the streaming queries of a session, also with Spark Connect. A repeated call adds outlets.
 
-    Each batch's end goes to the group of the query at once (``group.id``, ``groupIdPrefix``). Metrics are served on
-    ``host:port`` (0: any port, told by ``Monitor.outlets.ports``), written to ``textfile``, pushed to ``pushgateway``.
-    ``client_config`` are options of the client to use with all brokers. Raises ``EnvironmentProblemError`` for a port
-    that is in use.
+    At the end of each batch its offsets are committed to the group of the query (``group.id``, ``groupIdPrefix``).
+    Metrics are served on ``host:port`` (0: any free port, see ``Monitor.outlets.ports``), written to ``textfile``, and
+    pushed to ``pushgateway``. ``client_config`` has client options for all brokers. Raises ``EnvironmentProblemError``
+    for a port that is in use.
     """
     watching = _of_process()
     watching.client_config.update(client_config or {})
@@ -74,9 +76,9 @@ def monitor(
 
 
 class Monitor:
-    """The monitor of this process; made by ``monitor``.
+    """Monitor of this process, created by ``monitor``.
 
-    ``registry`` has the metrics, for those who serve them together with their own.
+    ``registry`` holds the metrics, so that an application can serve them together with its own.
     """
 
     def __init__(self) -> None:
@@ -97,7 +99,7 @@ class Monitor:
         atexit.register(self.drain)
 
     def attach(self, spark: SparkSession) -> None:
-        """Listen to a session's queries, and have its tasks report: those that this thread starts, or its children."""
+        """Listen to a session's queries, and let the tasks of queries from this thread or its children report."""
         if spark not in self._sessions:
             _add_listener(spark, _Listener(self, spark))
             self._sessions.add(spark)
@@ -110,23 +112,23 @@ class Monitor:
             context.setLocalProperty(ADDRESS_PROPERTY, self._reports)
 
     def drain(self, timeout_s: float = _DRAIN_S) -> bool:
-        """Wait until what Spark has reported so far has been told to groups and outlets; whether it has."""
+        """Wait until all events so far have reached groups and outlets; returns whether they have."""
         deadline = time.monotonic() + timeout_s
         for spark in list(self._sessions):
             _wait_for_events(spark, max(0.0, deadline - time.monotonic()))
         waits = (self._commits.wait_until_idle, self.outlets.writing.wait_until_idle)
         return all(wait(max(0.0, deadline - time.monotonic())) for wait in waits)
 
-    # --- what the listener brings, in Spark's thread --------------------------------------------------------------
+    # --- events of the listener, in Spark's thread ----------------------------------------------------------------
 
     def started(self, spark: SparkSession, query_id: str, run_id: str, name: str) -> None:
-        """A query has been started: lock its checkpoint against resets."""
+        """Record the start of a query, and lock its checkpoint against resets."""
         self.measurements.started(query_id, run_id, name)
         if not is_connect(spark):
             self._lock(spark, query_id, run_id, name)
 
     def progressed(self, text: str) -> None:
-        """A batch is done."""
+        """Record a finished batch, and schedule its group commit."""
         batch = parse_progress(text)
         if batch is None:
             return
@@ -139,12 +141,12 @@ class Monitor:
                 self._commits.commit(CommitTarget(source.origin.bootstrap_servers, group_id), offsets)
 
     def terminated(self, query_id: str, run_id: str) -> None:
-        """A query has ended."""
+        """Record the end of a query, and release its lock."""
         self.measurements.terminated(query_id, run_id)
         self._locks.ended(run_id)
         self.outlets.writing.wake()
 
-    # --- what it needs --------------------------------------------------------------------------------------------
+    # --- brokers, locks, task reports -----------------------------------------------------------------------------
 
     def _admin(self, bootstrap_servers: str, timeouts: Mapping[str, int]) -> Admin:
         key = (bootstrap_servers, tuple(timeouts.values()))
@@ -168,7 +170,7 @@ class Monitor:
             _log.warning("%s is not locked: %s", location, error)
 
     def _receive_reports(self, bind: str, host: str) -> str:
-        """Take tasks' reports in a thread; returns the address that they are told."""
+        """Receive task reports in a thread; returns the address for the tasks."""
         receiver = socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET, socket.SOCK_DGRAM)
         receiver.bind((bind, 0))
         token = secrets.token_hex(8)
@@ -183,7 +185,7 @@ class Monitor:
 
 
 class _Listener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not typed
-    """Hands Spark's events on, as PySpark brings them."""
+    """Spark's ``StreamingQueryListener``, which passes events on as PySpark delivers them."""
 
     def __init__(self, watching: Monitor, spark: SparkSession) -> None:
         self._monitor = watching
@@ -203,15 +205,15 @@ class _Listener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not
 
     @property
     def _jlistener(self) -> Any:
-        """What a JVM beside this process calls; PySpark asks for it by this name."""
+        """Java listener that the JVM calls; PySpark reads it by this name."""
         return self._spark._jvm.PythonStreamingQueryListenerWrapper(_JavaEvents(self._monitor, self._spark))
 
 
 class _JavaEvents:
-    """Hands on the events of a JVM beside this process, of which they ask no more than is wanted.
+    """Listener for a JVM beside this process that reads only the needed fields of events.
 
-    PySpark would take each apart field by field first: hundreds of calls into the JVM, more than a small micro-batch
-    costs without them.
+    PySpark would read every field of an event: hundreds of calls into the JVM, which cost more than a small
+    micro-batch.
     """
 
     def __init__(self, watching: Monitor, spark: SparkSession) -> None:
@@ -231,16 +233,16 @@ class _JavaEvents:
         self._monitor.terminated(event.id().toString(), event.runId().toString())
 
     class Java:
-        """The interface that these methods are of."""
+        """The Java interface of these methods."""
 
         implements: Final = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def _add_listener(spark: SparkSession, listener: _Listener) -> None:
-    """Have Spark call the listener.
+    """Register the listener with Spark.
 
-    The thread in which Spark Connect does so may outlive its session, and would keep the program from ending; it is a
-    daemon if the thread that starts it is one.
+    The thread in which Spark Connect calls it may outlive its session, and would keep the program from ending. It is a
+    daemon thread if the thread that starts it is one.
     """
     if not is_connect(spark):
         spark.streams.addListener(listener)
@@ -263,9 +265,9 @@ def _of_process() -> Monitor:
 
 
 def _wait_for_events(spark: SparkSession, timeout_s: float) -> None:
-    """Wait until Spark has brought all events that there are so far."""
+    """Wait until Spark has delivered all events so far."""
     if is_connect(spark) or spark.sparkContext._jsc is None:
-        return  # of Connect nothing says when; a session that has ended has brought them
+        return  # Connect does not report it; an ended session has delivered its events
     from py4j.protocol import Py4JError
 
     try:

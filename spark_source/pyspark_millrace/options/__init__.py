@@ -1,8 +1,8 @@
-"""The options of ``format("millrace")`` for reading: checked, and turned into frozen data, before anything starts.
+"""Read options of ``format("millrace")``, checked and parsed before a query starts.
 
-* ``given``      options as Spark passes them, looked up one by one
-* ``source``     every option of a read
-* ``positions``  where a read starts and ends
+* ``given``      look-up of single options as Spark passes them
+* ``source``     all options of a read
+* ``positions``  start and end of a read
 * ``decoding``   ``decode``, ``decode.*`` and ``badRecords``
-* ``limits``     how much goes into a micro-batch, and when one is worth starting
+* ``limits``     minimum and maximum size of a micro-batch
 """

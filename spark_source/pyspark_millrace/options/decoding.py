@@ -25,7 +25,7 @@ _DEAD_LETTER: Final = "deadletter:"
 
 
 class BadRecords(Enum):
-    """What becomes of records that cannot be decoded; the value is the mode of Spark's ``from_json`` most like it."""
+    """Treatment of records that cannot be decoded. The value is the closest mode of Spark's ``from_json``."""
 
     FAIL = "FAILFAST"
     NULL = "PERMISSIVE"
@@ -34,7 +34,7 @@ class BadRecords(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOptions:
-    """How keys, or values, are decoded; one of ``schema``, ``schema_file``, ``schema_id`` and ``subject`` is given."""
+    """Decoding of keys or of values. Exactly one of ``schema``, ``schema_file``, ``schema_id``, ``subject`` is set."""
 
     prefix: str
     kind: str
@@ -48,7 +48,7 @@ class PartOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOptions:
-    """What is decoded. ``dead_letter_topic`` is there with ``BadRecords.DEAD_LETTER``."""
+    """Decoding of values and keys. ``dead_letter_topic`` is set with ``BadRecords.DEAD_LETTER`` only."""
 
     value: PartOptions | None
     key: PartOptions | None
@@ -57,7 +57,9 @@ class DecodeOptions:
 
 
 def parse_decode(given: GivenOptions) -> DecodeOptions | None:
-    """Read the options; None when nothing is decoded. Raises ``UsageError`` naming option, value and form."""
+    """Parse the options; returns None if nothing is decoded. Raises ``UsageError`` with option, value and accepted
+    form.
+    """
     value, key = _part(given, DECODE), _part(given, DECODE_KEY)
     if value is None and key is None:
         for name, text in given.present(*names_of(DECODE_OPTIONS)).items():

@@ -1,7 +1,7 @@
-"""The options of a DataFrame as Spark passes them, looked up and checked one by one.
+"""Options of a DataFrame as Spark passes them, with checks per option.
 
-Names are not case-sensitive, as everywhere in Spark. What is wrong raises ``UsageError`` with the option, the value and
-what would be accepted.
+Names are not case-sensitive, as everywhere in Spark. A wrong option raises ``UsageError``, which names the option, the
+value and the accepted form.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from millrace.config.secrets import shown
 from millrace.errors import UsageError
 
 _SECURITY: Final = ("sasl.", "ssl.", "security.")
-"""How the settings of Kafka's clients begin that are about TLS and who one is."""
+"""Prefixes of the Kafka client settings for TLS and authentication."""
 
 _T = TypeVar("_T")
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class GivenOptions:
-    """The options that were given; readers name what they expected."""
+    """Options that the user set. Each method names the accepted form in its error."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in values.items()}
 
     def text(self, name: str) -> str | None:
-        """An option as it was given."""
+        """Return the text of an option, None if it is not set."""
         return self._values.get(name.lower())
 
     def present(self, *names: str) -> dict[str, str]:
-        """Those of some options that were given."""
+        """Return those of the named options that are set."""
         return {name: text for name in names if (text := self.text(name)) is not None}
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """``true`` or ``false``."""
+        """Parse an option as ``true`` or ``false``."""
 
         def parse(text: str) -> bool:
             return {"true": True, "false": False}[text.lower()]
@@ -44,7 +44,7 @@ class GivenOptions:
         return self._parsed(name, parse, default, "true or false")
 
     def whole_number(self, name: str, *, minimum: int = 1, maximum: int = 2**63 - 1) -> int | None:
-        """A number, of those that a ``BIGINT`` holds; none where it was not given."""
+        """Parse an option as a whole number within the range of ``BIGINT``; returns None if it is not set."""
 
         def parse(text: str) -> int | None:
             if not text.isdecimal() or not minimum <= int(text) <= maximum:
@@ -54,7 +54,7 @@ class GivenOptions:
         return self._parsed(name, parse, None, f"a whole number from {minimum} to {maximum}")
 
     def choice(self, name: str, default: _Choice) -> _Choice:
-        """One of the values of an enumeration."""
+        """Parse an option as a value of the default's enumeration."""
         return self._parsed(
             name, lambda text: type(default)(text.lower()), default, "one of " + ", ".join(type(default))
         )
@@ -69,7 +69,7 @@ class GivenOptions:
             raise UsageError(f"{name}={text!r}: expected {form}") from None
 
     def client_settings(self, *without: str) -> dict[str, str]:
-        """The ``kafka.*`` settings without their prefix, for the client; the client checks their values."""
+        """Return the ``kafka.*`` settings without the prefix. The client checks their values."""
         left_out = {f"kafka.{name}" for name in without}
         return {
             name.removeprefix("kafka."): value
@@ -78,7 +78,7 @@ class GivenOptions:
         }
 
     def bootstrap_servers(self) -> str:
-        """The brokers' addresses, with the prefix ``kafka.`` or without."""
+        """Return the addresses of the brokers, from the option with the prefix ``kafka.`` or without."""
         values = self.present("kafka.bootstrap.servers", "bootstrap.servers")
         servers = set(values.values())
         if not servers:
@@ -95,9 +95,10 @@ class GivenOptions:
     def refuse_unknown(
         self, supported: Sequence[str], not_supported: Mapping[str, str], decided: Mapping[str, str]
     ) -> None:
-        """Raise for an option that is none.
+        """Raise ``UsageError`` for an unknown or unsupported option.
 
-        ``not_supported`` has the reasons of those that are refused, ``decided`` what decides client settings instead.
+        ``not_supported`` maps an option to the reason for its refusal. ``decided`` maps a client setting to the option
+        that replaces it.
         """
         known = {name.lower() for name in supported}
         reasons = {name.lower(): reason for name, reason in not_supported.items()}

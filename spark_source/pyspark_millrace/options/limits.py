@@ -1,7 +1,7 @@
-"""How much goes into a micro-batch, and when it is worth starting one: the ``...PerTrigger`` options.
+"""Limits of a micro-batch: the options ``...PerTrigger`` and ``maxTriggerDelay``.
 
-Most and least of records are the Kafka connector's options; those of bytes are ours and count what records take in the
-log (of a compressed batch its compressed size).
+The limits in records are options of Spark's Kafka connector. The limits in bytes are millrace's: they count bytes in
+the log, which for a compressed batch is the compressed size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.options.given import GivenOptions
 
 DEFAULT_MAX_TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
-"""Kafka's connector: 15 minutes."""
+"""15 minutes, as in Spark's Kafka connector."""
 
 DURATION_FORM: Final = "a duration as Spark writes it, such as 500ms, 30s, 15m, 2h or 1d"
 
@@ -23,10 +23,9 @@ _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerLimits:
-    """Limits of a micro-batch; None where there is none.
+    """Limits of a micro-batch; None means no limit.
 
-    A batch that has less than ``min_records`` or ``min_bytes`` to read waits until ``max_delay_ms`` after the one
-    before.
+    A micro-batch with less than ``min_records`` or ``min_bytes`` waits until ``max_delay_ms`` after the previous one.
     """
 
     max_records: int | None = None
@@ -37,14 +36,15 @@ class TriggerLimits:
 
     @property
     def has_minimum(self) -> bool:
-        """Whether a batch may have to wait."""
+        """Whether a micro-batch can have to wait."""
         return self.min_records is not None or self.min_bytes is not None
 
     def is_due(self, waiting_records: int, waiting_bytes: int, waited_ms: float | None) -> bool:
-        """Whether what waits is worth a batch, ``waited_ms`` after the one before (None: there was none yet).
+        """Return whether to start a micro-batch with this backlog, ``waited_ms`` after the previous one (None: no
+        previous one).
 
-        As in the Kafka connector the first batch of a query that starts, or starts again, does not wait. Where both
-        minimums are given both are waited for.
+        As in Spark's Kafka connector, the first micro-batch after a start or restart of the query does not wait. If
+        both minimums are set, the backlog must reach both.
         """
         if waited_ms is None or waited_ms >= self.max_delay_ms:
             return True
@@ -52,7 +52,7 @@ class TriggerLimits:
 
 
 def parse_trigger_limits(given: GivenOptions) -> TriggerLimits:
-    """Read the options; raises ``UsageError`` for wrong values and for a least above the most."""
+    """Parse the limits; raises ``UsageError`` for wrong values and for a minimum above its maximum."""
     delay = given.text("maxTriggerDelay")
     limits = TriggerLimits(
         max_records=given.whole_number("maxOffsetsPerTrigger"),
@@ -73,7 +73,7 @@ def parse_trigger_limits(given: GivenOptions) -> TriggerLimits:
 
 
 def parse_duration_ms(option: str, text: str) -> int:
-    """A duration in ms, in Spark's form: a whole number with a unit; without one it is ms."""
+    """Parse a duration in Spark's form, a whole number with a unit, and return milliseconds. The default unit is ms."""
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
     if found is None or found[2] not in _UNITS_MS:
         raise UsageError(f"{option}={text!r}: expected {DURATION_FORM}")

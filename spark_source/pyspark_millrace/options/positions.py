@@ -1,7 +1,7 @@
-"""Where a read starts and ends, as the user said it: edges, exact offsets, or times.
+"""Start and end positions of a read: earliest or latest, exact offsets, or timestamps.
 
-Spark's Kafka connector has the same forms and the same JSON: ``{"topic": {"0": 23, "1": -1}}``, in which -1 is
-the latest and -2 the earliest offset of a partition.
+The forms and the JSON are those of Spark's Kafka connector. In ``{"topic": {"0": 23, "1": -1}}``, -1 is the latest and
+-2 the earliest offset of a partition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_millrace.partitions import PartitionKey
 
 
 class OffsetSpec(IntEnum):
-    """An end of a partition's log; the numbers are those of the JSON forms and of ListOffsets."""
+    """Earliest or latest offset of a partition. The numbers are those of the JSON forms and of ListOffsets."""
 
     LATEST = -1
     EARLIEST = -2
@@ -25,21 +25,21 @@ class OffsetSpec(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExactOffsets:
-    """An offset for every partition that is read; negative ones are an ``OffsetSpec``."""
+    """An offset for each partition that is read. A negative offset is an ``OffsetSpec``."""
 
     by_partition: Mapping[PartitionKey, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first record at or after a time, in ms since 1970, in every partition."""
+    """The first record at or after one timestamp, in ms since 1970, in all partitions."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The first record at or after a time of its own, in ms since 1970, for every partition that is read."""
+    """The first record at or after a timestamp per partition, in ms since 1970."""
 
     by_partition: Mapping[PartitionKey, int]
 
@@ -52,10 +52,10 @@ ASSIGN_FORM = 'JSON such as {"topic": [0, 1]}'
 
 
 def parse_offsets(option: str, text: str, *, edges: tuple[OffsetSpec, ...]) -> Position:
-    """Read ``earliest``, ``latest`` or offsets per partition.
+    """Parse ``earliest``, ``latest`` or offsets per partition.
 
-    ``edges`` are those that make sense for this option in this kind of query (a batch cannot start at the latest
-    offset). Raises ``UsageError`` naming option, value and accepted form.
+    ``edges`` are the values of ``OffsetSpec`` that this option accepts in this kind of query; a batch, for example,
+    cannot start at the latest offset. Raises ``UsageError`` with option, value and accepted form.
     """
     word = text.strip().lower()
     named = {edge.name.lower(): edge for edge in edges}
@@ -75,12 +75,12 @@ def parse_offsets(option: str, text: str, *, edges: tuple[OffsetSpec, ...]) -> P
 
 
 def parse_timestamps(option: str, text: str) -> AtTimestamps:
-    """Read times per partition. Raises ``UsageError`` naming option, value and accepted form."""
+    """Parse timestamps per partition. Raises ``UsageError`` with option, value and accepted form."""
     return AtTimestamps(_partition_numbers(option, text, TIMESTAMPS_FORM, lowest=0))
 
 
 def parse_assignment(option: str, text: str) -> tuple[PartitionKey, ...]:
-    """Read ``{"topic": [0, 1]}`` as partitions in order. Raises ``UsageError``."""
+    """Parse ``{"topic": [0, 1]}`` into sorted partitions. Raises ``UsageError``."""
     problem = UsageError(f"{option}={text!r}: expected {ASSIGN_FORM}")
     topics = _json_object(text, problem)
     if not all(

@@ -1,10 +1,12 @@
-"""The options of ``format("millrace")``: names and meanings of Spark's Kafka connector, and a few of our own.
+"""Options of ``spark.read`` and ``spark.readStream`` with ``format("millrace")``.
 
-Every option is checked when the DataFrame is made: an unknown name, a value of a wrong form and a combination that
-makes no sense raise ``UsageError`` with the option, the value and what would be accepted. What depends on whether a
-batch or a stream is read, and on the topics as they are, is checked when that is planned.
-An option of the Kafka connector that is not supported is refused with the reason, never ignored. Names are not
-case-sensitive, as everywhere in Spark. ``reference`` defines all options.
+Names and meanings are those of Spark's Kafka connector, and millrace adds a few. ``reference`` defines all options.
+Names are not case-sensitive, as everywhere in Spark.
+
+Every option is checked when the DataFrame is created. An unknown name, a value in a wrong form and a contradictory
+combination raise ``UsageError`` with the option, the value and the accepted form. Checks that depend on batch or
+stream, or on the current topics, run at planning. An unsupported option of the Kafka connector is refused with the
+reason, never ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ DEFAULT_ROWS_PER_BATCH: Final = 50_000
 
 
 REFERENCE_DDL: Final = "topic STRING, partition INT, offset BIGINT, reference BINARY"
-"""What ``byReference`` gives for each split: whose it is, the first offset asked for, and the reference itself."""
+"""Schema of the rows of ``byReference``: one row per split with its partition, its first offset and the reference."""
 
 
 class DirectReads(StrEnum):
@@ -50,14 +52,14 @@ class DirectReads(StrEnum):
 
 
 class IsolationLevel(StrEnum):
-    """Whether records of transactions that are open or were aborted are read."""
+    """Isolation level of the read: with or without records of open and aborted transactions."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
 
 
 class NoMatch(StrEnum):
-    """What a starting timestamp after a partition's last record means."""
+    """Result of a starting timestamp after a partition's last record."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -65,12 +67,12 @@ class NoMatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """A list of topics, by name."""
+    """Topics by name (``subscribe``)."""
 
     names: tuple[str, ...]
 
     def covers(self, key: PartitionKey) -> bool:
-        """Whether a partition would be read if it was there."""
+        """Return whether the subscription includes a partition, whether or not the partition exists."""
         return key.topic in self.names
 
     def __str__(self) -> str:
@@ -79,12 +81,12 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """Every topic whose whole name matches; topics made later join a running stream."""
+    """Topics whose whole name matches a pattern. A running stream adds topics that are created later."""
 
     pattern: str
 
     def covers(self, key: PartitionKey) -> bool:
-        """Whether a partition would be read if it was there."""
+        """Return whether the subscription includes a partition, whether or not the partition exists."""
         return re.fullmatch(self.pattern, key.topic) is not None
 
     def __str__(self) -> str:
@@ -93,12 +95,12 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class AssignedPartitions:
-    """Chosen partitions and no others."""
+    """Single partitions (``assign``)."""
 
     partitions: tuple[PartitionKey, ...]
 
     def covers(self, key: PartitionKey) -> bool:
-        """Whether a partition would be read if it was there."""
+        """Return whether the subscription includes a partition, whether or not the partition exists."""
         return key in self.partitions
 
     def __str__(self) -> str:
@@ -110,7 +112,7 @@ Subscription = Topics | TopicPattern | AssignedPartitions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """All options of one DataFrame, checked. ``None`` where batch and stream differ in their default."""
+    """All options of one DataFrame, checked. None marks options whose default differs between batch and stream."""
 
     bootstrap_servers: str
     client_config: Mapping[str, str] = field(repr=False)
@@ -144,16 +146,17 @@ class SourceOptions:
     stream_ending: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     def task_client_config(self) -> Mapping[str, str]:
-        """The client's settings in tasks, which wait for a broker as long as ``kafkaConsumer.pollTimeoutMs`` says."""
+        """Return the client settings of tasks, whose timeouts are ``kafkaConsumer.pollTimeoutMs`` if that is set."""
         if self.poll_timeout_ms is None:
             return self.client_config
         waiting = ("request.timeout.ms", "socket.connection.setup.timeout.ms")
         return {**dict.fromkeys(waiting, str(self.poll_timeout_ms)), **self.client_config}
 
     def batch_range(self) -> tuple[Position, Position]:
-        """Start and end of a batch read: by default everything that is retained.
+        """Return start and end of a batch; the defaults are earliest and latest.
 
-        Raises ``UsageError`` for a start at the latest or an end at the earliest offset, and for a stream's end.
+        Raises ``UsageError`` for a start at the latest offset, an end at the earliest offset, and
+        ``streamEndingOffsets``.
         """
         if self.stream_ending:
             raise UsageError("streamEndingOffsets is for streams: give endingOffsets, or read with spark.readStream")
@@ -162,9 +165,9 @@ class SourceOptions:
         return start, end
 
     def stream_start(self) -> Position:
-        """Where a new stream starts: by default at the latest offsets.
+        """Return the start of a new stream; the default is latest.
 
-        Raises ``UsageError`` when an end is given, which a stream has not.
+        Raises ``UsageError`` for an ending position, because a stream has none.
         """
         for name, text in self.ending.items():
             raise UsageError(f"{name}={text!r}: a stream has no end; leave it out, or read with spark.read")
@@ -174,7 +177,7 @@ class SourceOptions:
 
 
 def parse_options(values: Mapping[str, str]) -> SourceOptions:
-    """Check all options of a DataFrame and give them types.
+    """Check and parse all options of a DataFrame.
 
     Raises ``UsageError`` for the first option that is unknown, unsupported, missing or wrong.
     """
@@ -225,14 +228,14 @@ _NOT_SUPPORTED: Final = {
     "topic": "name topics by subscribe, subscribePattern or assign",
 }
 
-# What a Kafka consumer takes and the source decides itself; the first five Spark's connector refuses as well.
+# Settings of a Kafka consumer that the source controls itself. Spark's connector refuses the first five as well.
 _DECIDED_BY_THE_SOURCE: Final = {
     "auto.offset.reset": "startingOffsets",
     "key.deserializer": "a cast of the key column",
     "value.deserializer": "a cast of the value column",
     "enable.auto.commit": "the query's checkpoint",
     "interceptor.classes": "nothing",
-    # What a consumer in a task would have, or a member of a group.
+    # Settings of a consumer's poll loop or of a group member.
     "max.poll.records": "maxRecordsPerBatch",
     "max.poll.interval.ms": "nothing, for tasks do not poll",
     "fetch.min.bytes": "minBytesPerTrigger",
@@ -247,7 +250,9 @@ _DECIDED_BY_THE_SOURCE: Final = {
 
 
 def _isolation_level(given: GivenOptions) -> IsolationLevel:
-    """Committed records by default: Kafka's connector reads those of open and aborted transactions as well."""
+    """Return the isolation level. The default is ``read_committed``; Spark's Kafka connector reads uncommitted
+    records.
+    """
     values = {
         given.choice(name, IsolationLevel.READ_COMMITTED)
         for name in given.present("isolation.level", "kafka.isolation.level")
@@ -258,7 +263,7 @@ def _isolation_level(given: GivenOptions) -> IsolationLevel:
 
 
 def _group_id(given: GivenOptions) -> str | None:
-    """The group that a stream commits its progress to; none without the option."""
+    """Return the group to which a stream commits its progress, or None."""
     groups = given.present("group.id", "kafka.group.id")
     for name, text in groups.items():
         if not text.strip():
@@ -270,7 +275,9 @@ def _group_id(given: GivenOptions) -> str | None:
 
 
 def _group_id_prefix(given: GivenOptions) -> str | None:
-    """What the query's id is put after to name the group; without meaning beside ``group.id``, as in Kafka's."""
+    """Return the prefix of the group's name, before the query's id. ``group.id`` has priority, as in the Kafka
+    connector.
+    """
     prefix = given.text("groupIdPrefix")
     if prefix is not None and not prefix.strip():
         raise UsageError(f"groupIdPrefix={prefix!r}: expected the beginning of a group's name")
@@ -316,7 +323,7 @@ def _stream_ending(given: GivenOptions) -> Mapping[PartitionKey, int]:
 
 
 def _filter(given: GivenOptions) -> str | None:
-    """A condition; its columns are checked when the topics are known."""
+    """Return the condition after a check of its syntax. Its columns are checked when the topics are known."""
     text = given.text("filter")
     if text is not None:
         from pyspark_millrace.filters.parsing import parse_filter
@@ -326,7 +333,7 @@ def _filter(given: GivenOptions) -> str | None:
 
 
 def _check_together(options: SourceOptions, given: GivenOptions) -> None:
-    # Whether batch or stream is not known yet, so positions are only checked for their form here.
+    # Batch or stream is not known yet, so only the form of positions is checked here.
     every_edge = (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
     _position(options.starting, "starting", edges=every_edge, default=OffsetSpec.EARLIEST)
     _position(options.ending, "ending", edges=every_edge, default=OffsetSpec.LATEST)
@@ -352,7 +359,7 @@ _BY_PARTITION: Final = (
 
 
 def _check_read(given: GivenOptions, name: str, subscription: Subscription) -> None:
-    """Refuse a position of a partition that is not read: it would be passed over."""
+    """Refuse a position for a partition that is not read, because it would be ignored."""
     text = given.text(name)
     if text is None:
         return
@@ -367,7 +374,7 @@ def _check_read(given: GivenOptions, name: str, subscription: Subscription) -> N
 
 
 def _position(texts: Mapping[str, str], side: str, *, edges: tuple[OffsetSpec, ...], default: OffsetSpec) -> Position:
-    """The position of one side. As in the Kafka connector a timestamp wins over timestamps, and these over offsets."""
+    """Return the position of one side. As in the Kafka connector, priority is: timestamp, timestamps, offsets."""
     if (text := texts.get(f"{side}Timestamp")) is not None:
         if not text.strip().isdecimal():
             raise UsageError(f"{side}Timestamp={text!r}: expected a time in ms since 1970")

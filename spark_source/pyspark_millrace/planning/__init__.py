@@ -1,9 +1,9 @@
-"""What is read next, and by which tasks: decided on the driver, over what brokers say of their topics.
+"""Planning on the driver: the offset ranges of the next read, and their splits.
 
 * ``cluster``    ``Cluster``, the client of the brokers: topics, schemas, offsets, extents
 * ``topics``     the topics of a query and their common schema
-* ``offsets``    a stream's offsets as Spark's checkpoint keeps them; what counts as lost data
-* ``backlog, admission``  what a stream has not read, and how much of it goes into the next micro-batch
-* ``narrowing``  ranges of offsets without what a filter rules out
+* ``offsets``    a stream's offsets in Spark's checkpoint; detection of lost records
+* ``backlog, admission``  unread offsets of a stream, and the part that enters the next micro-batch
+* ``narrowing``  ranges of offsets without the parts that a filter excludes
 * ``splits``     ranges of offsets to splits of about equal bytes
 """

@@ -1,4 +1,4 @@
-"""How much of each partition goes into the next micro-batch when its records or bytes are limited."""
+"""Shares of partitions in a micro-batch whose records or bytes are limited."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from pyspark_millrace.partitions import PartitionKey
 from pyspark_millrace.planning.splits import Extent
 
 CutExtent = Callable[[PartitionKey, Extent, int], Sequence[Extent]]
-"""Cuts an extent into pieces of which some fit into so many bytes, in order and from its start."""
+"""Cuts an extent into consecutive pieces, some of which fit into a number of bytes, from its start."""
 
 
 def admit(backlog: Mapping[PartitionKey, int], limit: int, *, turn: int = 0) -> dict[PartitionKey, int]:
     """Share ``limit`` records among partitions in proportion to their backlog.
 
-    Never more than ``limit`` together, never more than a partition's backlog, and all of ``limit`` while the backlog
-    is as large. Every partition with a backlog gets at least one record, so that a small partition is not starved by
-    large ones; when ``limit`` is below their number they take turns, ``turn`` (any number that grows) saying whose
-    it is.
+    The shares never exceed ``limit`` in total, nor the backlog of a partition. They use all of ``limit`` if the backlog
+    is as large. Every partition with a backlog gets at least one record, so that large partitions do not starve small
+    ones. If ``limit`` is below the number of partitions, they take turns; ``turn``, any growing number, selects them.
     """
     waiting = {key: count for key, count in sorted(backlog.items()) if count > 0}
     if sum(waiting.values()) <= limit:
@@ -28,8 +27,8 @@ def admit(backlog: Mapping[PartitionKey, int], limit: int, *, turn: int = 0) -> 
         return dict.fromkeys(sorted((keys + keys)[first : first + limit]), 1)
     total, left = sum(waiting.values()), limit
     shares: dict[PartitionKey, int] = {}
-    # From the smallest backlog up, each share is computed of what is left: so rounding never adds up to more than
-    # the limit, and what a small partition leaves goes to the larger ones.
+    # Compute each share from the remainder, smallest backlog first. So rounding never exceeds the limit, and larger
+    # partitions get the records that small ones leave.
     for position, (key, count) in enumerate(sorted(waiting.items(), key=lambda item: item[1])):
         others = len(waiting) - position - 1
         shares[key] = min(count, max(1, left * count // total), left - others)
@@ -38,7 +37,7 @@ def admit(backlog: Mapping[PartitionKey, int], limit: int, *, turn: int = 0) -> 
 
 
 def first_bytes(extents: Sequence[Extent], room_bytes: int) -> tuple[Sequence[Extent], Extent | None]:
-    """The extents from the start that fit into ``room_bytes`` together, and the one that does not any more."""
+    """Return the leading extents that fit into ``room_bytes`` together, and the first one that does not fit."""
     left = room_bytes
     for number, extent in enumerate(extents):
         if extent.bytes > left:
@@ -55,17 +54,17 @@ def admit_bytes(
     *,
     turn: int = 0,
 ) -> dict[PartitionKey, int]:
-    """The offset up to which each partition is read, to read about ``limit_bytes`` together; shared as ``admit`` does.
+    """Return the end offset of each partition for a read of about ``limit_bytes``, shared as in ``admit``.
 
-    ``wanted`` is how far partitions would be read without the limit, ``located`` the extents that lie before. Extents
-    are taken whole while they fit. The one that does not fit is cut by ``cut`` (at positions of the index), and the
-    pieces that fit are taken; of a partition where nothing fits it is one piece, so that no partition stands still:
-    these pieces are all that may go beyond the limit. A partition whose turn it is not is left out.
+    ``wanted`` are the end offsets without the limit, ``located`` the extents before them. Whole extents are taken while
+    they fit. ``cut`` cuts the first extent that does not fit at index positions, and its fitting pieces are taken. If
+    nothing of a partition fits, one piece is taken, so that every partition advances; only these pieces can exceed the
+    limit. A partition without a turn is absent from the result.
     """
     sizes = {key: sum(extent.bytes for extent in extents) for key, extents in located.items()}
     if sum(sizes.values()) <= limit_bytes:
         return dict(wanted)
-    # Where there is nothing, lost or compacted away, there is nothing to limit.
+    # Ranges without data (lost or compacted away) need no limit.
     ends = {key: end for key, end in wanted.items() if not sizes.get(key)}
     for key, share in admit(sizes, limit_bytes, turn=turn).items():
         taken, crossing = first_bytes(located[key], share)

@@ -1,4 +1,4 @@
-"""What a stream has not read yet, and as much of it as the limits of a micro-batch let through."""
+"""Backlog of a stream, and the part of it that a micro-batch admits."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from pyspark_millrace.planning.offsets import LossReport, OffsetRange
 from pyspark_millrace.planning.splits import Extent, total_bytes
 
 _PIECES: Final = 4
-"""An extent is cut to a quarter of what has room, so that of that room at most a quarter as a rule stays empty."""
+"""An extent is cut into quarters of the free room, so that usually at most a quarter of the room stays unused."""
 
 
 class Locator(Protocol):
-    """Says where in the log ranges of offsets are; ``Cluster`` is one."""
+    """Locates offset ranges in the log; implemented by ``Cluster``."""
 
     def locate(
         self, ranges: Sequence[tuple[OffsetRange, int]], report: LossReport
     ) -> list[tuple[OffsetRange, tuple[Extent, ...]]]:
-        """The extents of ranges, each cut to about the number of bytes beside it (0: whole segments)."""
+        """Return the extents of ranges, each cut to about its number of bytes (0: whole segments)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Offsets from ``begin`` to ``end`` (exclusive) of partitions; one that ``end`` lacks is not read."""
+    """Offsets from ``begin`` to ``end`` (exclusive) per partition. A partition that is absent from ``end`` is not
+    read.
+    """
 
     begin: Mapping[PartitionKey, int]
     end: Mapping[PartitionKey, int]
@@ -35,32 +37,32 @@ class Backlog:
 
     @property
     def counts(self) -> dict[PartitionKey, int]:
-        """Offsets of each partition."""
+        """Number of offsets per partition."""
         return {key: max(0, self.end.get(key, offset) - offset) for key, offset in self.begin.items()}
 
     @property
     def records(self) -> int:
-        """Offsets of all partitions."""
+        """Number of offsets of all partitions."""
         return sum(self.counts.values())
 
     def nothing(self) -> Backlog:
-        """None of it."""
+        """Return an empty backlog."""
         return replace(self, end={})
 
     def measure(self, locator: Locator) -> int:
-        """Its size in the log, in bytes."""
+        """Return the size of the backlog in the log, in bytes."""
         return sum(map(total_bytes, self._located(locator).values()))
 
     def limited_to_records(self, limit: int) -> Backlog:
-        """At most ``limit`` records, shared among partitions by what they have."""
+        """Return at most ``limit`` records, shared among partitions in proportion to their backlog."""
         shares = admit(self.counts, limit, turn=self._turn)
         return replace(self, end={key: self.begin[key] + share for key, share in shares.items()})
 
     def limited_to_bytes(self, limit: int, locator: Locator) -> Backlog:
-        """About ``limit`` bytes of the log, shared among partitions by what they have."""
+        """Return about ``limit`` bytes of the log, shared among partitions in proportion to their backlog."""
 
         def cut(key: PartitionKey, extent: Extent, room_bytes: int) -> Sequence[Extent]:
-            # Of a large extent not all is asked for: it would be an answer of as many pieces as it has index entries.
+            # Locate only a part of a large extent, because the response has a piece per index entry.
             records = extent.end_offset - extent.start_offset
             enough = max(1, records * room_bytes * _PIECES // max(1, extent.bytes))
             end = min(extent.end_offset, extent.start_offset + enough)
@@ -81,6 +83,6 @@ class Backlog:
             for key, count in self.counts.items()
             if count
         ]
-        # What is lost is reported when the batch is planned.
+        # Lost records are reported when the batch is planned.
         located = locator.locate([(wanted, 0) for wanted in ranges], LossReport(fail=False))
         return {wanted.key: extents for wanted, extents in located}

@@ -1,6 +1,6 @@
-"""The source's client of the brokers: topics and schemas, offsets, extents, records.
+"""The source's broker client: topics, schemas, offsets, extents and records.
 
-No other module of ``planning`` asks a broker; they decide over frozen data.
+No other module of ``planning`` calls a broker; the others decide over frozen data.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _EDGE_WORDS: Final = {OffsetSpec.EARLIEST: "earliest", OffsetSpec.LATEST: "lates
 
 
 class Cluster:
-    """A connection to the brokers of one query. Thread safe.
+    """Connection to the brokers for one query. Thread safe.
 
-    Of a query that reads committed records it sees no further than to the first open transaction (the last stable
-    offset): what is planned with it has been decided, and says which transactions were aborted.
+    With ``read_committed`` it sees offsets up to the last stable offset only. So every transaction in a planned range
+    is committed or aborted, and the plan contains the aborted transactions.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Cluster:
     def commit(self, group_id: str, next_offsets: Mapping[PartitionKey, int]) -> None:
         """Commit offsets for a group without members.
 
-        Raises ``UnknownMemberError`` if it has some, and what else the group's coordinator says.
+        Raises ``UnknownMemberError`` if the group has members, and other errors of the group coordinator.
         """
         self._admin.alter_group_offsets(
             group_id, {TopicPartition(key.topic, key.partition): offset for key, offset in next_offsets.items()}
@@ -126,7 +126,7 @@ class Cluster:
 
     @cached_property
     def cluster_id(self) -> str:
-        """The id of the brokers' cluster."""
+        """Id of the Kafka cluster."""
         return self._admin.describe_cluster().cluster_id
 
     # --- topics ----------------------------------------------------------------------------------------------
@@ -134,8 +134,8 @@ class Cluster:
     def resolve(self, subscription: Subscription) -> TopicSet:
         """Find the topics of a new query.
 
-        Raises ``UnknownTopicOrPartitionError`` for one that is not there, ``UsageError`` for a pattern that matches
-        none and for topics whose schemas differ.
+        Raises ``UnknownTopicOrPartitionError`` for a missing topic, and ``UsageError`` for a pattern without a match or
+        for topics whose schemas differ.
         """
         found, missing = self.find(subscription)
         if missing:
@@ -147,7 +147,7 @@ class Cluster:
         return found
 
     def find(self, subscription: Subscription) -> tuple[TopicSet, list[str]]:
-        """Find the topics of a subscription as they are now, and the names of those that are missing."""
+        """Find the current topics of a subscription, and the names of missing ones."""
         names, missing = _names(subscription), []
         if names is None:
             topics = [topic for topic in self._admin.list_topics() if _matches(subscription, topic.name)]
@@ -175,38 +175,38 @@ class Cluster:
         return found, missing
 
     def schemas(self, topics: TopicSet) -> dict[int, pa.Schema]:
-        """All versions of the schemas of typed topics, by id; asked for anew when a topic has a newer version."""
+        """Return all schema versions of typed topics by id. New versions are fetched when a topic has one."""
         if topics.schema is not None and not topics.schema_ids <= self._schemas.keys():
             for name in topics.topic_ids:
                 self._schemas.update((version.id, version.schema) for version in self._admin.topic_schemas(name))
         return dict(self._schemas)
 
     def describe(self, topic: str) -> TopicDescription:
-        """One topic; raises ``UnknownTopicOrPartitionError``."""
+        """Describe a topic; raises ``UnknownTopicOrPartitionError``."""
         return self._admin.describe_topic(topic)
 
     def settings(self, topic: str) -> dict[str, str]:
-        """The configuration of a topic, defaults included."""
+        """Return the configuration of a topic, defaults included."""
         return {name: config.value for name, config in self._admin.describe_configs(topic).items()}
 
     def payload_registry(self) -> PayloadRegistry:
-        """The schemas of payloads, as they are now."""
+        """Return the current schemas of payloads in the registry."""
         return self._admin.payload_registry()
 
     def schema_of(self, schema_id: int) -> pa.Schema:
-        """The schema of an id that was not known when the query was planned."""
+        """Return a schema by id that was unknown when the query was planned."""
         return self._schema_cache.schema_of(schema_id)
 
     # --- offsets ---------------------------------------------------------------------------------------------
 
     def edge(self, partitions: Iterable[PartitionKey], edge: OffsetSpec) -> dict[PartitionKey, int]:
-        """The earliest or latest offsets of partitions."""
+        """Return the earliest or latest offsets of partitions."""
         wanted = {TopicPartition(*key): _EDGE_WORDS[edge] for key in partitions}
         found = self._list_offsets(wanted, self._isolation_level)
         return {PartitionKey(*partition): at.offset for partition, at in found.items()}
 
     def latest(self, partitions: Iterable[PartitionKey]) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int]]:
-        """The latest offsets of partitions, and the leader epochs there, where these are known."""
+        """Return the latest offsets of partitions, and their leader epochs as far as known."""
         wanted = dict.fromkeys((TopicPartition(*key) for key in partitions), "latest")
         found = {
             PartitionKey(*partition): at for partition, at in self._list_offsets(wanted, self._isolation_level).items()
@@ -215,12 +215,12 @@ class Cluster:
         return {key: at.offset for key, at in found.items()}, epochs
 
     def epoch_ends(self, epochs: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:
-        """Where leader epochs end in the logs of partitions; None where that is not known."""
+        """Return the end offsets of leader epochs in the logs of partitions; None if unknown."""
         found = self._admin.epoch_ends({TopicPartition(*key): epoch for key, epoch in epochs.items()}) if epochs else {}
         return {PartitionKey(*partition): end for partition, end in found.items()}
 
     def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
-        """The ends of logs (high watermarks), whatever the isolation level."""
+        """Return the high watermarks of partitions, for any isolation level."""
         wanted = dict.fromkeys((TopicPartition(*key) for key in partitions), "latest")
         found = self._list_offsets(wanted, IsolationLevel.READ_UNCOMMITTED)
         return {PartitionKey(*partition): at.offset for partition, at in found.items()}
@@ -228,10 +228,10 @@ class Cluster:
     def offsets_at(
         self, position: Position, partitions: Sequence[PartitionKey], *, option: str, no_match: NoMatch | None
     ) -> dict[PartitionKey, int]:
-        """Turn a position into an offset for each partition.
+        """Resolve a position to an offset for each partition.
 
-        ``no_match`` says what a time after a partition's last record means; ``option`` is the word for messages.
-        Raises ``UsageError`` when a position names other partitions than those that are read.
+        ``no_match`` is the result of a timestamp after a partition's last record. ``option`` is the option's name for
+        messages. Raises ``UsageError`` if a position names other partitions than those that are read.
         """
         if isinstance(position, OffsetSpec):
             return self.edge(partitions, position)
@@ -251,7 +251,7 @@ class Cluster:
     def _list_offsets(
         self, wanted: Mapping[TopicPartition, str | int], isolation_level: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Ask for offsets, and as often again as ``fetchOffset.numRetries`` says when the client gave it up."""
+        """List offsets, with ``fetchOffset.numRetries`` more attempts after the client gave up."""
         tries_left = self._retries
         while True:
             try:
@@ -273,7 +273,7 @@ class Cluster:
             )
 
     def first_offsets_from(self, times_ms: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:
-        """The first record at or after a time in each partition; None where there is none."""
+        """Return the offset of the first record at or after a time in each partition; None if there is none."""
         wanted = {TopicPartition(*key): time for key, time in times_ms.items()}
         found = self._list_offsets(wanted, self._isolation_level) if wanted else {}
         return {PartitionKey(*partition): at.offset if at.offset >= 0 else None for partition, at in found.items()}
@@ -297,9 +297,9 @@ class Cluster:
     def locate(
         self, ranges: Sequence[tuple[OffsetRange, int]], report: LossReport
     ) -> list[tuple[OffsetRange, tuple[Extent, ...]]]:
-        """Find the extents of ranges, each cut to about the number of bytes beside it (0: whole segments).
+        """Locate the extents of ranges, each cut to about its number of bytes (0: whole segments).
 
-        What is no longer there is reported; the ranges returned are what is left.
+        Lost records are reported; the returned ranges are what remains.
         """
         if len(ranges) <= 1:
             return [self._locate_one(wanted, report, split_bytes) for wanted, split_bytes in ranges]
@@ -346,7 +346,9 @@ class Cluster:
         return wanted, ()
 
     def _clipped(self, wanted: OffsetRange, report: LossReport) -> OffsetRange:
-        """What is left of a range that the broker cannot locate; nothing if the topic is not what it was."""
+        """Return the remainder of a range that the broker cannot locate; empty if the topic was deleted or
+        recreated.
+        """
         nothing = OffsetRange(wanted.key, wanted.topic_id, wanted.end, wanted.end)
         try:
             topic = self._admin.describe_topic(wanted.key.topic)
@@ -366,7 +368,7 @@ class Cluster:
         return clip_to_log(wanted, first[wanted.key], last[wanted.key], report, why=why)
 
     def _check_decided(self, wanted: OffsetRange, stable_offset: int) -> None:
-        """Raise ``UsageError`` when a range is there, but reaches beyond the first open transaction."""
+        """Raise ``UsageError`` if a range exists but reaches beyond the first open transaction."""
         if self._isolation_level is IsolationLevel.READ_UNCOMMITTED or wanted.end <= stable_offset:
             return
         if wanted.end <= self.log_ends([wanted.key])[wanted.key]:
@@ -382,7 +384,9 @@ class Cluster:
         return self._admin.read_range(topic, partition, start, end, topic_id=split.range.topic_id)
 
     def log_start(self, split: PlannedSplit) -> int:
-        """The first offset that a split's partition still has; past its end when the topic is another now."""
+        """Return the first retained offset of a split's partition, or the split's end if the topic was deleted or
+        recreated.
+        """
         try:
             if self._admin.describe_topic(split.range.key.topic).topic_id == split.range.topic_id:
                 return self.edge([split.range.key], OffsetSpec.EARLIEST)[split.range.key]
@@ -394,7 +398,7 @@ class Cluster:
 CLUSTERS: Final[KeptClients[tuple[str, tuple[tuple[str, str], ...]], Cluster]] = KeptClients(
     lambda key: Cluster({**dict(key[1]), "bootstrap.servers": key[0]}), kept_max=8
 )
-"""The connections that the tasks of one worker process share, by bootstrap servers and client settings."""
+"""Connections shared by the tasks of one worker process, by bootstrap servers and client settings."""
 
 
 def _reaching_into(extent: LocatedExtent, aborted: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:

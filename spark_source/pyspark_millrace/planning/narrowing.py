@@ -1,9 +1,9 @@
-"""Ranges of offsets without what a filter rules out, before anything is read.
+"""Offset ranges narrowed by a filter before any record is read.
 
-By topic, partition and offset that takes nothing but the condition; by time, the time indexes of the brokers: all
-records before the first one of a time are earlier. The converse does not hold, for records may come late; so an upper
-limit of time leaves no offsets out, and batches are passed over by their statistics instead. But it tells where little
-can be expected: there splits may be large.
+Conditions on topic, partition and offset need no broker. Conditions on time use the brokers' time indexes: all records
+before the first record at or after a time are earlier than that time. The converse does not hold, because records may
+arrive late. So an upper time limit excludes no offsets, and tasks skip batches by their statistics instead. Few matches
+are expected after that limit, so splits can be larger there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from pyspark_millrace.planning.offsets import OffsetRange
 
 FirstOffsetsFrom = Callable[[Mapping["PartitionKey", int]], Mapping["PartitionKey", int | None]]
-"""Asks brokers for the first record at or after a time in ms, in each partition; None: there is none."""
+"""Looks up the first record at or after a time in ms in each partition; None if there is none."""
 
 
 def within_offsets(ranges: Sequence[OffsetRange], row_filter: RowFilter | None) -> list[OffsetRange]:
-    """The parts of ranges that may have matching records by topic, partition and offset."""
+    """Return the parts of ranges that can match by topic, partition and offset."""
     if row_filter is None:
         return list(ranges)
     narrowed = []
     for each in ranges:
-        if each.start > each.end:  # records went away: that has to be told
+        if each.start > each.end:  # records were truncated, which must be reported
             narrowed.append(each)
             continue
         low, high = row_filter.offset_limits(each.key)
@@ -41,9 +41,9 @@ def within_offsets(ranges: Sequence[OffsetRange], row_filter: RowFilter | None) 
 def within_times(
     ranges: Sequence[OffsetRange], row_filter: RowFilter | None, first_offsets_from: FirstOffsetsFrom
 ) -> tuple[list[OffsetRange], list[OffsetRange]]:
-    """The parts of ranges that are not before the earliest time that may match, in two lists.
+    """Return the parts of ranges from the earliest matching time on, in two lists.
 
-    In the second is what follows the first record after the latest time: only records that came late match there.
+    The second list starts after the first record later than the latest matching time: only late records match there.
     """
     if row_filter is None:
         return list(ranges), []

@@ -1,26 +1,25 @@
-"""The offsets of a stream as Spark keeps them in the checkpoint, and what it means when the log has moved on.
+"""A stream's offsets in Spark's checkpoint, and detection of lost records.
 
-The JSON is the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}`` (the next offset to read of each partition), with
-names that no topic can have beside the topics:
+The JSON is that of Spark's Kafka connector, ``{"orders": {"0": 12, "1": 7}}``: the next offset of each partition.
+Besides the topics it has these keys, which are no valid topic names:
 
-* ``@topic-ids``  the id of each topic, by which one that was deleted and made anew is recognised (KIP-516);
-* ``@cluster``    the id of the cluster, by which brokers of another one are told from topics that were made anew;
-* ``@initial``    true in the offsets that a new query starts with;
-* ``@from``       in the end of the first batch: the offsets that it starts with;
-* ``@leader-epochs``  the last leader epoch of each log when the offsets were planned, by which a log is recognised that
-  lost what was read of it and has grown again (``parting``); checkpoints made before there was this have none;
-* ``@parted``     in the end of the batch that goes on after that: the offsets at which it begins in such logs;
-* ``@reset``      true in offsets that ``millrace offsets reset`` has put into the checkpoint. They are the end of a
-  batch without records, whatever lies between the batch before and them.
+* ``@topic-ids``  the id of each topic, to detect a deleted and recreated topic (KIP-516);
+* ``@cluster``    the id of the cluster, to tell another cluster from recreated topics;
+* ``@initial``    true in the first offsets of a new query;
+* ``@from``       in the end of the first batch: the offsets at which it starts;
+* ``@leader-epochs``  the last leader epoch of each log at planning. It detects a log that lost records already read and
+  has grown again since (``parting``). Checkpoints of older versions lack it;
+* ``@parted``     in the end of the next batch after such a loss: the offsets at which it starts in these logs;
+* ``@reset``      true in offsets that ``millrace offsets reset`` wrote to the checkpoint. They are the end of a batch
+  without records, whatever offsets lie between.
 
-``@from`` is there because Spark logs only the end of a batch. When a query dies in its first batch, Spark asks for
-the initial offsets anew and replays the batch up to the logged end; "latest" has moved by then, and the records in
-between would silently be skipped. (Spark's Kafka source keeps its initial offsets in the checkpoint for this; a Python
-source is not told where that is.)
+``@from`` exists because Spark logs only the end of a batch. When a query fails in its first batch, Spark requests the
+initial offsets again and replays the batch up to the logged end. By then "latest" has moved, and the records in between
+would be skipped silently. Spark's Kafka source keeps its initial offsets in the checkpoint directory for this purpose,
+but Spark does not tell a Python source that directory.
 
-Invariants: the same offsets always give the same JSON, key for key, because Spark compares the text; a partition's
-next offset never goes back from one batch to the next unless its topic's id changed or its log parted from what was
-read.
+Invariants: equal offsets give the same JSON, key for key, because Spark compares the text. A partition's next offset
+never decreases from one batch to the next, except if its topic's id changed or its log lost records already read.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _LISTED_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """One point in a stream: the next offset of every partition, and which topics these were."""
+    """One point of a stream: the next offset of each partition, and the ids of the topics."""
 
     next_offsets: Mapping[PartitionKey, int]
     topic_ids: Mapping[str, uuid.UUID]
@@ -62,7 +61,7 @@ class StreamOffsets:
     parted: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The form that Spark writes to the checkpoint and shows in progress reports."""
+        """Return the form that Spark writes to the checkpoint and shows in progress reports."""
         value: dict[str, Any] = _nested(self.next_offsets)
         value[_TOPIC_IDS] = {topic: id_text(self.topic_ids[topic]) for topic in sorted(self.topic_ids)}
         if self.cluster_id is not None:
@@ -81,7 +80,7 @@ class StreamOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffsets:
-        """Read what ``to_json`` wrote. Raises ``UsageError`` for offsets of another source."""
+        """Parse the output of ``to_json``. Raises ``UsageError`` for offsets of another source."""
         try:
             return cls(
                 next_offsets=_flat({topic: value[topic] for topic in value if not topic.startswith("@")}),
@@ -107,7 +106,7 @@ class StreamOffsets:
         leader_epochs: Mapping[PartitionKey, int] | None = None,
         parted: Mapping[PartitionKey, int] | None = None,
     ) -> StreamOffsets:
-        """The end of a batch that begins here, or at ``parted``; these very offsets when there is nothing to read."""
+        """Return the end of a batch that starts here, or at ``parted``; returns self if there is nothing to read."""
         is_here = dict(next_offsets) == dict(self.next_offsets) and dict(topic_ids) == dict(self.topic_ids)
         if is_here and not parted:
             return self
@@ -132,17 +131,18 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """Offsets in the range, which compaction may have left without a record."""
+        """Number of offsets in the range. Compacted offsets are counted too."""
         return max(0, self.end - self.start)
 
 
 def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
-    """What lies between two points of a stream, in order of topic and partition.
+    """Return the offset ranges between two points of a stream, in order of topic and partition.
 
-    A partition that ``start`` does not know begins at 0, as does every partition of a topic whose id has changed; one
-    whose log parted from what was read begins there.
-    Nothing lies before offsets that were reset: what they leave out is not read, and what they go back to is read by
-    the batch after them.
+    A partition that is absent from ``start`` begins at 0, as does every partition of a recreated topic. A partition
+    whose log lost records already read begins at its offset in ``end.parted``.
+
+    A batch that ends at reset offsets has no ranges. Offsets that the reset skips are not read; offsets that it goes
+    back to are read by the next batch.
     """
     if end.is_reset or end == start:
         return []
@@ -161,31 +161,31 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records that a query should have read and cannot: a sentence that names them, and what to do."""
+    """Records that a query should read but cannot: a sentence that names them, and the remedy."""
 
     what: str
     remedy: str
 
     def __str__(self) -> str:
-        """The whole message."""
+        """Return the whole message."""
         return f"{self.what}: {self.remedy}, or set failOnDataLoss=false to go on without them"
 
 
 @dataclass(slots=True)
 class LossReport:
-    """Collects losses. With ``fail`` the first one ends the query; without, the caller has them logged."""
+    """Collector of losses. With ``fail`` the first loss fails the query; otherwise the caller logs them."""
 
     fail: bool
     losses: list[Loss] = field(default_factory=list)
 
     def add(self, loss: Loss) -> None:
-        """Raise ``OffsetsLostError``, or remember the loss."""
+        """Raise ``OffsetsLostError``, or record the loss."""
         if self.fail:
             raise OffsetsLostError(str(loss))
         self.losses.append(loss)
 
     def warn(self, logger: logging.Logger) -> None:
-        """Log the losses that are accepted."""
+        """Log the accepted losses."""
         for loss in self.losses:
             logger.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
 
@@ -193,17 +193,17 @@ class LossReport:
 def clip_to_log(
     wanted: OffsetRange, log_start: int, log_end: int, report: LossReport, *, why: str = "by retention or deletion"
 ) -> OffsetRange:
-    """What of a range is still in the log, which holds ``log_start`` to ``log_end`` (the high watermark, exclusive).
+    """Clip a range to the log, which holds ``log_start`` to ``log_end`` (the high watermark, exclusive).
 
-    Reports offsets below the log's start, which ``why`` says who removed, and past its end; gaps inside the log are
-    compaction's and no loss.
+    Offsets below the log start (removed as ``why`` says) and beyond the log end are reported. Gaps inside the log come
+    from compaction and are no loss.
     """
     if wanted.start > wanted.end:
         report.add(truncated(wanted.key, wanted.start, wanted.end))
         return replace(wanted, start=wanted.end)
     start, end = (min(max(offset, log_start), log_end) for offset in (wanted.start, wanted.end))
     if start == end:
-        # Nothing is left: keep the position where it is, inside what was asked for.
+        # Nothing remains: keep the position inside the requested range.
         start = end = min(max(log_start, wanted.start), wanted.end)
     if wanted.start < start:
         report.add(
@@ -224,7 +224,7 @@ def clip_to_log(
 
 
 def why_removed(configs: Mapping[str, str]) -> str:
-    """What removes the oldest records of a topic with these settings, for the sentence of a loss."""
+    """Return the reason why the oldest records of a topic are removed with these settings, for a loss message."""
     kept = {name: configs.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
     if "delete" in configs.get("cleanup.policy", "delete") and any(value != "-1" for value in kept.values()):
         return f"by retention, {', '.join(f'{name}={value}' for name, value in kept.items())}, or DeleteRecords"
@@ -232,7 +232,7 @@ def why_removed(configs: Mapping[str, str]) -> str:
 
 
 def losses_between(since: StreamOffsets, newest: StreamOffsets, subscription: Subscription) -> list[Loss]:
-    """What a query loses that goes on from ``since`` when its topics are as ``newest`` says."""
+    """Return the losses of a query that resumes at ``since`` while its topics are as in ``newest``."""
     if since.cluster_id and newest.cluster_id and since.cluster_id != newest.cluster_id:
         return [
             Loss(
@@ -262,7 +262,7 @@ def losses_between(since: StreamOffsets, newest: StreamOffsets, subscription: Su
 
 
 def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
-    """The loss of a log that ends before what was read of it already."""
+    """Return the loss for a log that ends before offsets already read."""
     return Loss(
         f"the log of {key} went back: offsets up to {read_up_to - 1} have been read, and it now ends at {log_end} "
         "(records were truncated)",
@@ -271,7 +271,7 @@ def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
 
 
 def recreated(topic: str, was: uuid.UUID, now: uuid.UUID, lost: str) -> Loss:
-    """The loss of a topic that has another id than it had; ``lost`` names what was not read of it."""
+    """Return the loss for a topic with a changed id; ``lost`` names its unread offsets."""
     return Loss(
         f"topic {topic} is not the one that was read: its id is {id_text(now)} and was {id_text(was)} "
         f"(deleted and made anew); {lost} of the old one are gone",
@@ -280,7 +280,7 @@ def recreated(topic: str, was: uuid.UUID, now: uuid.UUID, lost: str) -> Loss:
 
 
 def gone(what: Iterable[str], lost: str = "its remaining records are gone") -> Loss:
-    """The loss of topics or partitions that were deleted while a query read them."""
+    """Return the loss for topics or partitions that were deleted while a query read them."""
     return Loss(f"{', '.join(what)} no longer exists: {lost}", "stop reading it")
 
 

@@ -1,11 +1,11 @@
-"""Where a log has parted from the one that a query read: records that it read are gone, and others have their offsets.
+"""Detection of log divergence: records already read were replaced by others.
 
-That is so after an unclean election, or when a leader lost what it had not synced. The log's end tells it only until
-the log has grown again; leader epochs tell it afterwards too (KIP-320). With its offsets a query keeps the last epoch
-that each log had when they were planned; where that epoch ends before the offset by now, the logs part there.
+An unclean leader election causes it, or a leader that loses unsynced records. The log end shows the loss only until the
+log has grown again. Leader epochs show it afterwards too (KIP-320). With its offsets a query stores the last leader
+epoch of each log at planning. If that epoch now ends before the stored offset, the log diverged at the epoch's end.
 
-Invariant: a log that only grew never looks so, for an epoch's end does not go back; and while a log has no other epoch
-than the one that is kept there is nothing to ask.
+Invariants: a log that only grew never looks diverged, because the end of an epoch never decreases. While the last epoch
+of a log is the stored one, no look-up is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_millrace.planning.offsets import Loss, LossReport, StreamOffsets
 
 
 def epochs_to_look_up(since: StreamOffsets, newest: StreamOffsets) -> dict[PartitionKey, int]:
-    """The epochs kept for partitions in whose logs another epoch is the last one by now."""
+    """Return the stored epochs of partitions whose logs now have another last epoch."""
     return {
         key: epoch
         for key, epoch in since.leader_epochs.items()
@@ -28,11 +28,11 @@ def epochs_to_look_up(since: StreamOffsets, newest: StreamOffsets) -> dict[Parti
 def find_partings(
     since: StreamOffsets, ends: Mapping[PartitionKey, int | None], report: LossReport
 ) -> dict[PartitionKey, int]:
-    """Where to go on in logs that parted from what was read up to ``since``; each is reported.
+    """Return the offsets at which to resume in diverged logs; each divergence is reported.
 
-    ``ends`` says where the epochs that were looked up end, None for one that the log does not know (any more): then
-    nobody can say from where on records are others, and the query goes on where it is. Of a query that had read to the
-    log's end some are; one that had not may have read none of the epoch that is gone.
+    ``ends`` maps partitions to the ends of the looked-up epochs, None for an epoch that the log no longer knows. In
+    that case the first replaced offset is unknown, and the query resumes at its own offset. If the query had read up to
+    the log end, some of the records that it read are replaced; if not, it may have read none of the lost epoch.
     """
     parted = {}
     for key, end in ends.items():

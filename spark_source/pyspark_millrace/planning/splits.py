@@ -1,9 +1,9 @@
-"""Ranges of offsets to splits: what one task reads.
+"""Offset ranges to splits; one task reads one split.
 
-The broker says which extents of segment files hold a range and cuts them at index positions to about the size asked
-for. A split is a run of extents of one partition. Splits are sized by bytes, not by partition or record count, so
-that one huge partition feeds every core and a skewed topic starves none; every partition with records has a split of
-its own at least, as with the Kafka connector.
+The broker returns the extents of segment files that hold a range, cut at index positions to about the requested size. A
+split is a run of extents of one partition. Splits are sized by bytes, not by partition or record count. So one huge
+partition uses every core, and a skewed topic starves no partition. Every partition with records has at least one split,
+as with Spark's Kafka connector.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
 
 MIB: Final = 2**20
 SPLIT_BYTES_MIN: Final = 8 * MIB
-"""Below this a task costs more to start than to read."""
+"""A smaller split costs more to start than to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """How large splits are where the user does not say it: ``per_core`` of them, up to ``bytes_max`` each."""
+    """Default size of splits: ``per_core`` splits per core, of up to ``bytes_max`` each."""
 
     per_core: int
     bytes_max: int
 
 
 BATCH_SIZING: Final = Sizing(per_core=3, bytes_max=256 * MIB)
-"""Tasks end at different times; with some for each core the last ones are short, and a retried one costs little."""
+"""Tasks end at different times. With several per core the last ones are short, and a retried one costs little."""
 STREAM_SIZING: Final = Sizing(per_core=2, bytes_max=512 * MIB)
-"""A task of a stream as a rule writes a file, and few large files are cheaper to write and to read."""
+"""A stream's task usually writes one file, and few large files are cheaper to write and to read."""
 
 
 LATE_SPLITS_LARGER: Final = 8
-"""How much larger splits are where nearly all batches will be passed over, by the times in their statistics."""
+"""Factor for splits in which almost all batches will be skipped by the times in their statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A run of whole batches in one segment file; the first and the last may reach beyond its offsets.
+    """A run of whole batches in one segment file. The first and last batch may reach beyond its offsets.
 
-    ``end_offset`` and ``end_position`` are exclusive. ``path`` is the file on the broker's host, empty when the broker
-    does not name it; ``uri`` is the segment's copy in the remote store, where it is only there. ``aborted`` are
-    transactions whose records in it are not to be read.
+    ``end_offset`` and ``end_position`` are exclusive. ``path`` is the file on the broker's host, empty if the broker
+    does not name it. ``uri`` is the segment's copy in the remote store, if the segment is only there. ``aborted`` are
+    the aborted transactions with records in the extent, which are not read.
     """
 
     start_offset: int
@@ -60,50 +60,50 @@ class Extent:
 
     @property
     def bytes(self) -> int:
-        """Size in the log."""
+        """Size in the log, in bytes."""
         return self.end_position - self.start_position
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSplit:
-    """What one task reads: extents of one partition, in order and without gaps."""
+    """Work of one task: extents of one partition, in order and without gaps."""
 
     range: OffsetRange
     extents: tuple[Extent, ...]
 
     @property
     def bytes(self) -> int:
-        """Size in the log."""
+        """Size in the log, in bytes."""
         return total_bytes(self.extents)
 
 
 def split_bytes(total_bytes: int, *, cores: int, sizing: Sizing, min_splits: int = 1, asked: int | None = None) -> int:
-    """The size to cut a read of ``total_bytes`` into: what was asked for, or by the number of cores."""
+    """Return the split size for a read of ``total_bytes``: the requested one, or one by the number of cores."""
     size = asked or min(max(total_bytes // (sizing.per_core * cores), SPLIT_BYTES_MIN), sizing.bytes_max)
     return max(1, min(size, -(-total_bytes // min_splits)))
 
 
 def even_bytes(range_bytes: int, size_bytes: int) -> int:
-    """The size of the pieces when a range is cut evenly into pieces of up to about ``size_bytes``.
+    """Return the piece size that cuts a range evenly into pieces of up to about ``size_bytes``.
 
-    A quarter over counts as fitting: better one piece that is somewhat large than two halves.
+    A piece may be a quarter larger, because one large piece is better than two halves.
     """
     pieces = max(1, -(-range_bytes // most_of(size_bytes)))
     return max(1, -(-range_bytes // pieces))
 
 
 def most_of(size_bytes: int) -> int:
-    """How large a piece may be that is to be of about this size."""
+    """Return the largest size of a piece whose target is ``size_bytes``."""
     return size_bytes + size_bytes // 4
 
 
 def located_bytes(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) -> int:
-    """Size of located ranges in the log."""
+    """Return the size of located ranges in the log, in bytes."""
     return sum(total_bytes(extents) for _, extents in located)
 
 
 def total_bytes(extents: Sequence[Extent]) -> int:
-    """Size of extents in the log."""
+    """Return the size of extents in the log, in bytes."""
     return sum(extent.bytes for extent in extents)
 
 
@@ -116,8 +116,9 @@ def plan_splits(
 ) -> list[PlannedSplit]:
     """Group the extents of each range into splits of up to about its size, in order of partition and offset.
 
-    ``max_records`` bounds the offsets of a split; ``min_splits`` asks for at least so many while there are records.
-    Where extents are too coarse for these, they are cut by offsets, and the tasks share the extent's bytes.
+    ``max_records`` limits the offsets of a split. ``min_splits`` is the minimum number of splits, as far as there are
+    records. If extents are too coarse for these options, they are cut by offsets, and several tasks read the bytes of
+    the same extent.
     """
     splits = [
         PlannedSplit(wanted, tuple(run))
@@ -148,7 +149,7 @@ def _tiling(extents: Sequence[Extent]) -> Sequence[Extent]:
 
 
 def _runs(extents: Sequence[Extent], size_bytes: int, most_bytes: int) -> list[list[Extent]]:
-    """Neighbours together while they stay within the size, or an eighth above: the rest of a segment is no split."""
+    """Group neighbours within the size plus an eighth, because the rest of a segment should not become a split."""
     over = min(size_bytes // 8, most_bytes - size_bytes)
     runs: list[list[Extent]] = []
     room = 0
@@ -169,7 +170,7 @@ def _at_least(splits: list[PlannedSplit], count: int) -> list[PlannedSplit]:
 
 
 def _cut(split: PlannedSplit, parts: int) -> list[PlannedSplit]:
-    """Cut a split into parts of equal numbers of offsets."""
+    """Cut a split into parts with equal numbers of offsets."""
     first, last = split.extents[0].start_offset, split.extents[-1].end_offset
     parts = min(parts, last - first)
     if parts <= 1:

@@ -1,8 +1,8 @@
-"""Deletions that a query may have missed: of compacted topics, by standing too long.
+"""Detection of tombstones that a query may have missed in compacted topics.
 
-Compaction takes tombstones out ``delete.retention.ms`` after it has cleaned them. Who comes for them later sees neither
-the key nor its end, and what keeps the latest of each key keeps a row that is no more. No gap tells of it, for all of a
-compacted log has gaps; but that somebody is that late can be seen by the times of the records he has not read.
+Compaction removes tombstones ``delete.retention.ms`` after it cleaned them. A query that reads later sees neither the
+key nor its deletion, so a table of the latest row per key keeps a deleted row. Gaps in the offsets do not show this,
+because every compacted log has gaps. The timestamps of the unread records do show that a query is this late.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pyspark_millrace.planning.backlog import Backlog
 
 
 class TopicSettings(Protocol):
-    """What is asked of the brokers; ``Cluster`` is one."""
+    """Broker calls of this module; implemented by ``Cluster``."""
 
     def settings(self, topic: str) -> Mapping[str, str]:
-        """The configuration of a topic."""
+        """Return the configuration of a topic."""
 
     def first_offsets_from(self, times_ms: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:
-        """The first record at or after a time in each partition; None where there is none."""
+        """Return the first record at or after a time in each partition; None if there is none."""
 
 
 def late_for_tombstones(topics: TopicSettings, backlog: Backlog, now_ms: int) -> list[str]:
-    """A sentence for each partition of which records that are older than its tombstones' time were not read."""
+    """Return a warning for each partition with unread records older than its ``delete.retention.ms``."""
     unread = [key for key, count in backlog.counts.items() if count and backlog.begin[key] > 0]
     kept_ms = {
         topic: int(settings["delete.retention.ms"])

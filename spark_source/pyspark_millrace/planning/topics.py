@@ -1,4 +1,4 @@
-"""The topics that a query reads, and the one schema that they share."""
+"""Topics that a query reads, and their common schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """The topics and partitions that a query reads, at one moment. All are read in the same schema (None: opaque)."""
+    """Topics and partitions of a query at one moment. All are read with the same schema (None: opaque)."""
 
     topic_ids: Mapping[str, uuid.UUID]
     partitions: tuple[PartitionKey, ...]
@@ -27,13 +27,13 @@ class TopicSet:
 
     @property
     def description(self) -> str:
-        """How messages call them: ``topic orders``, ``topics a, b``."""
+        """Topics as named in messages: ``topic orders``, ``topics a, b``."""
         names = ", ".join(sorted(self.topic_ids))
         return f"topic {names}" if len(self.topic_ids) == 1 else f"topics {names}"
 
 
 def common_schema(topics: Sequence[TopicDescription]) -> pa.Schema | None:
-    """The schema of all topics; raises ``UsageError`` naming two that differ."""
+    """Return the schema of all topics; raises ``UsageError`` with two topics that differ."""
     if not topics:
         return None
     first = topics[0]

@@ -1,10 +1,10 @@
-"""What a task does: its split to Arrow batches of Spark's schema.
+"""Reading in tasks: a split to Arrow batches of Spark's schema.
 
-* ``layout``         the columns and the rows that a query reads, and Spark's schema for them
+* ``layout``         columns and row filter of a query, and their Spark schema
 * ``task_planning``  ranges of offsets to tasks, on the driver
-* ``tasks``          what Spark sends to a task, and the way from there to batches
-* ``splits``         a split to batches, from segment files where they can be reached, or over the network
-* ``references``     a stream's splits as rows, for tasks behind a shuffle to read
-* ``pacing``         how fast the tasks of a machine read together, where that is limited
-* ``reports``        what tasks count, and tell
+* ``tasks``          the input partition of a task, and its way to batches
+* ``splits``         a split to batches, from segment files, the remote store or the network
+* ``references``     a stream's splits as rows, for tasks behind a shuffle
+* ``pacing``         rate limit of the tasks of a machine
+* ``reports``        metrics of tasks for the driver
 """

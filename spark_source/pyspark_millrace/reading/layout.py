@@ -1,4 +1,4 @@
-"""The columns and the rows that a query reads, and the Spark schema that they make."""
+"""Columns and row filter of a query, with their Spark schema."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _INCLUDED_METADATA: Final = tuple(kind for kind in Metadata if kind is not Metad
 
 @dataclass(frozen=True, slots=True)
 class ReadLayout:
-    """The columns a query reads, in order, and of which rows. Small and picklable: it travels to every task."""
+    """Columns of a query, in order, and its row filter. Small and picklable, because every task receives it."""
 
     columns: tuple[TopicColumn, ...]
     is_opaque: bool
     row_filter: RowFilter | None = None
-    """Which rows are read; it may be about other columns than those."""
+    """Filter of the rows; it can use other columns than the selected ones."""
     decoding: DecodePlan | None = None
-    """How an opaque topic's payloads become columns, with the option ``decode``."""
+    """Decoding of an opaque topic's payloads into columns (option ``decode``)."""
 
     def spark_schema(self) -> StructType:
-        """The schema that Spark plans with."""
+        """Return the schema that Spark plans with."""
         from pyspark.sql.types import StructField, StructType
 
         return StructType([StructField(column.name, column.type, column.nullable) for column in self.columns])
 
     def arrow_schema(self) -> pa.Schema:
-        """The schema that every batch handed to Spark has, exactly."""
+        """Return the exact schema of every batch that is handed to Spark."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self.spark_schema(), timezone="UTC")
@@ -65,7 +65,7 @@ class ReadLayout:
         sources = [column.source for column in (*self.columns, *filtered)]
         names = [source for source in sources if isinstance(source, str)]
         if self.is_opaque and Metadata.TOMBSTONE in sources:
-            # A record without a value is what deletes there; typed topics have a mark of their own.
+            # In an opaque topic a record without a value is a tombstone. Typed topics mark tombstones explicitly.
             names.append("value")
         return list(dict.fromkeys(names))
 
@@ -73,7 +73,7 @@ class ReadLayout:
 def default_layout(
     schema: pa.Schema | None, *, include_headers: bool, include_metadata: bool, decoding: DecodePlan | None = None
 ) -> ReadLayout:
-    """The columns of a topic when none are named."""
+    """Return the columns of a topic if the user names none."""
     if schema is None and decoding is None:
         columns = [column for column in opaque_columns() if include_headers or column.name != "headers"]
     else:
@@ -88,9 +88,9 @@ def default_layout(
 def named_layout(
     schema: pa.Schema | None, names: Sequence[str], *, topics: str, decoding: DecodePlan | None = None
 ) -> ReadLayout:
-    """The columns named in the option ``columns``.
+    """Return the columns of the option ``columns``.
 
-    Raises ``UsageError`` naming the first column that ``topics`` (for the message) do not have.
+    Raises ``UsageError`` with the first column that ``topics`` (for the message) do not have.
     """
     available = _available(schema, decoding)
     columns = tuple(_find(available, name, "columns", topics) for name in names)
@@ -100,9 +100,9 @@ def named_layout(
 def layout_of_user_schema(
     schema: pa.Schema | None, asked: StructType, *, topics: str, decoding: DecodePlan | None = None
 ) -> ReadLayout:
-    """The columns of a schema given by ``.schema(...)``, which thereby chooses columns as well.
+    """Return the columns of a schema set by ``.schema(...)``, which also selects columns.
 
-    Raises ``UsageError`` for a column that the topics do not have, or have with another type.
+    Raises ``UsageError`` for a column that the topics lack or have with another type.
     """
     available = _available(schema, decoding)
     columns = []
@@ -120,7 +120,7 @@ def layout_of_user_schema(
 
 
 def check_layout(layout: ReadLayout, schema: pa.Schema | None, *, topics: str) -> None:
-    """Check that topics found while a query runs have the columns that it reads; raises ``UsageError``."""
+    """Check that topics found while a query runs have its columns; raises ``UsageError``."""
     available = _available(schema, layout.decoding)
     same_kind = layout.is_opaque == (schema is None)
     for column in layout.columns:
@@ -133,17 +133,16 @@ def check_layout(layout: ReadLayout, schema: pa.Schema | None, *, topics: str) -
 
 
 def option_filter(text: str, schema: pa.Schema | None, layout: ReadLayout, *, topics: str) -> RowFilter | None:
-    """The option ``filter`` over the columns of topics. Raises ``UsageError`` naming column and value.
+    """Return the row filter of the option ``filter``. Raises ``UsageError`` with column and value.
 
-    Of payloads that are decoded it sees what they were, and what stands beside them: ``__key``, ``__value``,
-    ``__offset``.
+    With ``decode`` the filter sees the raw columns and the metadata: ``__key``, ``__value``, ``__offset``.
     """
     available = _filterable(schema, layout)
     return row_filter_of(bind_option(text, parse_filter(text), available, topics=topics), available)
 
 
 def and_pushed(filters: Sequence[Filter], layout: ReadLayout) -> tuple[ReadLayout, list[Filter]]:
-    """A layout with those of Spark's filters that it can take beside its own, and the others."""
+    """Add Spark's pushed filters to a layout; returns the layout and the filters that it cannot apply."""
     from pyspark_millrace.filters.pushed import split_pushed
 
     raw = _filterable(None, layout) if layout.decoding is not None else None
@@ -158,7 +157,7 @@ def and_pushed(filters: Sequence[Filter], layout: ReadLayout) -> tuple[ReadLayou
 
 
 def raw_layout(layout: ReadLayout) -> ReadLayout:
-    """What is read of the log: the layout itself, unless its columns are decoded of keys and values."""
+    """Return the layout for reading the log. With ``decode`` it has the raw keys and values instead of the columns."""
     plan = layout.decoding
     if plan is None:
         return layout
@@ -178,7 +177,7 @@ def raw_layout(layout: ReadLayout) -> ReadLayout:
 def _available(schema: pa.Schema | None, decoding: DecodePlan | None) -> dict[str, TopicColumn]:
     """Return every column that a query may name.
 
-    A decoded opaque topic has the columns of its values' schema, and ``__key`` and ``__value`` beside them.
+    A decoded opaque topic has the columns of its values' schema, and also ``__key`` and ``__value``.
     """
     if decoding is None:
         return available_columns(schema)
@@ -198,7 +197,7 @@ def _find(available: Mapping[str, TopicColumn], name: str, option: str, topics: 
 
 
 def _decoded_columns(decoding: DecodePlan) -> list[TopicColumn]:
-    """The decoded key as a struct, and the columns of decoded values; each is null where there is nothing to decode."""
+    """Return the decoded key as a struct and the columns of decoded values. All are nullable."""
     import pyarrow as pa
 
     columns = []

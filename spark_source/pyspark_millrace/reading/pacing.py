@@ -1,14 +1,15 @@
-"""``maxBytesPerSecond``: how fast the tasks of a query read, so that a backfill leaves the rest of the machine alone.
+"""``maxBytesPerSecond``: a rate limit for the tasks of a query.
 
-Tasks that read segment files have nobody between them and the disk who could slow them down, so they do it themselves:
-all tasks of one batch on one machine share a file that holds the time up to which their rate is used up. Who has read
-adds the time that its bytes are worth, and waits until then. The limit is therefore kept exactly by each machine, and
-by a query on one machine; executors on several machines have it each. Nobody waits for a task that died.
+It lets a backfill leave capacity to other programs on the machine. Tasks that read segment files do not pass through a
+broker that could throttle them, so they throttle themselves. All tasks of one plan on one machine share a file. The
+file holds the time until which their rate is used up. A task that read bytes adds the time that they are worth, and
+waits until then. So each machine keeps the limit exactly. Executors on several machines each have the full limit. A
+task that died blocks no other task.
 
-A batch is handed on in pieces of a few milliseconds' bytes: what a whole one of some megabytes costs the JVM at once is
-felt by everybody on the machine, however long the pause after it is.
+A batch is passed on in pieces of a few milliseconds each. A whole batch of some megabytes would burst through the JVM
+at once and disturb other programs, however long the pause after it.
 
-Invariant: what the file says only grows, and never lies further ahead than the bytes that were read are worth.
+Invariant: the time in the file only grows, and is never further ahead than the bytes that were read are worth.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ _PIECE_BYTES_MIN: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The rate that the tasks of one plan share; ``token`` is the plan's own."""
+    """Rate that the tasks of one plan share; ``token`` identifies the plan."""
 
     token: uuid.UUID
     bytes_per_second: int
 
 
 def used_up_to(until_s: float, now_s: float, size_bytes: float, bytes_per_second: int) -> float:
-    """Until when the rate is used up, after ``size_bytes`` more were read; time that nobody used is not saved up."""
+    """Return the time until which the rate is used up after ``size_bytes`` more. Unused time is not saved up."""
     return max(until_s, now_s) + size_bytes / bytes_per_second
 
 
 class SharedPace:
-    """The pace of this machine's tasks; ``folder`` is where they meet."""
+    """Rate limit of the tasks on this machine; ``folder`` holds their shared file."""
 
     def __init__(self, pace: Pace, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = pace.bytes_per_second
@@ -61,7 +62,7 @@ class SharedPace:
         self._file = os.open(folder / pace.token.hex, os.O_RDWR | os.O_CREAT, 0o600)
 
     def spend(self, size_bytes: float) -> float:
-        """Note that so much was read; returns for how many seconds to wait."""
+        """Record a read of ``size_bytes``; returns the seconds to wait."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             stored = os.pread(self._file, _TIME.size, 0)
@@ -74,12 +75,12 @@ class SharedPace:
         return until - now
 
     def close(self) -> None:
-        """Leave. The file stays for the others, and is removed by whoever comes a day later."""
+        """Close the file. It stays for other tasks, and a task that starts a day later removes it."""
         os.close(self._file)
 
 
 def paced(batches: Iterator[pa.RecordBatch], counters: ReadCounters, pace: Pace) -> Iterator[pa.RecordBatch]:
-    """The same rows, no faster than the pace; ``counters`` say how many bytes of the log they took."""
+    """Yield the same rows at the given rate; ``counters`` tells the bytes of the log behind them."""
     shared = SharedPace(pace, Path(tempfile.gettempdir()) / f"millrace-pace-{os.getuid()}")
     piece_bytes = pace.bytes_per_second * _PIECE_S
     spent = owed = 0
@@ -87,7 +88,7 @@ def paced(batches: Iterator[pa.RecordBatch], counters: ReadCounters, pace: Pace)
         for batch in batches:
             owed += counters.decoded_bytes - spent
             spent = counters.decoded_bytes
-            # A call for every small batch would cost more than it smoothes.
+            # Small batches are collected: one call each would cost more than it gains.
             if owed < piece_bytes:
                 yield batch
                 continue
@@ -102,14 +103,14 @@ def paced(batches: Iterator[pa.RecordBatch], counters: ReadCounters, pace: Pace)
 
 
 def pieces_of(batch: pa.RecordBatch, count: int) -> list[pa.RecordBatch]:
-    """A batch cut into at most ``count`` pieces of about as many rows each, in order; at least one."""
+    """Cut a batch into at most ``count`` pieces of about equal rows, in order; returns at least one."""
     rows = max(1, math.ceil(batch.num_rows / count))
     return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)] or [batch]
 
 
 def _forget_old(folder: Path) -> None:
     for path in folder.iterdir():
-        # Somebody else may have removed it first.
+        # Another task may have removed the file first.
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _STALE_S:
                 path.unlink()

@@ -1,10 +1,11 @@
-"""Splits by reference: rows that say what is to be read, for whoever they come to to read it there.
+"""Splits by reference: rows that describe splits, which a later task reads.
 
-What a query keeps state of goes through a shuffle, and by it each record through the JVM twice. With ``byReference``
-only a few hundred bytes for each split go that way; the task behind the shuffle reads the log itself, as the task of
-the source would have. The log is there still: what a micro-batch reads, it can read again.
+A stateful query shuffles its input, so each record passes the JVM twice. With ``byReference`` only a few hundred bytes
+per split go through the shuffle. The task behind the shuffle reads the log itself, as a task of the source would. A
+micro-batch can read the log again at any time, so this is safe.
 
-Invariant: a reference holds offsets, places and schemas, and no options: those may be secret, and rows lie on disks.
+Invariant: a reference holds offsets, file locations and schemas, but no options. Options may be secret, and shuffle
+rows are written to disk.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here
-    """The one task that gives the references of all splits."""
+    """The single task that yields the references of all splits."""
 
     def __init__(self, splits: Sequence[SplitTask]) -> None:
         self.splits = splits
@@ -43,20 +44,21 @@ def plan_references(
     options: SourceOptions,
     layout: ReadLayout,
 ) -> list[ReferenceTask]:
-    """Locate ranges; each is one split as a rule, for who keeps the state of a partition reads all of it.
+    """Locate ranges and make one task of their references.
 
-    Raises ``OffsetsLostError`` for records that are gone, unless losses are accepted: then they are logged.
+    A range is usually one split, because the task that keeps a partition's state reads all of it. Raises
+    ``OffsetsLostError`` for lost records, unless losses are accepted; then they are logged.
     """
     large = replace(options, split_bytes=options.split_bytes or STREAM_SIZING.bytes_max)
     return [ReferenceTask(plan_tasks(cluster, ranges, schemas, large, STREAM_SIZING, layout.row_filter))]
 
 
 def references(task: InputPartition, layout: ReadLayout) -> Iterator[pa.RecordBatch]:
-    """The rows of ``REFERENCE_DDL``, one for each split."""
+    """Yield the rows of ``REFERENCE_DDL``, one for each split."""
     import pyarrow as pa
 
     if not isinstance(task, ReferenceTask):
-        # Spark plans one empty task where there is nothing to read.
+        # Spark plans one empty task if there is nothing to read.
         return
     ranges = [split.split.range for split in task.splits]
     columns = [
@@ -69,6 +71,6 @@ def references(task: InputPartition, layout: ReadLayout) -> Iterator[pa.RecordBa
 
 
 def read_reference(reference: bytes, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Read the split that a reference was made of; ``options`` are those that it was planned with."""
+    """Read the split of a reference; ``options`` are those of its planning."""
     split, layout = pickle.loads(reference)
     return read_task(split, layout, replace(options, by_reference=False))

@@ -1,9 +1,9 @@
-"""What a task says about its reading: rows, batches, bytes and time, in one datagram to the driver.
+"""Read metrics of a task (rows, batches, bytes, time), sent to the driver in one datagram.
 
-Spark takes metrics of its own making from a Python source and no others. The driver, where ``monitor`` listens, names
-its address in a local property, which Spark hands on to every task of a query started by that thread. A task sends one
-datagram when it has read; it never waits, and never fails for it: what gets lost is missing in the metrics and nowhere
-else. Each attempt of a task reports by itself, so these are sums of what was read, not of what arrived.
+Spark accepts only its own metrics from a Python source. The driver, where ``monitor`` listens, sets its address in a
+local property. Spark passes the property to every task of a query that this thread starts. A task sends one datagram
+after its read. Sending never blocks and never fails the task; a lost datagram is missing only in the metrics. Each
+attempt of a task sends its own report. So the sums count the records that were read, not the records that arrived.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from millrace.records import BatchHeader, DecodedBatch
 
 ADDRESS_PROPERTY: Final = "millrace.monitor.address"
-"""Local property: ``host:port:token`` of the driver's monitor."""
+"""Local property ``host:port:token`` with the address of the driver's monitor."""
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(slots=True)
 class ReadCounters:
-    """What one task has read so far.
+    """Counters of one task.
 
-    ``located_bytes`` is what was in its hands, decoded or passed over; ``pruned_bytes`` what no task was given.
+    ``located_bytes`` counts the bytes that the task read, decoded or skipped. ``pruned_bytes`` counts bytes that
+    planning excluded.
     """
 
     rows: int = 0
@@ -43,15 +44,15 @@ class ReadCounters:
 
     @property
     def skipped_bytes(self) -> int:
-        """Batches that were not decoded: markers, aborted ones, those outside of what was asked for."""
+        """Bytes that were not decoded: markers, aborted batches, batches outside the requested offsets."""
         return max(0, self.located_bytes - self.decoded_bytes)
 
     def skip(self, header: BatchHeader) -> None:
-        """Take a batch into account that a filter ruled out."""
+        """Count a batch that a filter excluded."""
         self.skipped_batches += 1
 
     def count(self, decoded: DecodedBatch) -> None:
-        """Take a batch of the log into account."""
+        """Count a batch of the log."""
         self.rows += decoded.num_rows
         self.batches += 1
         self.decoded_bytes += decoded.header.size_bytes
@@ -59,7 +60,7 @@ class ReadCounters:
 
 @dataclass(frozen=True, slots=True)
 class ReadReport:
-    """One task's reading; ``query_id`` is empty for what is not a stream."""
+    """Report of one task; ``query_id`` is empty for a batch query."""
 
     query_id: str
     topic: str
@@ -73,7 +74,7 @@ class ReadReport:
 
 
 def timed(batches: Iterator[pa.RecordBatch], counters: ReadCounters) -> Iterator[pa.RecordBatch]:
-    """The same batches; the time to make them goes into ``counters``, that to use them does not."""
+    """Yield the same batches. The time to produce them is added to ``counters``, the time to consume them is not."""
     while True:
         started = time.perf_counter()
         batch = next(batches, None)
@@ -84,7 +85,7 @@ def timed(batches: Iterator[pa.RecordBatch], counters: ReadCounters) -> Iterator
 
 
 def send_report(topic: str, counters: ReadCounters) -> None:
-    """Tell the driver's monitor, if there is one."""
+    """Send the counters to the driver's monitor, if there is one."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -106,7 +107,7 @@ def send_report(topic: str, counters: ReadCounters) -> None:
 
 
 def send_datagram(address: str, report: ReadReport) -> None:
-    """Send a report to ``host:port:token``; what cannot be sent is dropped."""
+    """Send a report to ``host:port:token``. A report that cannot be sent is dropped."""
     host, port, token = address.rsplit(":", 2)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -118,7 +119,7 @@ def send_datagram(address: str, report: ReadReport) -> None:
 
 
 def read_datagram(data: bytes, token: str) -> ReadReport | None:
-    """The report in a datagram; None for one that is not a report, or is of somebody who does not know the token."""
+    """Parse a datagram; returns None for anything but a report with the right token."""
     try:
         fields = json.loads(data)
         if fields.pop("token") != token:

@@ -1,12 +1,12 @@
-"""A split to Arrow batches: from segment files where they can be reached, here or in the remote store, else over gRPC.
+"""A split to Arrow batches, from segment files, the remote store, or gRPC.
 
-All ways give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file
-is read directly when the broker named it, it exists here, its directory holds the partition of the very topic (by
-its id), and it is as long as the extent; so the choice needs no configuration, and a file that retention removed
-between planning and reading is fetched over gRPC, or found lost there. What is in the remote store of a tiered topic
-is read from there in ranges, and over gRPC from where that failed.
+All three give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file is
+read directly under four conditions: the broker named it, it exists on this machine, its directory holds the partition
+of the topic with the same id, and it is as long as the extent. So the choice needs no configuration. A file that
+retention removed between planning and reading is fetched over gRPC, which may report the loss. Segments in the remote
+store of a tiered topic are read from there in ranges. After an error the rest is read over gRPC.
 
-Invariant: every batch that leaves here has exactly the layout's Arrow schema, for Spark only checks the first.
+Invariant: every batch has exactly the layout's Arrow schema, because Spark checks only the first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pyspark_millrace.reading.reports import ReadCounters
 _log = logging.getLogger(__name__)
 
 _COALESCED_BYTES_MAX: Final = 4 * 2**20
-"""Small batches are put together up to the rows asked for, or up to this size."""
+"""Small batches are combined up to the requested rows, or up to this size."""
 
 
 def read_split(
@@ -54,10 +54,10 @@ def read_split(
     sources: Sources,
     counters: ReadCounters | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read one split as batches of at most ``options.rows_per_batch`` rows; ``counters`` are told what was read.
+    """Read one split as batches of at most ``options.rows_per_batch`` rows, and update ``counters``.
 
-    Raises ``CorruptBatchError``, ``OffsetsLostError`` (unless losses are accepted: then they are logged), and
-    what the client raises when the broker does not answer.
+    Raises ``CorruptBatchError``, ``OffsetsLostError`` (unless losses are accepted; then they are logged), and the
+    client's errors if the broker does not answer.
     """
     assembler = Assembler(layout, split.range.key.topic, split.range.key.partition, options.rows_per_batch)
     for decoded in _decoded(split, layout, options, sources, counters or ReadCounters()):
@@ -67,10 +67,10 @@ def read_split(
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a task gets what is not in files: the client's calls, passed in.
+    """Client calls for data that is not in files, passed in by the task.
 
-    ``read_range(split, start, end)`` streams runs of whole batches, ``log_start(split)`` is the first offset that the
-    partition still has, ``schema_of(id)`` finds a typed topic's schema.
+    ``read_range(split, start, end)`` streams runs of whole batches. ``log_start(split)`` returns the partition's first
+    retained offset. ``schema_of(id)`` finds a typed topic's schema.
     """
 
     read_range: Callable[[PlannedSplit, int, int], Iterator[bytes]]
@@ -102,7 +102,7 @@ def _decoded(
                     ):
                         counters.count(decoded)
                         yield decoded
-                        # What has been handed out is not read again, should the rest have to come another way.
+                        # Batches already yielded are not read again if the rest comes by another path.
                         position = decoded.header.next_offset
                 break
             except _GONE as error:
@@ -116,16 +116,16 @@ _GONE: Final = (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-"""How it shows that records went away between planning and reading: by retention, or with their whole topic."""
+"""Errors if records were removed between planning and reading, by retention or with their topic."""
 
 
 def _after_loss(
     split: PlannedSplit, start: int, end: int, options: SourceOptions, sources: Sources, error: MillraceError
 ) -> int:
-    """Where to go on after records were removed while they were being read, if the query goes on at all."""
+    """Return the offset at which to resume after records were removed during the read, or raise."""
     first_left = min(max(sources.log_start(split), start), end)
     if first_left == start:
-        # They are there: it is another fault.
+        # The records exist, so the cause is another fault.
         raise error
     lost = f"offsets {start}..{first_left - 1} of {split.range.key} were removed while they were being read"
     if options.fail_on_data_loss:
@@ -156,7 +156,7 @@ def _buffers(split: PlannedSplit, extent: Extent, direct_reads: DirectReads, sou
 
 
 def _mapped_buffers(extent: Extent, topic_id: uuid.UUID) -> Generator[pa.Buffer, None, str | None]:
-    """Map an extent; returns why it cannot be, None if it was."""
+    """Map an extent; returns the obstacle, None after success."""
     mapped = map_located(
         extent.path, extent.start_position, extent.end_position, start_offset=extent.start_offset, topic_id=topic_id
     )
@@ -167,7 +167,7 @@ def _mapped_buffers(extent: Extent, topic_id: uuid.UUID) -> Generator[pa.Buffer,
 
 
 def _remote_buffers(extent: Extent) -> Generator[pa.Buffer, None, tuple[int, str | None]]:
-    """Read an extent from the remote store; returns the offset that follows what was read, and why not more."""
+    """Read an extent from the remote store; returns the next offset, and the obstacle if the read stopped early."""
     from millrace.segments.remote import read_remote_extent
 
     next_offset = extent.start_offset
@@ -182,10 +182,10 @@ def _remote_buffers(extent: Extent) -> Generator[pa.Buffer, None, tuple[int, str
 
 
 class Assembler:
-    """Decoded batches of one partition to output batches of up to the rows asked for.
+    """Assembly of decoded batches of one partition into output batches of up to the requested rows.
 
-    Large batches are sliced and small ones put together, because a batch costs Spark some 100 us whatever its size.
-    Columns that are the same for every row are made once and sliced. A batch of large values is handed on as it is.
+    Large batches are sliced and small ones combined, because a batch costs Spark about 100 us whatever its size.
+    Columns with the same value in every row are built once and sliced. A batch of large values is passed on unchanged.
     """
 
     def __init__(self, layout: ReadLayout, topic: str, partition: int, rows_per_batch: int) -> None:
@@ -204,7 +204,7 @@ class Assembler:
         self._pending_bytes = 0
 
     def add(self, decoded: DecodedBatch) -> Iterator[pa.RecordBatch]:
-        """Take a batch; yield what is ready."""
+        """Add a batch; yields the batches that are complete."""
         arrays, rows = self._matching(decoded)
         if not rows:
             return
@@ -219,7 +219,7 @@ class Assembler:
         self._pending_bytes += size_bytes
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield what was kept back."""
+        """Yield the rows that are still held."""
         if not self._pending_rows:
             return
         columns = [
@@ -240,11 +240,11 @@ class Assembler:
     def _batch(self, arrays: list[pa.Array], rows: int) -> pa.RecordBatch:
         if arrays:
             return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        # A batch without columns would forget its rows, and count() has no columns.
+        # A batch without columns would lose its row count, and count() reads no columns.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
     def _matching(self, decoded: DecodedBatch) -> tuple[list[pa.Array], int]:
-        """The columns of the rows that the layout's filter leaves, and how many these are."""
+        """Return the columns of the rows that pass the layout's filter, and the number of these rows."""
         row_filter, rows = self._layout.row_filter, decoded.num_rows
         if row_filter is None:
             return self._arrays(decoded), rows
@@ -273,7 +273,7 @@ class Assembler:
             return self._metadata(column.source, decoded)
         if column.source in decoded.columns.schema.names:
             return self._promoted(decoded, column, data_type)
-        # The batch is older than the column, or newer than its end.
+        # The batch is older than the column, or newer than its removal.
         return self._repeat(pa.scalar(None, data_type), decoded.num_rows)
 
     def _promoted(self, decoded: DecodedBatch, column: TopicColumn, data_type: pa.DataType) -> pa.Array:
@@ -284,7 +284,7 @@ class Assembler:
             raise self._misfit(decoded, column, f"is {array.type} with values that do not fit ({error})") from error
 
     def _misfit(self, decoded: DecodedBatch, column: TopicColumn, what: str) -> SchemaMismatchError:
-        """The topic's schema changed under a running query in a way that forward compatibility would have refused."""
+        """Return the error for a schema change under a running query that forward compatibility would have refused."""
         required = "" if column.nullable else " NOT NULL"
         return SchemaMismatchError(
             f"column {column.name} of {self._where} {what} from offset {decoded.header.base_offset} (schema "
@@ -307,7 +307,7 @@ class Assembler:
         return self._headers(decoded)
 
     def _headers(self, decoded: DecodedBatch) -> pa.Array:
-        """Null for a record without headers, as in Spark's Kafka source."""
+        """Return the headers, null for a record without headers, as in Spark's Kafka source."""
         headers = decoded.headers
         if headers is None:
             return self._repeat(pa.scalar(None, _HEADERS), decoded.num_rows)

@@ -1,4 +1,4 @@
-"""Ranges of offsets to tasks, on the driver."""
+"""Offset ranges to tasks, on the driver."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def plan_tasks(
     sizing: Sizing,
     row_filter: RowFilter | None = None,
 ) -> list[SplitTask]:
-    """Locate ranges and cut them into tasks; what the filter rules out is left out.
+    """Locate ranges and cut them into tasks, without the parts that the filter excludes.
 
-    Raises ``OffsetsLostError`` for records that are gone, unless losses are accepted: then they are logged.
+    Raises ``OffsetsLostError`` for lost records, unless losses are accepted; then they are logged.
     """
     report = LossReport(fail=options.fail_on_data_loss)
     ranges = within_offsets(ranges, row_filter)
     located = cluster.locate([(wanted, 0) for wanted in ranges], report)
     before = _bytes_of_topics(located)
-    # After they have been located: that some of these records are gone must not go unnoticed.
+    # Narrow by time only after locating: a loss of the excluded records must not go unnoticed.
     timely, late = within_times([wanted for wanted, _ in located], row_filter, cluster.first_offsets_from)
     if timely != [wanted for wanted, _ in located]:
         located = cluster.locate([(wanted, 0) for wanted in (*timely, *late)], report)
@@ -86,5 +86,5 @@ def _bytes_of_topics(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) ->
 
 
 def _cores() -> int:
-    """Cores of this machine: the number that counts where Spark is local, and harmless where it is not."""
+    """Return the cores of this machine. The number matters for local Spark and does no harm on a cluster."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""A task of a batch or a stream: what Spark sends to it, and the way from there to record batches."""
+"""Tasks of a batch or a stream, and their way from a split to record batches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here
-    """What Spark sends to a task: the split, the schemas that its batches may name, and how fast to read.
+    """Input partition of a task: the split, the schemas of its batches, and the rate limit.
 
-    ``pruned_bytes`` is what the filter left out of the topic while all tasks were planned, for one of them to report.
+    ``pruned_bytes`` counts the bytes of the topic that the filter excluded during planning of all tasks. One task
+    reports them.
     """
 
     def __init__(
@@ -44,14 +45,14 @@ class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed h
 
 
 def read_task(task: InputPartition, layout: ReadLayout, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Read a task's records as batches of the layout, or of what the transformation makes of them."""
+    """Read a task's records as batches of the layout, or as batches that the transformation returns."""
     if not isinstance(task, SplitTask):
-        # Spark plans one empty task where there is nothing to read.
+        # Spark plans one empty task if there is nothing to read.
         return
     from pyspark_millrace.reading.splits import Sources, read_split
 
     def cluster() -> Cluster:
-        # Not before it is needed: a task that reads files does without a connection.
+        # Connect lazily: a task that reads files needs no connection.
         from pyspark_millrace.planning.cluster import CLUSTERS
 
         return CLUSTERS.get((options.bootstrap_servers, tuple(sorted(options.task_client_config().items()))))

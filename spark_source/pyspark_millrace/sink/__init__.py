@@ -1,11 +1,13 @@
-"""Writing DataFrames to topics: ``df.write`` and ``writeStream`` with ``format("millrace")``, exactly once by default.
+"""Writes of DataFrames to topics with ``format("millrace")``, exactly once by default.
 
-* ``options``   every option, checked before anything is written
-* ``columns``   what a DataFrame's columns are to a record, by their names and types
-* ``identity``  as which write of which query a task's records count
+``df.write`` and ``df.writeStream`` use it.
+
+* ``options``   all options of a write, checked before anything is written
+* ``columns``   DataFrame columns to record fields, by name and type
+* ``identity``  identity of a write, by which it is committed once
 * ``sending``   Arrow batches of a task to a producer
-* ``clients``   the connections that the tasks of a process share, and those of the driver
-* ``writer``    Spark's writer interfaces over these
+* ``clients``   connections shared by the tasks of a process, and those of the driver
+* ``writer``    Spark's writer interfaces
 
-How a write is one transaction, whatever dies on the way: docs/design/0017-spark-sink.md.
+docs/design/0017-spark-sink.md explains how a write is one transaction through every failure.
 """

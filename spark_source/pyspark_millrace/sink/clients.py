@@ -1,8 +1,8 @@
-"""Connections for writing that a process keeps: making one costs more than a small micro-batch.
+"""Cached connections for writing, because a new one costs more than a small micro-batch.
 
-A task's producer is lent to one task at a time and taken back when its transaction is prepared or aborted; one that
-failed otherwise is closed, with what it had open left to the driver and to time. Spark runs one task at a time in a
-worker process, and a lock keeps that true.
+The pool lends a producer to one task at a time and takes it back when its transaction is prepared or aborted. After any
+other failure the producer is closed. The driver or the transaction timeout aborts its open transaction. Spark runs one
+task at a time in a worker process; a lock ensures it here.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark_millrace.sink.options import SinkOptions
 
 _KEPT_MAX: Final = 4
-"""Producers that a process keeps: of so many queries, for each needs one of its own."""
+"""Most producers that a process keeps, which is also the number of queries, because each needs its own."""
 
 _Key = tuple[tuple[str, str | int], ...]
 
 
 class ProducerPool:
-    """Producers by their settings, the most recently used kept. Thread safe."""
+    """Pool of producers by their settings that keeps the most recently used. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class ProducerPool:
 
     @contextlib.contextmanager
     def lend(self, options: SinkOptions, external_id: str | None) -> Iterator[Producer]:
-        """A producer for the block's time; closed if the block fails. Raises ``UsageError`` for wrong settings."""
+        """Lend a producer for a block; it is closed if the block fails. Raises ``UsageError`` for wrong settings."""
         from millrace.clients import Producer
 
         config = options.producer_config(external_id)
@@ -65,17 +65,17 @@ class ProducerPool:
 
 
 PRODUCERS: Final = ProducerPool()
-"""Those of this process."""
+"""Pool of this process."""
 
 
 def describe_topic(options: SinkOptions, topic: str) -> TopicDescription:
-    """What a topic is, made if the broker makes topics by itself; raises ``UnknownTopicOrPartitionError``."""
+    """Describe a topic, which the broker may create automatically; raises ``UnknownTopicOrPartitionError``."""
     with PRODUCERS.lend(options, None) as producer:
         return producer.describe_topic(topic)
 
 
 def admin_of(options: SinkOptions) -> Admin:
-    """The administrative client of this process; it lives as long."""
+    """Return the admin client of this process, which stays open."""
     return _ADMINS.get((options.bootstrap_servers, options.client_config))
 
 
@@ -84,7 +84,7 @@ def _new_admin(key: tuple[str, tuple[tuple[str, str], ...]]) -> Admin:
     from millrace.config.client import ClientConfig
 
     bootstrap_servers, client_config = key
-    # What only producers know was checked by the tasks'.
+    # The producers of the tasks have checked the settings that only producers know.
     known = ClientConfig.option_names()
     shared = {name: value for name, value in client_config if name in known}
     return Admin({**shared, "bootstrap.servers": bootstrap_servers})

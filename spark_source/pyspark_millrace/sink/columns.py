@@ -1,10 +1,10 @@
-"""What a DataFrame's columns are to a record: by name and type, before anything is written.
+"""Mapping of DataFrame columns to record fields, checked before anything is written.
 
-To an opaque topic go ``value`` and, where there are such columns, ``key``, ``headers``, ``timestamp`` and
-``partition``, as to Spark's Kafka sink; it, too, passes over columns of other names. A typed topic takes columns by the
-names of its schema, all of them. What a record has beside its fields is in the metadata columns of reading, for both
-kinds of topic: ``__timestamp``, ``__headers``, ``__partition``, and for typed ones ``__tombstone``. ``__offset`` and
-``__timestamp_type`` say where a row was read, and are passed over.
+An opaque topic takes ``value`` and, if present, ``key``, ``headers``, ``timestamp`` and ``partition``, as Spark's Kafka
+sink does. Like that sink, it ignores other columns. A typed topic takes columns by the names of its schema, and no
+others. Both kinds take record metadata from the metadata columns of a read: ``__timestamp``, ``__headers``,
+``__partition``, and for typed topics ``__tombstone``. ``__offset`` and ``__timestamp_type`` describe the record that
+was read, and are ignored.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _WITH_METADATA_NAMES: Final = {
     "headers": Metadata.HEADERS.value,
     "partition": Metadata.PARTITION.value,
 }
-"""What an opaque topic's producer calls a column, and its name among the metadata columns."""
+"""An opaque topic's name of a producer column, and its metadata column."""
 _FACTS_OF_READING: Final = frozenset((Metadata.OFFSET.value, Metadata.TIMESTAMP_TYPE.value))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Which column of the DataFrame (``source``) becomes which of what a producer takes (``target``).
+    """Mapping of DataFrame columns (``source``) to producer columns (``target``) for one topic.
 
-    ``partition`` is the column that says partitions, where there is one.
+    ``partition`` is the column with partitions, if there is one.
     """
 
     topic: str
@@ -41,12 +41,12 @@ class Route:
     partition: str | None = None
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """The columns that a producer takes, without copying. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the producer's columns, without copying. Raises ``UnknownTopicOrPartitionError``."""
         if self.partition is not None:
             import pyarrow.compute as pc
 
             least = pc.min(table.column(self.partition)).as_py()
-            # As Kafka's producers do; of ours a table's -1 means what null does.
+            # Refuse it as Kafka's producers do; in a table for ours, -1 would mean null.
             if least is not None and least < 0:
                 raise UnknownTopicOrPartitionError(
                     f"topic {self.topic} has no partition {least}: name one of its own, or NULL for the key to decide"
@@ -55,9 +55,9 @@ class Route:
 
 
 def topic_column(schema: StructType, *, has_option: bool) -> str | None:
-    """The column that names each row's topic; ``None`` where the option ``topic`` does, which counts more.
+    """Return the column that names each row's topic; ``None`` with the option ``topic``, which has priority.
 
-    Raises ``UsageError`` where neither does.
+    Raises ``UsageError`` if there is neither.
     """
     if has_option:
         return None
@@ -73,9 +73,9 @@ def topic_column(schema: StructType, *, has_option: bool) -> str | None:
 def route_to(
     topic: str, topic_schema: pa.Schema | None, schema: StructType, *, topic_from: str | None, include_headers: bool
 ) -> Route:
-    """Find the columns for a topic. ``topic_from`` is the column that names topics, which is not written.
+    """Map columns for a topic. ``topic_from`` is the column that names topics, which is not written.
 
-    Raises ``UsageError`` and ``SchemaMismatchError`` naming the column, what it is and what it should be.
+    Raises ``UsageError`` and ``SchemaMismatchError`` with the column, its type and the expected type.
     """
     names = schema.names
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -142,7 +142,7 @@ def _check_type(schema: StructType, name: str, form: str, *makers: Callable[[Any
 
 
 def _same(found: Any, wanted: Any) -> bool:
-    """Whether a type is another, whatever may be null in it and however its text is compared."""
+    """Return whether two types are equal, apart from nullability and collation."""
     from pyspark.sql import types
 
     if isinstance(found, types.ArrayType) and isinstance(wanted, types.ArrayType):

@@ -1,13 +1,14 @@
-"""As which write of which query a task's records count: what its transaction is committed under.
+"""Identity of a write, under which its transaction is committed once.
 
-Spark tells a sink the number of a micro-batch and nothing of the query. A task sees more, in the properties that Spark
-gives every job of a query; its message to the driver carries that on.
+Spark tells a sink the number of a micro-batch, but nothing about the query. A task sees more in the local properties of
+the query's jobs, and passes it to the driver in its commit message.
 
-* A stream's writes are named by the query's id, which is in the checkpoint: a new checkpoint is a new query, whose
-  batches cannot be taken for those of another.
-* ``txnAppId`` names them otherwise, and belongs to the first query that used it: a second one is refused, since its
-  batch 0 would be passed over as one that was written long ago.
-* A batch write is one of its own, unless ``txnAppId`` and ``txnVersion`` say which: then it is written once.
+* A stream's writes are named by the query's id from the checkpoint. A new checkpoint is a new query, so its batches
+  cannot be confused with those of another.
+* ``txnAppId`` replaces that name. It belongs to the first query that used it. A second query is refused, because its
+  batch 0 would be skipped as already written.
+* A batch write has its own identity. With ``txnAppId`` and ``txnVersion`` it is written once under that name and
+  number.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteIdentity:
-    """One execution (``attempt``) of one write: number ``epoch`` of those that are known under ``external_id``.
+    """One execution (``attempt``) of one write, with number ``epoch`` under ``external_id``.
 
-    ``owner`` is who alone writes under it, in words; ``retention_ms`` how long it is remembered unused, 0 for ever.
+    ``owner`` describes the only allowed writer under that id. ``retention_ms`` is the time after which an unused id is
+    forgotten; 0 means never.
     """
 
     external_id: str
@@ -44,16 +46,16 @@ class WriteIdentity:
 
 
 def identity_of_batch(options: SinkOptions, attempt: str, local_property: Callable[[str], str | None]) -> WriteIdentity:
-    """The identity of a batch write: within ``foreachBatch``, too, only what the options say."""
+    """Return the identity of a batch write. Within ``foreachBatch`` only the options define it, too."""
     name, version = options.transaction_app_id, options.transaction_version
     if name is None or version is None:
-        # Asked for by nobody after the driver has its answer.
+        # Nobody asks for this id after the driver has its answer.
         return WriteIdentity(
             external_id=f"spark-write-{attempt}", epoch=0, owner="", attempt=attempt, retention_ms=_DAY_MS
         )
     query_id = local_property(QUERY_ID)
     who = f"query {query_id}" if query_id else "batch writes"
-    # Two writes of one foreachBatch under the same name: the second would be passed over.
+    # Without the topic, the second of two writes of one foreachBatch under one name would be skipped.
     owner = f"{who} to {options.topic or 'the topics of a column'}"
     return WriteIdentity(external_id=name, epoch=version, owner=owner, attempt=attempt)
 
@@ -61,7 +63,7 @@ def identity_of_batch(options: SinkOptions, attempt: str, local_property: Callab
 def identity_of_stream(
     options: SinkOptions, attempt: str, local_property: Callable[[str], str | None]
 ) -> WriteIdentity:
-    """The identity of a micro-batch. Raises ``UsageError`` where Spark does not say which it is."""
+    """Return the identity of a micro-batch. Raises ``UsageError`` if Spark does not identify it."""
     query_id, batch_id = local_property(QUERY_ID), local_property(BATCH_ID)
     if not query_id or not batch_id:
         raise UsageError(

@@ -1,6 +1,7 @@
-"""The options of a write: those of Spark's Kafka sink, and a few of our own. ``options.reference`` defines all.
+"""Options of a write: those of Spark's Kafka sink and some of millrace.
 
-Every option is checked before anything is written; one that is wrong or means nothing here raises ``UsageError``.
+``options.reference`` defines all of them. Every option is checked before anything is written; a wrong or inapplicable
+one raises ``UsageError``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pyspark_millrace.options.given import GivenOptions
 from pyspark_millrace.options.reference import WRITE_OPTIONS, names_of
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""How long a task's records may wait for the driver's commit: as long as brokers allow by default."""
+"""Longest wait of a task's records for the driver's commit: the brokers' default maximum."""
 
 
 class DeliveryGuarantee(StrEnum):
-    """How often a row of the DataFrame is in the topic when tasks, executors or the driver died on the way."""
+    """Delivery guarantee of a write when tasks, executors or the driver fail."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -27,10 +28,10 @@ class DeliveryGuarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """All options of one write, checked. Without ``topic`` a column names each row's.
+    """All options of one write, checked. Without ``topic`` a column names the topic of each row.
 
-    ``transaction_app_id`` names the writes that are counted by ``transaction_version``, as in Delta; a stream counts
-    its micro-batches.
+    ``transaction_app_id`` names a series of writes, and ``transaction_version`` numbers them, as in Delta. A stream
+    numbers its micro-batches itself.
     """
 
     bootstrap_servers: str
@@ -47,7 +48,7 @@ class SinkOptions:
         return self.guarantee is DeliveryGuarantee.EXACTLY_ONCE
 
     def producer_config(self, external_id: str | None) -> dict[str, str | int]:
-        """Settings of a producer that takes part in what is committed under an external id, or in nothing."""
+        """Return the settings of a producer, transactional if an external id is given."""
         config: dict[str, str | int] = {**dict(self.client_config), "bootstrap.servers": self.bootstrap_servers}
         if external_id is not None:
             config |= {"transactional.id": external_id, "coordinator.key": external_id}
@@ -56,7 +57,7 @@ class SinkOptions:
 
 
 def parse_sink_options(values: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Check all options of a write. Raises ``UsageError`` for the first that is unknown, unsupported or wrong."""
+    """Check all options of a write. Raises ``UsageError`` for the first unknown, unsupported or wrong one."""
     given = GivenOptions(values)
     given.refuse_unknown(names_of(WRITE_OPTIONS), _NOT_SUPPORTED, _DECIDED_BY_THE_SINK)
     options = SinkOptions(
@@ -79,7 +80,7 @@ _NOT_SUPPORTED: Final = {
     "assign": "it says what to read; rows are sent to the partition that a column partition names",
 }
 
-# What a Kafka producer takes and Spark's sink refuses as well, because it decides it itself.
+# Settings of a Kafka producer that the sink controls itself; Spark's sink refuses them as well.
 _DECIDED_BY_THE_SINK: Final = {
     "key.serializer": "the type of the column key: STRING or BINARY",
     "value.serializer": "the type of the column value: STRING or BINARY",

@@ -1,4 +1,4 @@
-"""A task's Arrow batches to a producer: gathered to tables of a size that pays, and divided by topic.
+"""A task's Arrow batches to a producer, combined into larger tables and divided by topic.
 
 Rows of one topic and partition keep their order.
 """
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 TABLE_ROWS: Final = 100_000
 TABLE_BYTES: Final = 8 * 2**20
-"""A table is sent once it has so many rows or bytes: each partition then gets a batch worth its header, and the
-producer sends one while the next is gathered. Spark hands over 10,000 rows at a time."""
+"""A table is sent at so many rows or bytes. Then each partition gets a batch worth its header, and the producer sends
+one
+table while the next is collected. Spark passes 10,000 rows at a time.
+"""
 
 
 class TaskSender:
-    """Sends what one task has. ``rows`` counts them."""
+    """Sender of one task's rows; ``rows`` counts them."""
 
     def __init__(self, producer: Producer, options: SinkOptions, schema: StructType) -> None:
         self._producer = producer
@@ -40,14 +42,14 @@ class TaskSender:
         self.rows = 0
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Send all. Raises what stops it: ``SchemaMismatchError`` naming the column, errors of the producer."""
+        """Send all rows. Raises ``SchemaMismatchError`` with the column, and errors of the producer."""
         for table in gathered(batches):
             for topic, rows in self._by_topic(table):
                 self._sent.append(self._producer.send_table(topic, self._route(topic).apply(rows)))
             self.rows += table.num_rows
 
     def wait(self) -> None:
-        """Wait until everything is acknowledged; raises the first error."""
+        """Wait for the acknowledgement of all records; raises the first error."""
         self._producer.flush()
         for future in self._sent:
             future.result()
@@ -73,7 +75,7 @@ class TaskSender:
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put batches together to tables worth sending, without copying."""
+    """Combine batches into tables worth sending, without copying."""
     waiting: list[pa.RecordBatch] = []
     rows, size_bytes = 0, 0
     for batch in batches:
@@ -90,7 +92,7 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def divided_by_topic(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each topic, in their order. Raises ``SchemaMismatchError`` for a row without a topic."""
+    """Yield the rows of each topic, in order. Raises ``SchemaMismatchError`` for a row without a topic."""
     topics = table.column(column).combine_chunks().dictionary_encode()
     if isinstance(topics, pa.ChunkedArray):
         topics = topics.combine_chunks()

@@ -1,11 +1,12 @@
-"""Spark's writer interfaces over topics.
+"""Spark's data source writers for topics.
 
-A writer is made on the driver for each write or micro-batch, and pickled to its tasks: so each execution has a name
-(``attempt``), new when Spark begins it again. Every attempt of a task appends in a transaction of its own and prepares
-it; the driver is told of those that count, commits them together as one, and has all others of the execution aborted.
+Spark creates a writer on the driver for each write or micro-batch and pickles it to the tasks. So each execution has a
+name (``attempt``), which is new when Spark restarts it. Every attempt of a task appends in its own transaction and
+prepares it. The driver receives the transactions of the successful attempts and commits them together. It has all
+others of the execution aborted.
 
-Invariants: a write is committed once, whoever repeats it; nothing of it is visible before, and nothing of tasks that
-do not count is visible ever.
+Invariants: a write is committed once, however often it is repeated. Before the commit nothing of it is visible. Records
+of attempts that were not committed are never visible.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _Identify = Callable[["SinkOptions", str, Callable[[str], "str | None"]], WriteI
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not typed here
-    """What a task tells the driver. Without ``identity`` there is nothing to commit."""
+    """Commit message of a task. Without ``identity`` there is nothing to commit."""
 
     rows: int
     identity: WriteIdentity | None = None
@@ -46,7 +47,7 @@ class TaskMessage(WriterCommitMessage):  # type: ignore[misc]  # pyspark is not 
 
 
 class _Writer:
-    """What batch and stream have in common."""
+    """Common part of the batch and stream writers."""
 
     _identify: _Identify
 
@@ -56,7 +57,7 @@ class _Writer:
         self._attempt = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Write the rows of a task. Raises what stops it, with its transaction aborted."""
+        """Write the rows of a task. After an error its transaction is aborted and the error raised."""
         first = next((batch for batch in iterator if batch.num_rows), None)
         if first is None:
             return TaskMessage(0)
@@ -103,13 +104,13 @@ class _Writer:
                 raise
 
     def _commit(self, messages: Sequence[TaskMessage | None]) -> None:
-        """Commit the transactions of the tasks that count."""
+        """Commit the transactions of the successful tasks."""
         from pyspark_millrace.sink.clients import admin_of
 
         told = [message for message in messages if message is not None and message.identity is not None]
         prepared = [message.prepared for message in told if message.prepared is not None]
         if not prepared:
-            return  # no rows, or written before
+            return  # no rows, or already written
         identity = told[0].identity
         assert identity is not None
         try:
@@ -126,7 +127,7 @@ class _Writer:
             _log.info("%s was committed before, and is not written again", identity)
 
     def _abort(self, messages: Sequence[TaskMessage | None]) -> None:
-        """Abort what the tasks of a write that failed have open, as far as one of them has told of itself."""
+        """Abort the open transactions of a failed write, if a task has sent its identity."""
         from pyspark_millrace.sink.clients import admin_of
 
         identity = next((message.identity for message in messages if message is not None and message.identity), None)
@@ -137,42 +138,42 @@ class _Writer:
         except ProducerFencedError as error:
             _log.info("%s: %s", identity, error.message)
         except MillraceError as error:
-            # Spark is about to raise why the write failed. What stays open is aborted by the next one, or by time.
+            # Spark is about to raise the cause. The next attempt or the timeout aborts open transactions.
             _log.warning("%s could not be aborted: %s", identity, error.message)
 
 
 class TopicBatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
-    """Writes a DataFrame as one."""
+    """Writer of a batch DataFrame (Spark's ``DataSourceArrowWriter``), in one transaction."""
 
     _identify = staticmethod(identity_of_batch)
 
     def commit(self, messages: list[TaskMessage | None]) -> None:
-        """On the driver, once all tasks are done. Raises what the coordinator says: then nothing is visible."""
+        """Commit on the driver after all tasks. After an error of the coordinator nothing is visible."""
         self._commit(messages)
 
     def abort(self, messages: list[TaskMessage | None]) -> None:
-        """On the driver, when the job failed."""
+        """Abort on the driver after a failed job."""
         self._abort(messages)
 
 
 class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is not typed here
-    """Writes micro-batches, each as one and once."""
+    """Writer of micro-batches (Spark's ``DataSourceStreamArrowWriter``), each in one transaction and once."""
 
     _identify = staticmethod(identity_of_stream)
 
     def commit(self, messages: list[TaskMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        """On the driver, once all tasks are done. Raises what the coordinator says: then nothing is visible."""
+        """Commit on the driver after all tasks. After an error of the coordinator nothing is visible."""
         self._commit(messages)
 
     def abort(self, messages: list[TaskMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        """On the driver, when the micro-batch failed."""
+        """Abort on the driver after a failed micro-batch."""
         self._abort(messages)
 
 
 def _was_committed(producer: Producer, identity: WriteIdentity) -> bool:
-    """Join what is committed together, or learn that it was.
+    """Join the common commit; returns whether the write was already committed.
 
-    Raises ``UsageError`` where the name is another's, ``ProducerFencedError`` for an execution that is not the last.
+    Raises ``UsageError`` if another query owns the name, and ``ProducerFencedError`` for an outdated execution.
     """
     from millrace.errors import CommitOwnerError
 
@@ -190,7 +191,7 @@ def _was_committed(producer: Producer, identity: WriteIdentity) -> bool:
 
 
 def _abort(producer: Producer, identity: WriteIdentity) -> None:
-    """Abort without hiding the error that led here."""
+    """Abort without hiding the original error."""
     try:
         producer.abort_transaction()
     except MillraceError as error:
@@ -203,15 +204,15 @@ _CHECKED_MAX: Final = 32
 
 
 def check_write(options: SinkOptions, schema: StructType) -> None:
-    """Check what can be known before there are rows: columns, their types, and the topic that the option names.
+    """Check columns, their types and the topic of the option, before there are rows.
 
-    Raises ``UsageError``, ``SchemaMismatchError`` naming the column and both types, ``UnknownTopicOrPartitionError``.
+    Raises ``UsageError``, ``SchemaMismatchError`` with the column and both types, and ``UnknownTopicOrPartitionError``.
     """
     from pyspark_millrace.sink.columns import topic_column
 
     topic_column(schema, has_option=options.topic is not None)
     if options.topic is not None:
-        # Spark makes a writer for each micro-batch, and asking the broker once is enough.
+        # Spark creates a writer for each micro-batch, and one request to the broker is enough.
         _check_topic(options, schema.json())
 
 
