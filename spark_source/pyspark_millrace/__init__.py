@@ -1,25 +1,25 @@
 """The PySpark data source ``format("millrace")``: topics as tables, batch and streaming.
 
-Spark finds this package by its name (``pyspark_*``) in every session that uses a Python source, so importing it
-loads nothing but ``source``; what needs pyarrow, grpc or a broker is imported when a query is planned or read.
+Spark finds this package by its name (``pyspark_*``) in every session that uses a Python source. So an import loads only
+``source``. Modules that need pyarrow, grpc or a broker are imported when a query is planned or read.
 
-* ``source``         the ``DataSource`` that Spark creates: options in, schema, readers and writers out
+* ``source``         the ``DataSource`` that Spark creates: options in; schema, readers and writers out
 * ``batch, stream``  Spark's reader interfaces over ``options``, ``planning`` and ``reading``
-* ``columns``        the columns that topics offer, and their types in Spark
+* ``columns``        the columns of topics, and their types in Spark
 * ``options``        the options of a read, checked
-* ``filters``        conditions on records, given as an option or pushed down
-* ``decoding``       values in registered formats to columns
-* ``sink``           writing to topics, exactly once
+* ``filters``        conditions on records, from an option or pushed down
+* ``decoding``       payloads in registered formats to columns
+* ``sink``           writes to topics, exactly once
 * ``delta``          tables from topics, and topics from tables
-* ``monitor``        a driver's queries told to groups and Prometheus; ``origin`` says whose offsets they are
-* ``checkpoints``    a query's checkpoint without Spark: shown, locked, reset
-* ``audit``          proof that a table holds what a query read; ``cli`` has the commands
-* ``environment``    ``session()``: Spark made ready, with what it needs of the machine
+* ``monitor``        group commits and Prometheus metrics of queries; ``origin`` names the brokers of offsets
+* ``checkpoints``    a query's checkpoint without Spark: show, lock, reset
+* ``audit``          proof that a table holds the records that a query read; ``cli`` has the commands
+* ``environment``    ``session()``: a ready Spark session with its requirements on the machine
 * ``job``            the frame of all jobs: command line, progress, signals, exit codes
-* ``spark_errors``   the error of ours in what Spark reports
-* ``eventually``     values that are made in a thread, while Spark does something else
-* ``interruption``   a query that is stopped in the middle of a micro-batch
-* ``worker_garbage`` workers that do not search what they imported for garbage
+* ``spark_errors``   the millrace error within Spark's report
+* ``eventually``     values that a thread computes while Spark does other work
+* ``interruption``   a query that is stopped within a micro-batch
+* ``worker_garbage`` cheap garbage collection in workers
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LAZY = {"session", "spark_submit_command"}
 
 
 def __getattr__(name: str) -> Any:
-    # PEP 562: the session helpers are for programs that start Spark; Spark's own workers never need them.
+    # PEP 562: only programs that start Spark use the session helpers; Spark's workers never need them.
     if name in _LAZY:
         from pyspark_millrace.environment import session as spark_session
 

@@ -1,4 +1,4 @@
-"""Spark's batch reader over topics."""
+"""Spark's batch reader for topics."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typed here
-    """Reads a range of offsets that is fixed when the query is planned.
+    """Batch reader (Spark's ``DataSourceReader``) of an offset range that planning fixes.
 
-    ``pushFilters`` is not overridden on purpose: where ``spark.sql.python.filterPushdown.enabled`` is off, as it is by
-    default, a reader that has it makes every read fail (``FilteringBatchReader``).
+    The class does not define ``pushFilters`` on purpose. While ``spark.sql.python.filterPushdown.enabled`` is off,
+    which is the default, a reader that defines it makes every read fail (see ``FilteringBatchReader``).
     """
 
     def __init__(self, options: SourceOptions, topics: TopicSet, layout: ReadLayout) -> None:
@@ -41,13 +41,13 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
         self._range = options.batch_range()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve start and end, and cut what lies between into tasks."""
+        """Resolve start and end, and cut the range into tasks."""
         from pyspark_millrace.planning.cluster import Cluster
 
         start, end = self._range
         keys = self._topics.partitions
         with Cluster.connect(self._options) as cluster:
-            # The end first: what is appended meanwhile is left out, and never does a range end before it starts.
+            # Resolve the end first: later records are left out, and no range ends before its start.
             ends = cluster.offsets_at(end, keys, option="endingOffsets", no_match=None)
             starts = cluster.offsets_at(start, keys, option="startingOffsets", no_match=self._options.starting_no_match)
             self._check_order(starts, ends)
@@ -61,9 +61,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
             )
 
     def _check_order(self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> None:
-        """Raise ``UsageError`` for a start after the end, where both were given.
+        """Raise ``UsageError`` for a start after the end, if both were given.
 
-        A start that was looked up may be after the end because records have come since then: there is nothing to read.
+        A start from a look-up may be after the end, because records have arrived meanwhile. Then there is nothing to
+        read.
         """
         if any(isinstance(position, OffsetSpec) for position in self._range):
             return
@@ -75,17 +76,17 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
                 )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task."""
+        """Read the records of one task."""
         return read_task(partition, self._layout, self._options)
 
 
 class FilteringBatchReader(BatchReader):
-    """The reader for Spark's worker that pushes filters down."""
+    """Batch reader for Spark's worker that pushes filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Take the filters that mean the same here; those given back are Spark's to apply."""
+        """Take the filters that have the same meaning here, and return the others for Spark to apply."""
         if self._options.transform is not None:
-            return filters  # they are about what the transformation yields
+            return filters  # they apply to the output of the transformation
         from pyspark_millrace.reading.layout import and_pushed
 
         self._layout, left = and_pushed(filters, self._layout)
@@ -93,10 +94,10 @@ class FilteringBatchReader(BatchReader):
 
 
 def spark_offers_filters() -> bool:
-    """Whether this process is Spark's worker that pushes filters down, which there is only where that is switched on.
+    """Return whether this process is Spark's worker that pushes filters down.
 
-    A source is told nothing of the session's settings; but the worker that plans a read without filters is another
-    program than the one that plans it with them.
+    That worker exists only if filter pushdown is on. A source does not see the session's settings. But Spark plans a
+    read with pushdown in another program than a read without it.
     """
     modules = (sys.modules.get(name) for name in (_PUSHING_WORKER, "__main__"))
     return any(getattr(getattr(module, "__spec__", None), "name", None) == _PUSHING_WORKER for module in modules)

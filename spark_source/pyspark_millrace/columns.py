@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Metadata(Enum):
-    """What a record has beside its fields; the value is the metadata column's name."""
+    """Metadata of a record; the value is the metadata column's name."""
 
     TOPIC = "__topic"
     PARTITION = "__partition"
@@ -42,17 +42,17 @@ KAFKA_NAMES: Final = {
     "timestampType": Metadata.TIMESTAMP_TYPE,
     "headers": Metadata.HEADERS,
 }
-"""The names that metadata columns have in an opaque topic, in the Kafka source's order after key and value."""
+"""Names of metadata columns in an opaque topic, in the Kafka source's order after key and value."""
 
 
 def is_opaque(columns: Sequence[str]) -> bool:
-    """Whether these are the columns that an opaque topic has by default: no schema may use their names."""
+    """Return whether these are the default columns of an opaque topic, whose names no schema may use."""
     return "timestampType" in columns
 
 
 RAW_KEY: Final = "__key"
 RAW_VALUE: Final = "__value"
-"""Key and value as they are stored, beside columns that are decoded of them."""
+"""Stored key and value, beside the columns decoded from them."""
 
 
 @dataclass(frozen=True, slots=True)

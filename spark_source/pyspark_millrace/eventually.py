@@ -1,10 +1,10 @@
-"""A value that is made in a thread, while its future user does something else.
+"""Value that a thread computes while the caller does other work.
 
-Spark starts the planning processes of a query's sources one after the other, each when the one before it has its
-reader. What a reader needs takes as long to import as Python takes to start: so it says that it is there, and is
-made while the next process starts.
+Spark starts the planning processes of a query's sources one after the other, each when the previous one has its reader.
+The imports of a reader take as long as the start of Python. So a reader is returned at once and completed while the
+next process starts.
 
-Invariant: the value is made once; whoever asks gets that one, or the very error that making it raised.
+Invariant: the value is computed once. Every caller gets that value, or the error of its computation.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Value = TypeVar("Value")
 
 
 class Eventually(Generic[Value]):
-    """What ``make`` gives. Pickled it is the value alone, which pickling waits for."""
+    """Result of ``make``. Pickling waits for the value and pickles it alone."""
 
     def __init__(self, make: Callable[[], Value]) -> None:
-        """Begin to make it."""
+        """Start the computation."""
         self._future: Future[Value] = Future()
         Thread(target=_fill, args=(self._future, make), name="millrace-eventually", daemon=True).start()
 
     def get(self) -> Value:
-        """The value, waited for. Raises what making it raised."""
+        """Wait for the value and return it. Raises the error of the computation."""
         return self._future.result()
 
     def __getstate__(self) -> tuple[Value]:
         return (self.get(),)
 
     def __setstate__(self, state: tuple[Value]) -> None:
-        # Every task unpickles one: there is nothing left to do that would need a thread.
+        # Every task unpickles one, and needs no thread.
         self._future = Future()
         self._future.set_result(*state)
 

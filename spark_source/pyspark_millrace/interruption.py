@@ -1,10 +1,10 @@
-"""A query that is stopped in the middle of a micro-batch, told to Spark in few words.
+"""Short report to Spark that a query was stopped within a micro-batch.
 
-Spark stops a query by interrupting its thread. What then comes out of ``foreachBatch`` it takes for the end that was
-asked for, not for a failure, if the text has a py4j error that names ``InterruptedException``; and it looks for both
-(``StreamExecution.isInterruptionException``) with an expression that goes a call deeper for each character between
-them. With the JVM's stack in between, as py4j gives it, that is deeper than a thread can go: the query's thread ends
-with a ``StackOverflowError``, a thousand lines on standard error.
+Spark stops a query by interrupting its thread. Spark treats an error of ``foreachBatch`` as this stop, not as a
+failure, if its text has a py4j error that names ``InterruptedException``. ``StreamExecution.isInterruptionException``
+searches for both with a regular expression that recurses once per character between them. If py4j's text has the JVM's
+stack in between, the recursion is too deep. Then the query's thread ends with a ``StackOverflowError`` and a thousand
+lines on standard error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INTERRUPTED: Final = "java.lang.InterruptedException"
 
 
 class MicroBatchInterruptedError(Exception):
-    """A micro-batch that was interrupted. Its text is what Spark looks for."""
+    """An interrupted micro-batch, with the text that Spark expects."""
 
     def __init__(self) -> None:
         super().__init__(f"py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: {_INTERRUPTED}")
@@ -30,7 +30,7 @@ class MicroBatchInterruptedError(Exception):
 
 @contextmanager
 def interrupted_in_few_words() -> Iterator[None]:
-    """Raise ``MicroBatchInterruptedError`` in the place of an error of the JVM that an interrupt caused."""
+    """Replace a JVM error that an interrupt caused by ``MicroBatchInterruptedError``."""
     try:
         yield
     except Py4JJavaError as error:

@@ -1,6 +1,6 @@
-"""Clients that live as long as the process that uses them: the tasks of a Python worker come one after the other.
+"""Clients cached for the life of a process, across the tasks of a Python worker.
 
-Invariant: at most ``kept_max`` are open; the one that was longest unused is closed for a new one.
+Invariant: at most ``kept_max`` are open; the least recently used one is closed for a new one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 
 class Closable(Protocol):
-    """What has connections."""
+    """A client that can be closed."""
 
     def close(self) -> None:
-        """Close them."""
+        """Close the connections."""
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -23,17 +23,17 @@ Client = TypeVar("Client", bound=Closable)
 
 
 class KeptClients(Generic[Key, Client]):
-    """Clients by what makes them differ. Thread safe."""
+    """Cache of clients by key. Thread safe."""
 
     def __init__(self, make: Callable[[Key], Client], kept_max: int) -> None:
-        """``make`` opens the client of a key."""
+        """Create an empty cache; ``make`` opens the client of a key."""
         self._make: Final = make
         self._kept_max: Final = kept_max
         self._lock: Final = threading.Lock()
         self._kept: Final[OrderedDict[Key, Client]] = OrderedDict()
 
     def get(self, key: Key) -> Client:
-        """The client of a key, opened if there is none."""
+        """Return the client of a key, and open it if necessary."""
         with self._lock:
             client = self._kept.get(key)
             if client is None:
@@ -45,7 +45,7 @@ class KeptClients(Generic[Key, Client]):
         return client
 
     def close(self) -> None:
-        """Close all of them; they are opened again when they are asked for."""
+        """Close all clients; a later ``get`` opens them again."""
         with self._lock:
             kept = list(self._kept.values())
             self._kept.clear()

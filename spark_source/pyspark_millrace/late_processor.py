@@ -1,11 +1,11 @@
-"""A stateful processor whose code is loaded where it runs, and nowhere before.
+"""Stateful processor whose code is loaded only where it runs.
 
-Before a query's first batch Spark starts a Python process of its own for each ``transformWithState``, has it call the
-processor's ``init`` to learn what state there will be, and ends it. The query's start waits for all that this process
-loads: a second for a processor that needs polars and grpc. So Spark is given this one, which loads nothing; it carries
-the real processor pickled, with the calls that its ``init`` makes, and repeats these.
+Before the first batch Spark starts a Python process for each ``transformWithState``. This process calls the processor's
+``init`` to learn the state variables, and ends. The query's start waits for everything that this process loads, about a
+second for a processor that needs polars and grpc. So Spark gets this processor, which loads nothing. It carries the
+real processor pickled, with the calls that its ``init`` makes, and repeats them.
 
-Invariant: the real processor's ``init`` makes the same calls each time, of ``get...State`` alone, whatever they give.
+Invariant: the real processor's ``init`` makes the same ``get...State`` calls each time, whatever they return.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ class _Call(NamedTuple):
 
 
 class LateProcessor(StatefulProcessor):  # type: ignore[misc]
-    """Stands for ``processor`` until its first rows come. Timers and initial state are not for such."""
+    """Placeholder of ``processor`` until its first rows. It does not support timers and initial state."""
 
     def __init__(self, processor: StatefulProcessor) -> None:
-        """Note what ``processor`` asks for, and pickle it: by reference if workers can import it, else by value."""
+        """Record the calls of the processor's ``init``, and pickle it: by reference if workers can import it, else by
+        value.
+        """
         from pyspark import cloudpickle
 
         self._pickled = cloudpickle.dumps(processor)
@@ -42,12 +44,12 @@ class LateProcessor(StatefulProcessor):  # type: ignore[misc]
         self._processor: StatefulProcessor | None = None
 
     def init(self, handle: Any) -> None:
-        """Open the state that the processor will ask for."""
+        """Open the state variables of the processor."""
         self._handle = handle
         self._states = [getattr(handle, call.method)(*call.arguments, **call.keywords) for call in self._calls]
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """Let the processor handle a key's rows. Argument names are Spark's: it passes them by keyword."""
+        """Pass a key's rows to the processor. Argument names are Spark's, which passes them by keyword."""
         if self._processor is None:
             self._processor = pickle.loads(self._pickled)
             self._processor.init(_Giving(self._calls, self._states))
@@ -55,14 +57,14 @@ class LateProcessor(StatefulProcessor):  # type: ignore[misc]
         return found
 
     def close(self) -> None:
-        """Close the processor, if there were rows for it, and leave the rest to Spark."""
+        """Close the processor if it had rows, and leave the connection to Spark."""
         if self._processor is not None:
             self._processor.close()
         leave_open(self._handle)
 
 
 class _Noting:
-    """A handle that notes how it is called."""
+    """Handle that records its calls."""
 
     def __init__(self, calls: list[_Call]) -> None:
         self._calls = calls
@@ -72,7 +74,7 @@ class _Noting:
 
 
 class _Giving:
-    """A handle that gives what was opened before, for the same calls in the same order."""
+    """Handle that returns the opened state variables, for the same calls in the same order."""
 
     def __init__(self, calls: list[_Call], states: list[Any]) -> None:
         self._opened = iter(zip(calls, states, strict=True))

@@ -1,7 +1,7 @@
-"""Which brokers and which group a stream's offsets belong to, told in progress reports under the name ``@origin``.
+"""Brokers and group of a stream's offsets, in progress reports as ``@origin``.
 
-A ``StreamingQueryListener`` sees offsets and none of the options. Secrets are not among what is told: reports are
-logged, and shown in Spark's web interface.
+A ``StreamingQueryListener`` sees offsets but no options. The origin contains no secrets, because reports are logged and
+shown in Spark's web interface.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ _ORIGIN: Final = "@origin"
 
 @dataclass(frozen=True, slots=True)
 class QueryOrigin:
-    """Where the offsets of one source count. ``group_id`` wins over ``group_id_prefix``, as in Kafka's connector."""
+    """Origin of one source's offsets. ``group_id`` has priority over ``group_id_prefix``, as in the Kafka connector."""
 
     bootstrap_servers: str
     group_id: str | None = None
     group_id_prefix: str | None = None
 
     def group_of(self, query_id: str) -> str | None:
-        """The group that is told how far the query is; None where nobody asked for one."""
+        """Return the group for the query's commits; None if no group is set."""
         if self.group_id is not None or self.group_id_prefix is None:
             return self.group_id
         return f"{self.group_id_prefix}-{query_id}"
 
 
 def with_origin(report: Mapping[str, Any], origin: QueryOrigin) -> dict[str, Any]:
-    """Offsets in JSON for a progress report, with their origin."""
+    """Add the origin to the offsets of a progress report."""
     told = {
         "servers": origin.bootstrap_servers,
         "group": origin.group_id,
@@ -39,6 +39,6 @@ def with_origin(report: Mapping[str, Any], origin: QueryOrigin) -> dict[str, Any
 
 
 def origin_of(report: Mapping[str, Any]) -> QueryOrigin | None:
-    """What ``with_origin`` put there."""
+    """Return the origin in a progress report, None if it has none."""
     told = report.get(_ORIGIN)
     return None if told is None else QueryOrigin(told["servers"], told.get("group"), told.get("groupIdPrefix"))

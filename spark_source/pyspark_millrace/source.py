@@ -1,10 +1,10 @@
-"""The entry that Spark finds: ``format("millrace")``.
+"""Entry point of ``format("millrace")``, which Spark finds.
 
-Spark creates a ``DefaultSource`` from the options in a short-lived Python process, asks it for the schema, and sends
-the pickled instance to the processes that plan and run the query. So what ``schema()`` found out (the topics and their
-ids) travels with it: the query reads the topics that its schema was taken from, or fails.
+Spark creates a ``DefaultSource`` from the options in a short-lived Python process, and asks it for the schema. Then
+Spark sends the pickled instance to the processes that plan and run the query. So the topics and ids that ``schema()``
+found travel with it: the query reads the topics of its schema, or fails.
 
-This module is imported by every Spark session that looks for Python sources: everything else is imported on use.
+Every Spark session that searches for Python sources imports this module, so it imports everything else on use.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SAYS_WHAT_TO_READ = frozenset(("subscribe", "subscribepattern", "assign"))
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed here
-    """Topics of a millrace cluster as a table, to read and to write, in batch and streaming.
+    """Topics of a millrace cluster as a table, for batch and streaming reads and writes (Spark's ``DataSource``).
 
-    The options are those of ``pyspark_millrace.options.source`` and ``pyspark_millrace.sink.options``; wrong ones raise
-    ``UsageError`` before anything starts.
+    ``pyspark_millrace.options.source`` and ``pyspark_millrace.sink.options`` describe the options. Wrong options raise
+    ``UsageError`` before a query starts.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -43,16 +43,16 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         self._topics: TopicSet | None = None
         self._decoding: DecodePlan | None = None
         if any(name.lower() in _SAYS_WHAT_TO_READ for name in options):
-            self._parsed = self._options  # wrong ones are told now, not when rows are asked for
+            self._parsed = self._options  # report wrong options now, not at the first read
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(...)`` takes."""
+        """Return the name for ``format(...)``."""
         return "millrace"
 
     @property
     def _options(self) -> SourceOptions:
-        """The options of a read: only the method that Spark calls next says whether this is one."""
+        """Options of a read, parsed on use. Only Spark's next call tells whether this is a read or a write."""
         if self._parsed is None:
             from pyspark_millrace.options.source import parse_options
 
@@ -61,20 +61,22 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
 
     @property
     def _rows_schema(self) -> str | None:
-        """The DDL of what comes out where that is not records."""
+        """DDL of the output if it is not the records themselves."""
         from pyspark_millrace.options.source import REFERENCE_DDL
 
         return REFERENCE_DDL if self._options.by_reference else self._options.transform_schema
 
     def schema(self) -> StructType | str:
-        """Ask the broker what the topics hold, unless a transformation says what comes out."""
+        """Return the schema of the topics, or that of the transformation."""
         if self._rows_schema is not None:
             return self._rows_schema
         return self._layout().spark_schema()
 
     def reader(self, schema: StructType) -> BatchReader:
-        """The batch reader. It takes filters only where Spark offers them, elsewhere to have them is an error; and only
-        if told that the DataFrame is used once, since Spark keeps what was pushed for all of its later uses.
+        """Create the batch reader.
+
+        It takes filters only if Spark offers them, because Spark reports an error otherwise. It also requires the
+        option ``pushFilters``, because Spark keeps pushed filters for all later uses of the DataFrame.
         """
         from millrace.errors import UsageError
         from pyspark_millrace.batch import BatchReader, FilteringBatchReader, spark_offers_filters
@@ -87,7 +89,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return kind(self._options, self._resolved(), layout)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
-        """The micro-batch reader."""
+        """Create the micro-batch reader."""
         from pyspark_millrace.stream import StreamReader
 
         def look_up() -> tuple[TopicSet, ReadLayout]:
@@ -98,7 +100,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return StreamReader(self._options, look_up)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicBatchWriter:
-        """The writer of a batch. Topics are only ever appended to."""
+        """Create the batch writer. Topics support only append."""
         from millrace.errors import UsageError
         from pyspark_millrace.sink.options import parse_sink_options
         from pyspark_millrace.sink.writer import TopicBatchWriter, check_write
@@ -110,7 +112,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return TopicBatchWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:  # noqa: N802  Spark's name
-        """The writer of a micro-batch. With output mode Complete each appends all rows anew, as Kafka's sink does."""
+        """Create the micro-batch writer. In output mode Complete each micro-batch appends all rows, as in Kafka's
+        sink.
+        """
         from pyspark_millrace.sink.options import parse_sink_options
         from pyspark_millrace.sink.writer import TopicStreamWriter, check_write
 
@@ -139,7 +143,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return plan_decoding(options, cluster, frozenset(topics.topic_ids))
 
     def _filtered(self, layout: ReadLayout) -> ReadLayout:
-        """The layout with the rows that the option ``filter`` leaves."""
+        """Return the layout with the row filter of the option ``filter``."""
         if self._options.filter is None:
             return layout
         from dataclasses import replace
@@ -151,7 +155,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return replace(layout, row_filter=found)
 
     def _layout(self, asked: StructType | None = None) -> ReadLayout:
-        """The columns to read: named by the option, by the schema that the user or Spark gives, or all of them."""
+        """Return the columns to read: those of the option, of the user's or Spark's schema, or all."""
         from millrace.errors import UsageError
         from pyspark_millrace.reading.layout import default_layout, layout_of_user_schema, named_layout
 

@@ -1,4 +1,4 @@
-"""What is otherwise in Spark Connect, where the program that asks has no JVM and is not the driver."""
+"""Detection of Spark Connect, where the program has no JVM and is not the driver."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect."""
+    """Return whether a session is a Spark Connect session."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -1,8 +1,8 @@
-"""What went wrong, out of the hundred lines in which Spark reports it.
+"""Cause of a failure, extracted from Spark's long error report.
 
-An error that is raised while Python plans or reads arrives in the driver as text: the traceback of the Python process,
-inside the message of a JVM exception, often as the cause of others. The sentence that says what to do is in there, and
-this finds it.
+An error in a Python planner or reader reaches the driver as text: the traceback of the Python process, inside the
+message of a JVM exception, which is often the cause of others. This module finds the sentence with the cause and the
+remedy.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SQL_STATE: Final = re.compile(r"( SQLSTATE: \w{5}(; line \d+ pos \d+;?)?)+$")
 
 
 def explain(error: BaseException) -> str:
-    """One line for an error that Spark raised.
+    """Return one line for an error of Spark.
 
-    That is the message of millrace's error within it; else the last line of the traceback of Spark's Python process;
-    else what the innermost cause says.
+    The line is the message of a millrace error within it. Without one, it is the last line of the Python traceback, or
+    else the message of the innermost cause.
     """
     if (ours := millrace_error_in(error)) is not None:
         return ours.message
@@ -45,7 +45,7 @@ def explain(error: BaseException) -> str:
         ):
             return lines[-1]["error"].strip()
     reasons = [line for text in texts if (line := _first_line(text)) and not line.startswith(_NOT_A_REASON)]
-    # What Spark has an error class for is meant to be read; of other chains the innermost says what happened.
+    # Prefer messages with a Spark error class, which are meant for readers; otherwise the innermost cause.
     classified = [line for line in reasons if _ERROR_CLASS.match(line)]
     if classified:
         return classified[0]
@@ -53,9 +53,9 @@ def explain(error: BaseException) -> str:
 
 
 def millrace_error_in(error: BaseException) -> MillraceError | None:
-    """The error of ours that made Spark fail, in its own class; None when there is none.
+    """Return the millrace error that made Spark fail, in its own class; None if there is none.
 
-    Of a chain of errors it is the one that was raised last, which is the one that was meant to be seen.
+    In a chain of errors it is the one raised last, because that one is meant for the user.
     """
     if isinstance(error, MillraceError):
         return error
@@ -69,7 +69,7 @@ def millrace_error_in(error: BaseException) -> MillraceError | None:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """What an error says, and each of its causes, on this side and on the JVM's; the innermost last."""
+    """Yield the texts of an error and its causes, in Python and in the JVM; the innermost is last."""
     seen: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if seen is None:
@@ -78,7 +78,7 @@ def _texts(error: BaseException) -> Iterator[str]:
         if java is None:
             yield str(seen)
         else:
-            # The whole of str() is the JVM's stack trace, fetched from it.
+            # str() would fetch the whole stack trace from the JVM.
             yield from _java_texts(java)
         seen = seen.__cause__
 
@@ -92,7 +92,7 @@ def _java_texts(java: Any) -> Iterator[str]:
 
 
 def _first_line(text: str) -> str:
-    """The first line, without what is before and after the sentence: JVM classes, the query's ids, the SQL state."""
+    """Return the first line without JVM classes, the query's ids and the SQL state."""
     line = _STREAM_FAILED.sub("", text.strip().split("\n", 1)[0].strip())
     line = _SQL_STATE.sub("", line)
     found = _PREFIX.match(line)
@@ -100,5 +100,5 @@ def _first_line(text: str) -> str:
         return line
     if _ERROR_CLASS.match(found["message"]) or found["name"].endswith(("SparkException", "AnalysisException")):
         return _STREAM_FAILED.sub("", found["message"])
-    # A NullPointerException says little without its name.
+    # The message of a NullPointerException says little without its name.
     return f"{found['name']}: {found['message']}"

@@ -1,12 +1,12 @@
-"""Spark's micro-batch reader over topics.
+"""Spark's micro-batch reader for topics.
 
-One instance lives in a process beside the driver for as long as the query runs; Spark asks it for each trigger's end
-and tasks. Another instance is pickled to the tasks and only reads. Its topics are looked up while Spark does other
-things, such as to start the planning process of the next source.
+One instance lives in a process beside the driver as long as the query runs. Spark asks it for the end and the tasks of
+each micro-batch. Another instance is pickled to the tasks and only reads. The topics are looked up while Spark does
+other work, such as the start of the next source's planning process.
 
-Invariants: the state kept here (``_cluster``, ``_initial``, ``_newest``, ``_target``) only saves calls, or says when a
-batch is due (``_last_batch_s``): what decides what is read is in the offsets, which Spark logs before it reads. A
-planned range, read again, gives the same records.
+Invariants: the state of an instance (``_cluster``, ``_initial``, ``_newest``, ``_target``) only saves calls, or decides
+when a batch is due (``_last_batch_s``). The offsets, which Spark logs before it reads, determine the records of a
+batch. A planned range gives the same records when it is read again.
 """
 
 from __future__ import annotations
@@ -62,17 +62,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK_UP_S: Final = 10.0
-"""Seconds for which topics are looked up again while the broker creates or deletes one of them."""
+"""Seconds for which topic look-ups are retried while the broker creates or deletes a topic."""
 _LOOK_UP_PAUSE_S: Final = 0.02
 
 _PLANNING_LOOP: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed
-    """Reads topics in micro-batches, with Spark's checkpoint as the only record of how far it is."""
+    """Micro-batch reader (Spark's ``DataSourceStreamReader``); Spark's checkpoint is the only record of its
+    progress.
+    """
 
     def __init__(self, options: SourceOptions, look_up: Callable[[], tuple[TopicSet, ReadLayout]]) -> None:
-        """``look_up`` finds the topics and what is read of them; what it raises, the first method called raises."""
+        """Create the reader; ``look_up`` finds topics and layout, and the first method call raises its error."""
         self._options = options
         self._start = options.stream_start()
         self._looked_up = Eventually(partial(_checked_ends, options, look_up))
@@ -84,10 +86,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._clock = time.monotonic
         self._last_batch_s: float | None = None
 
-    # --- planning: in the process beside the driver --------------------------------------------------------------
+    # --- planning, in the process beside the driver --------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Where a query without a checkpoint starts. Spark may ask twice and gets the same answer."""
+        """Return the start of a query without a checkpoint. Spark may call it twice and gets the same answer."""
         if self._initial is None:
             offsets = self._connected().offsets_at(
                 self._start,
@@ -101,10 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """That micro-batches are limited, by one of the options that limit them.
+        """Return a read limit if micro-batches are limited, made from one of the limiting options.
 
-        ``latestOffset`` applies them all. Spark has no limit made of several for Python sources, and only ever hands
-        this one on, or ``ReadAllAvailable`` where the trigger knows no limits.
+        ``latestOffset`` applies all limits. Spark has no composite limit for Python sources. It passes only this limit
+        on, or ``ReadAllAvailable`` for a trigger without limits.
         """
         limits = self._options.limits
         if limits.max_records is not None:
@@ -114,13 +116,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadMinRows(limits.min_records or 1) if limits.has_minimum else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        """Fix the end of the query at what is there now."""
+        """Fix the end of the query at the current latest offsets."""
         self._target = self._fetch_newest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """The end of the next micro-batch; ``start`` itself when there is nothing new.
+        """Return the end of the next micro-batch; ``start`` itself if there is nothing new.
 
-        Raises ``OffsetsLostError`` when partitions went away or back, unless losses are accepted.
+        Raises ``OffsetsLostError`` if partitions were deleted or truncated, unless losses are accepted.
         """
         since = StreamOffsets.from_json(start)
         is_first = self._newest is None
@@ -134,8 +136,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if is_first and not since.is_initial:
             self._warn_of_missed_tombstones(backlog)
         admitted = backlog if isinstance(limit, ReadAllAvailable) else self._limited(backlog, limit)
-        # A log that went back is read on from its end. A partition without records is left out until it has some:
-        # naming it would be an empty micro-batch.
+        # A truncated log is read on from its end. A partition without records is left out until it has some, because
+        # naming it would start an empty micro-batch.
         ends = {
             key: end
             for key, offset in backlog.begin.items()
@@ -145,7 +147,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return since.advanced_to(ends, topic_ids, newest.cluster_id, newest.leader_epochs, parted).to_json()
 
     def _warn_of_missed_tombstones(self, backlog: Backlog) -> None:
-        """Say which partitions may have lost some. A warning that cannot be had is one itself, and no error."""
+        """Warn of partitions that may have lost tombstones. If the check itself fails, log a warning and raise
+        nothing.
+        """
         try:
             sentences = late_for_tombstones(self._connected(), backlog, time.time_ns() // 1_000_000)
         except MillraceError as error:
@@ -154,11 +158,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             _log.warning("%s", sentence)
 
     def _limited(self, backlog: Backlog, limit: ReadLimit) -> Backlog:
-        """What of the backlog the limits let into the next batch: nothing while it is not due."""
+        """Return the part of the backlog for the next batch; empty while the batch is not due."""
         limits = self._options.limits
         if isinstance(limit, ReadMaxRows):
             limits = replace(limits, max_records=limit.max_rows)
-        # Of what is there "now" everything is read: there is no more to wait for.
+        # With availableNow the whole target is read, without waiting for a minimum.
         if self._target is None and limits.has_minimum:
             now_s = self._clock()
             waited_ms = None if self._last_batch_s is None else (now_s - self._last_batch_s) * 1000
@@ -173,10 +177,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return backlog
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        """The newest offsets known, for progress reports; they are those of the trigger being planned.
+        """Return the newest known offsets for progress reports; they are those of the trigger being planned.
 
-        Spark shows them and stores them nowhere, so they also tell listeners in the driver, which are not told a
-        source's options, which brokers and which group these offsets belong to.
+        Spark shows them and does not store them. They also carry the brokers and the group of these offsets to
+        listeners in the driver, which do not see a source's options.
         """
         if self._newest is None:
             return None
@@ -186,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a micro-batch into tasks, the same records whenever it is planned."""
+        """Cut a micro-batch into tasks; repeated planning gives the same records."""
         until = StreamOffsets.from_json(end)
         ranges = ranges_between(StreamOffsets.from_json(start), until)
         if self._newest is None and until.leader_epochs:
@@ -198,11 +202,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return plan_tasks(cluster, ranges, schemas, self._options, STREAM_SIZING, self._layout.row_filter)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell the group of ``group.id`` how far the query is, for its lag to be seen.
+        """Commit the offsets to the group of ``group.id``, so that its lag is visible.
 
-        Spark calls this a batch late, and never for the last one of ``availableNow``: ``monitor`` tells the group at
-        once, and this is for sessions without it.
-        Spark's checkpoint is the record of what was read: what goes wrong here is logged, and the query goes on.
+        Spark calls this one batch late, and never for the last batch of ``availableNow``. ``monitor`` commits at once;
+        this method serves sessions without it. Spark's checkpoint is the record of the progress, so an error here is
+        logged and the query continues.
         """
         group_id = self._options.group_id
         if group_id is None:
@@ -213,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             _log.warning("group %s was not told how far the query is: %s", group_id, error.message)
 
     def stop(self) -> None:
-        """Close the connection. Spark calls this in the process beside the driver, when the query has ended."""
+        """Close the connection. Spark calls it in the process beside the driver, after the query has ended."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -223,12 +227,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._cluster is None:
             from pyspark_millrace.planning.cluster import Cluster
 
-            self._looked_up.get()  # topics or options that are wrong are told before anything is asked of them
+            self._looked_up.get()  # raise the errors of topics and options first
             self._cluster = Cluster.connect(self._options)
         return self._cluster
 
     def _fetch_newest(self) -> StreamOffsets:
-        """The topics as they are now, new ones and new partitions among them, with their latest offsets."""
+        """Return the current topics, including new topics and partitions, with their latest offsets."""
         cluster = self._connected()
         deadline = time.monotonic() + _LOOK_UP_S
         while True:
@@ -236,7 +240,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             try:
                 latest, epochs = cluster.latest(found.partitions)
             except UnknownTopicOrPartitionError:
-                # The next look-up finds a deleted topic no more, and then the lost records can be reported.
+                # The next look-up no longer finds a deleted topic, and then the lost records are reported.
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_LOOK_UP_PAUSE_S)
@@ -247,14 +251,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id, leader_epochs=epochs)
 
     def _checked(self, found: TopicSet) -> TopicSet:
-        """A running query reads one schema: newer versions pass, other topics must fit."""
+        """Check that new topics fit, because a running query reads one schema. Newer schema versions are accepted."""
         from pyspark_millrace.reading.layout import check_layout
 
         check_layout(self._layout, found.schema, topics=found.description)
         return found
 
     def _backlog(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> Backlog:
-        """What each partition of ``newest`` has that was not read; what is lost of it is reported."""
+        """Return the unread offsets of each partition of ``newest``; lost ones are reported."""
         begin, end = {}, dict(newest.next_offsets)
         for key, latest in newest.next_offsets.items():
             same_topic = since.topic_ids.get(key.topic) == newest.topic_ids[key.topic]
@@ -269,13 +273,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return Backlog(begin, end, newest.topic_ids)
 
     def _partings(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> dict[PartitionKey, int]:
-        """Where to go on in logs that lost what was read of them and have grown again; they are reported."""
+        """Return the offsets at which to resume in diverged logs (see ``parting``), and report them."""
         return find_partings(since, self._connected().epoch_ends(epochs_to_look_up(since, newest)), report)
 
     def _as_logged(self, ranges: Sequence[OffsetRange], until: StreamOffsets) -> list[OffsetRange]:
-        """Of a batch that a process before this one planned, what the logs still have as they were then.
+        """Clip a batch that an earlier process planned to the offsets that the logs still hold unchanged.
 
-        What came in the place of lost records is read by the next batch, which begins there.
+        Records in the place of lost ones are read by the next batch, which begins there.
         """
         report = LossReport(fail=self._options.fail_on_data_loss)
         parted = self._partings(until, self._fetch_newest(), report)
@@ -283,24 +287,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return [replace(each, end=max(each.start, min(each.end, parted.get(each.key, each.end)))) for each in ranges]
 
     def _is_undecided(self, key: PartitionKey, offset: int) -> bool:
-        """Whether a query that read uncommitted records before is past the first transaction that is open now."""
+        """Return whether a query that read uncommitted records before is beyond the first open transaction."""
         if self._options.isolation_level is IsolationLevel.READ_UNCOMMITTED:
             return False
         return offset <= self._connected().log_ends([key])[key]
 
     @property
     def _topics(self) -> TopicSet:
-        """The topics as they were last seen."""
+        """Topics of the last look-up."""
         return self._newer_topics or self._looked_up.get()[0]
 
     @property
     def _layout(self) -> ReadLayout:
         return self._looked_up.get()[1]
 
-    # --- reading: in the tasks -----------------------------------------------------------------------------------
+    # --- reading, in the tasks -----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one task."""
+        """Read the records of one task."""
         if self._options.by_reference:
             return references(partition, self._layout)
         return read_task(partition, self._layout, self._options)
@@ -309,9 +313,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 def _checked_ends(
     options: SourceOptions, look_up: Callable[[], tuple[TopicSet, ReadLayout]]
 ) -> tuple[TopicSet, ReadLayout]:
-    """What ``look_up`` finds.
+    """Return the result of ``look_up``.
 
-    Raises ``UsageError`` for the end of a partition that a topic has not; a topic of a pattern may come later.
+    Raises ``UsageError`` for the end of a partition that a topic lacks. A topic of a pattern may be created later.
     """
     topics, layout = look_up()
     there = set(topics.partitions)
@@ -321,16 +325,16 @@ def _checked_ends(
 
 
 def _end_process_if_spark_hung_up() -> None:
-    """End the process beside the driver where Spark ends a query: by closing the connection to it.
+    """End the process beside the driver if Spark ended the query by closing the connection.
 
-    PySpark's loop there knows no other end than the error of reading from it. It answers that error, nobody listens,
-    and the log of a query that went well ends with the traceback of a ``BrokenPipeError``. There is nothing left to do
-    or to tell anybody at that point, so the process ends instead.
+    PySpark's loop in this process ends only with the read error of that connection. It reports the error to the closed
+    connection, and the log of a successful query ends with a traceback of a ``BrokenPipeError``. At that point no work
+    is left, so the process exits instead.
     """
     error = sys.exc_info()[1]
     if not isinstance(error, EOFError) or error.__traceback__ is None:
         return
-    # Spark runs the module as a program: its name is __main__, and only its spec says which it is.
+    # Spark runs the module as a program named __main__; only its spec has the real name.
     spec = error.__traceback__.tb_frame.f_globals.get("__spec__")
     if spec is not None and spec.name == _PLANNING_LOOP:
         sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""A Python function that a query's tasks apply to what they read, before rows cross into the JVM.
+"""Python function that a query's tasks apply before rows enter the JVM.
 
-Row by row into the JVM is the dearest step of a read: what is filtered, aggregated or packed in Arrow before it costs
-nothing there. The function takes an iterator of record batches (with the columns that the query reads) and yields
-record batches of the schema given as ``transformSchema``. It travels in the option ``transform``.
+The transfer of rows into the JVM is the most expensive step of a read. Filters, aggregations and packing in Arrow
+before it avoid that cost. The function takes an iterator of record batches (with the columns of the query) and yields
+record batches of the schema in ``transformSchema``. The option ``transform`` carries the function.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def encode_transform(function: Transform) -> str:
 
 
 def decode_transform(text: str) -> Transform:
-    """Read the option ``transform``; raises ``UsageError`` when it holds no pickled function."""
+    """Decode the option ``transform``; raises ``UsageError`` if it holds no pickled function."""
     try:
         function = pickle.loads(base64.b64decode(text, validate=True))
     except (binascii.Error, pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:

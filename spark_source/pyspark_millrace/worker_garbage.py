@@ -1,10 +1,10 @@
-"""A Python worker of Spark's spared the search for garbage in everything that it has imported.
+"""Cheap garbage collection in Spark's Python workers: imported objects are frozen.
 
-Spark's daemon collects garbage after every task, and walks through the objects of a thousand modules each time: 50 ms,
-which is more than reading 16 MiB takes, and most of what a worker does for a small micro-batch. What is frozen is not
-walked again. What a task leaves behind later is collected as before.
+Spark's daemon collects garbage after every task, and traverses the objects of a thousand modules each time. That takes
+50 ms, longer than a read of 16 MiB, and most of a worker's time for a small micro-batch. Frozen objects are not
+traversed again. Later garbage of tasks is collected as before.
 
-Our own daemon does it after every task; tasks do it themselves at their end for daemons that are Spark's, on clusters.
+millrace's daemon freezes after every task. On clusters with Spark's daemon the tasks freeze at their end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 
 
 def settle_worker() -> None:
-    """Freeze what this process has, if modules were imported since it last did; for the end of a task's work."""
+    """Freeze the current objects if modules were imported since the last call; for the end of a task."""
     _freeze(len(sys.modules))
 
 

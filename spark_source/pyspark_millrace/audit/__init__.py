@@ -1,16 +1,16 @@
-"""Proof that a table holds what a query read, each range of offsets once; or the ranges that are not there once.
+"""Audit: proof that a Delta table holds each offset range of a query once.
 
-Three records are joined that know nothing of each other: the checkpoint (which offsets each batch is made of), the
-table's log (which batch was committed in which version, and with how many rows) and the topics (which offsets have
-records). Nothing is taken from Spark, and nothing is changed.
+The audit reports every range that the table does not hold exactly once. It joins three independent records. The
+checkpoint has the offsets of each batch. The table's log has the version and the number of rows of each committed
+batch. The topics have the offsets with records. The audit does not use Spark, and changes nothing.
 
 * ``intervals``      sets of offsets
 * ``delta_history``  the table's log: commits, transactions, files
-* ``topic_log``      what topics hold of a range
-* ``transactions``   batches against commits: decided by numbers of rows
-* ``changes``        what was done to the table besides
-* ``rows``           offsets in the table against offsets read, where rows have columns that say whence they are
-* ``report``         all of it together, for people and programs
+* ``topic_log``      records of topics within a range
+* ``transactions``   batches against commits, by numbers of rows
+* ``changes``        other changes of the table
+* ``rows``           offsets in the table against offsets read, if rows have offset columns
+* ``report``         the combined result, for people and programs
 """
 
 from pyspark_millrace.audit.report import AuditOptions, AuditReport, audit

@@ -1,4 +1,4 @@
-"""What was done to a table besides the query's appends, as its log tells: rows taken away, and rows of others."""
+"""Other changes of a table in its log: removed rows, and rows of other writers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark_millrace.audit.delta_history import TableCommit, TableFile, TableHi
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     FAULT = "fault"
     UNVERIFIABLE = "unverifiable"
@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not about one batch."""
+    """A finding that does not belong to one batch."""
 
     severity: Severity
     message: str
@@ -29,14 +29,14 @@ _FROM_BEFORE = -1
 
 
 class _Origins:
-    """Which batches the rows of each file are of; ``_FROM_BEFORE`` stands for what is older than the log."""
+    """Batches of the rows in each file; ``_FROM_BEFORE`` marks rows older than the log."""
 
     def __init__(self, earlier: Mapping[str, TableFile]) -> None:
         self._batches: dict[str, frozenset[int]] = {path: frozenset({_FROM_BEFORE}) for path in earlier}
         self._rows: dict[str, int | None] = {path: file.rows for path, file in earlier.items()}
 
     def remove(self, commit: TableCommit) -> tuple[frozenset[int], int | None]:
-        """Take a commit's removals into account: the batches concerned, and how many rows that are."""
+        """Apply a commit's removals; returns the affected batches and the number of rows."""
         batches: frozenset[int] = frozenset()
         rows: list[int | None] = []
         for path in commit.removed:
@@ -45,7 +45,7 @@ class _Origins:
         return batches, _sum(rows)
 
     def add(self, history: TableHistory, commit: TableCommit, batches: frozenset[int]) -> int | None:
-        """The same for its additions, whose rows are of these batches."""
+        """Apply a commit's additions, whose rows belong to these batches; returns the number of rows."""
         for file in commit.added:
             self._batches[file.path] = batches
             self._rows[file.path] = rows_of(history.directory, file)
@@ -53,9 +53,9 @@ class _Origins:
 
 
 def find_changes(history: TableHistory, application: str, *, others_allowed: bool) -> list[Finding]:
-    """Commits that took the query's rows away, that changed rows though they say they do not, and those of others.
+    """Find commits that removed the query's rows, changed rows although they claim not to, or came from other writers.
 
-    ``others_allowed``: rows of others are expected, and only noted.
+    With ``others_allowed`` rows of other writers are expected and only noted.
     """
     findings: list[Finding] = []
     origins = _Origins(history.earlier_files)

@@ -1,7 +1,7 @@
-"""A Delta table's log, read as the protocol describes it: commits, their transactions and files; what is there now.
+"""History of a Delta table from its log: commits, transactions, files, current state.
 
-Commits older than the table's log retention are gone, and stand in a checkpoint of the table only as what was left of
-them; so a history has a first commit, and files from before it.
+Commits older than the log retention are deleted. Only their remaining files and transactions are in a checkpoint of the
+table. So a history has a first commit, and files from before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A data file as the log adds it. ``rows`` are those that are not deleted; None where the log does not say."""
+    """A data file in the log. ``rows`` counts rows that are not deleted; None if the log does not tell."""
 
     path: str
     rows: int | None
@@ -38,9 +38,9 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One version. ``transactions`` are application id and number; ``removed`` are paths.
+    """One version. ``transactions`` are pairs of application id and number; ``removed`` are paths.
 
-    ``is_merge``: it applied changes by key, so that its rows are not those of its records.
+    With ``is_merge`` the commit applied changes by key, so its rows differ from its records.
     """
 
     version: int
@@ -54,10 +54,10 @@ class TableCommit:
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """What the log of a table says. ``earlier_files`` were there before the first commit that is.
+    """Content of a table's log. ``earlier_files`` existed before the first available commit.
 
-    ``earlier_transactions`` are the newest numbers of applications at some time before the last commit, from a
-    checkpoint of the table.
+    ``earlier_transactions`` are the newest numbers of applications in a checkpoint of the table, from some time before
+    the last commit.
     """
 
     directory: Path
@@ -71,12 +71,12 @@ class TableHistory:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the log goes back to the table's first version."""
+        """Whether the log starts at the table's first version."""
         return bool(self.commits) and self.commits[0].version == 0
 
 
 def read_history(location: str) -> TableHistory:
-    """Read the log of a table on a local or mounted file system. Raises ``UsageError`` for what is no table."""
+    """Read the log of a table on a local or mounted file system. Raises ``UsageError`` if there is no table."""
     if not is_mounted(location):
         raise UsageError(f"{location}: tables are audited on local and mounted file systems: give a path or file: URI")
     directory = local_directory(location)
@@ -115,7 +115,7 @@ def read_history(location: str) -> TableHistory:
 
 
 def rows_of(directory: Path, file: TableFile) -> int | None:
-    """The rows of a file, from its footer where the log does not say; None where it is gone."""
+    """Return the rows of a file, from its footer if the log does not tell; None if the file is gone."""
     if file.rows is not None:
         return file.rows
     try:
@@ -174,7 +174,7 @@ def _file(add: Mapping[str, Any]) -> TableFile:
 
 
 def _read_checkpoint(log: Path, version: int, metadata: dict[str, Any]) -> tuple[dict[str, TableFile], dict[str, int]]:
-    """Files and transactions of a checkpoint of the table: in one part or several, or in sidecars."""
+    """Read files and transactions from a checkpoint of the table, in one or several parts or sidecars."""
     files: dict[str, TableFile] = {}
     transactions: dict[str, int] = {}
     waiting = sorted(log.glob(f"{version:020d}.checkpoint*.parquet"))
@@ -199,6 +199,6 @@ def _live(earlier: Mapping[str, TableFile], commits: list[TableCommit]) -> dict[
     for commit in commits:
         for path in commit.removed:
             live.pop(path, None)
-        # A file that gets a deletion vector is removed and added in one commit.
+        # A commit that adds a deletion vector removes and adds the same file.
         live.update((file.path, file) for file in commit.added)
     return live

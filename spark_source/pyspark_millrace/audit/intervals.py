@@ -1,4 +1,4 @@
-"""Sets of offsets as sorted intervals that do not touch, and how often each offset is in a list of intervals."""
+"""Sets of offsets as sorted, disjoint intervals, and counts of overlapping intervals."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 Interval = tuple[int, int]
-"""From an offset (inclusive) to another (exclusive)."""
+"""Offsets from the first (inclusive) to the second (exclusive)."""
 
 
 def normalized(intervals: Iterable[Interval]) -> list[Interval]:
-    """The set of offsets in any intervals."""
+    """Return the union of intervals as sorted, disjoint intervals."""
     merged: list[Interval] = []
     for start, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if merged and start <= merged[-1][1]:
@@ -21,17 +21,17 @@ def normalized(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def size(intervals: Iterable[Interval]) -> int:
-    """How many offsets there are in intervals that do not overlap."""
+    """Return the number of offsets in disjoint intervals."""
     return sum(end - start for start, end in intervals)
 
 
 def counted(intervals: Iterable[Interval]) -> list[tuple[int, int, int]]:
-    """Intervals with the number of times that their offsets occur, where that is not 0."""
+    """Return intervals with the number of occurrences of their offsets, without those that never occur."""
     return [(start, end, first) for start, end, first, _ in compared(intervals, ())]
 
 
 def compared(ones: Iterable[Interval], others: Iterable[Interval]) -> Iterator[tuple[int, int, int, int]]:
-    """Intervals of offsets that occur equally often in the ones and in the others, with both numbers."""
+    """Yield intervals whose offsets occur equally often in each input, with both counts."""
     steps: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for side, intervals in enumerate((ones, others)):
         for start, end in intervals:
@@ -48,18 +48,18 @@ def compared(ones: Iterable[Interval], others: Iterable[Interval]) -> Iterator[t
 
 
 def intersection(ones: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
-    """Offsets in both sets."""
+    """Return the offsets in both sets."""
     found = compared(normalized(ones), normalized(others))
     return normalized((start, end) for start, end, first, second in found if first and second)
 
 
 def difference(ones: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
-    """Offsets in the first set and not in the second."""
+    """Return the offsets in the first set but not in the second."""
     found = compared(normalized(ones), normalized(others))
     return normalized((start, end) for start, end, first, second in found if first and not second)
 
 
 def text(intervals: Iterable[Interval], most: int = 5) -> str:
-    """Intervals for people: ``3..7, 12``; of many the first few."""
+    """Format intervals, such as ``3..7, 12``; at most the first ``most`` of them."""
     parts = [str(start) if end == start + 1 else f"{start}..{end - 1}" for start, end in intervals]
     return ", ".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")

@@ -1,7 +1,7 @@
-"""The audit of one query and one table: all evidence together, a verdict on each batch, and what else was found.
+"""Audit of one query and one table: a verdict on each batch, and further findings.
 
-Where rows say whence they are, the rows decide on each batch, for they are what a reader of the table gets; otherwise
-commits and their numbers of rows do.
+If rows have offset columns, the rows decide on each batch, because they are the data that readers of the table get.
+Otherwise the commits and their row counts decide.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ EXIT_FAULTS: Final = 4
 
 
 class AuditedTopics(Protocol):
-    """What is asked about topics: see ``TopicLog``."""
+    """Topic look-ups of the audit; implemented by ``TopicLog``."""
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """The id of the topic that has the name now."""
+        """Return the id of the current topic of that name."""
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether compaction takes records out."""
+        """Return whether the topic is compacted."""
 
     def holding(self, wanted: OffsetRange) -> Holding:
-        """What there is of a range."""
+        """Return the records of a range that exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """What the auditor knows of the query.
+    """Facts about the query that the user supplies.
 
-    ``application``: what stands for the query in the table's transactions, its id by default. ``offset_columns``: see
-    ``find_offset_columns``. ``rows_differ``: a row is not a record (filters, joins): rows are not counted, and those
-    that lack are no fault. ``others_allowed``: others write into the table as well. ``topics``: those that go into this
-    table; all that the query reads by default.
+    ``application`` is the application id of the query's transactions; the default is the query's id.
+    ``offset_columns``:
+    see ``find_offset_columns``. ``rows_differ``: rows do not correspond to records (filters, joins), so rows are not
+    counted and missing ones are no fault. ``others_allowed``: other writers write to the table as well. ``topics``:
+    topics that go to this table; the default is all topics of the query.
     """
 
     application: str | None = None
@@ -69,9 +70,9 @@ class AuditOptions:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The outcome. ``by_rows``: rows have been looked at; if not, ``why_not_by_rows`` says why.
+    """Result of an audit. If rows were not checked, ``why_not_by_rows`` is the reason.
 
-    ``counts_rows``: then they were counted at least.
+    With ``counts_rows`` the rows of commits were counted.
     """
 
     query_id: str
@@ -84,12 +85,12 @@ class AuditReport:
 
     @property
     def by_rows(self) -> bool:
-        """Whether each row's offset has been looked at."""
+        """Whether the offset of each row was checked."""
         return self.why_not_by_rows is None
 
     @property
     def exit_code(self) -> int:
-        """0: each range landed once; 4: faults; 3: no fault, and something that cannot be proved."""
+        """0: each range is in the table once; 4: faults; 3: no fault, but something cannot be proved."""
         severities = {finding.severity for finding in self.findings}
         verdicts = {batch.verdict for batch in self.batches}
         if Severity.FAULT in severities or any(verdict.is_fault for verdict in verdicts):
@@ -100,7 +101,7 @@ class AuditReport:
 
 
 def audit(checkpoint: Checkpoint, history: TableHistory, topics: AuditedTopics, options: AuditOptions) -> AuditReport:
-    """Join what checkpoint, table and topics say. The table's history must have been read before the checkpoint."""
+    """Join checkpoint, table and topics. The caller must read the table's history before the checkpoint."""
     case = _Case(checkpoint, history, topics, options)
     results = [judge(batch, case.evidence) for batch in case.batches]
     findings = case.of_the_checkpoint() + case.of_topics() + case.of_the_tables_log()
@@ -122,7 +123,7 @@ def audit(checkpoint: Checkpoint, history: TableHistory, topics: AuditedTopics, 
 
 
 class _Case:
-    """The evidence, and what follows from each part of it."""
+    """Evidence of one audit, and the conclusions from its parts."""
 
     def __init__(
         self, checkpoint: Checkpoint, history: TableHistory, topics: AuditedTopics, options: AuditOptions
@@ -168,7 +169,7 @@ class _Case:
 
     @cached_property
     def _topic_ids(self) -> dict[str, uuid.UUID]:
-        """The topics that go into the table, as the query knows them."""
+        """Topics that go into the table, with their ids in the checkpoint."""
         found = {topic: id_ for batch in self.batches for end in batch.end for topic, id_ in end.topic_ids.items()}
         wanted = self._options.topics
         if foreign := sorted(wanted - found.keys()):
@@ -254,7 +255,7 @@ class _Case:
             )
         gone = [path for path in history.live if not (history.directory / path).exists()]
         findings += [Finding(Severity.FAULT, f"file {path} of the table does not exist") for path in gone]
-        # Where each row is looked at, rows of others that matter are found there.
+        # If each row is checked, that check finds the relevant rows of other writers.
         allowed = self._options.others_allowed or self.why_not_by_rows is None
         return findings + find_changes(history, self._application, others_allowed=allowed)
 
@@ -264,7 +265,7 @@ class _Case:
         return self._held[wanted]
 
     def _known_from(self, key: PartitionKey) -> int:
-        """From where on the checkpoint says what was read of a partition."""
+        """Return the first offset of a partition from which the checkpoint knows the reads."""
         first = self.batches[0]
         if first.ranges is not None:
             return 0
@@ -280,7 +281,7 @@ class _Case:
 def _by_rows(
     result: AuditedBatch, ranges: Iterable[OffsetRange] | None, found: Discrepancies, options: AuditOptions
 ) -> AuditedBatch:
-    """The verdict on a batch whose rows have been looked at."""
+    """Return the verdict on a batch whose rows were checked."""
     if ranges is None or result.verdict is Verdict.PENDING:
         return result
     missing, doubled, unknown = (_within(each, ranges) for each in (found.missing, found.doubled, found.unknown))

@@ -1,7 +1,7 @@
-"""Offsets in the table against offsets read: the last word where rows have columns that say whence they are.
+"""Comparison of the offsets in the table's rows with the offsets read.
 
-Of every file that the table has now, two or three columns are read, and made to intervals at once; so memory goes by
-the number of intervals, not of rows.
+It is the final evidence if rows have offset columns. The audit reads two or three columns of every live file and turns
+them into intervals at once. So memory grows with the number of intervals, not of rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROWS_AT_ONCE: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class OffsetColumns:
-    """The columns that say whence a row is; without ``topic`` all are of one."""
+    """Columns with the origin of a row; without ``topic`` all rows come from one topic."""
 
     topic: str | None
     partition: str
@@ -39,7 +39,9 @@ class OffsetColumns:
 
 @dataclass(frozen=True, slots=True)
 class Discrepancies:
-    """Where table and batches differ, by partition. ``unknown``: the topic does not say whether there were records."""
+    """Differences between table and batches, by partition. ``unknown``: the topic no longer tells whether it had
+    records.
+    """
 
     missing: Mapping[PartitionKey, Sequence[Interval]]
     doubled: Mapping[PartitionKey, Sequence[Interval]]
@@ -48,9 +50,10 @@ class Discrepancies:
 
 
 def find_offset_columns(columns: Mapping[str, str], given: str | None) -> OffsetColumns | None:
-    """The table's offset columns: those named (``[topic,]partition,offset``), or known by their names.
+    """Return the table's offset columns: the given ones (``[topic,]partition,offset``), or well-known names.
 
-    ``partition`` and ``offset`` without underscores only beside ``topic``: a typed topic may have columns so named.
+    ``partition`` and ``offset`` without underscores count only beside ``topic``, because a typed topic may have columns
+    of these names.
     """
     if given is not None:
         names = [name.strip() for name in given.split(",")]
@@ -69,7 +72,7 @@ def find_offset_columns(columns: Mapping[str, str], given: str | None) -> Offset
 
 
 def obstacle(history: TableHistory, topics: Iterable[str], columns: OffsetColumns | None) -> str | None:
-    """Why rows cannot be looked at; None when they can."""
+    """Return the reason why rows cannot be checked; None if they can."""
     if columns is None:
         return "the table has no columns that say whence a row is (__partition and __offset)"
     if columns.topic is None and len(set(topics)) > 1:
@@ -84,7 +87,7 @@ def obstacle(history: TableHistory, topics: Iterable[str], columns: OffsetColumn
 def offsets_in_table(
     history: TableHistory, columns: OffsetColumns, topics: Sequence[str]
 ) -> tuple[dict[PartitionKey, list[Interval]], list[str]]:
-    """The offsets of all rows, each as often as it is there; and the files that cannot be read."""
+    """Return the offsets of all rows, with repetitions, and the files that cannot be read."""
     found: dict[PartitionKey, list[Interval]] = defaultdict(list)
     unreadable = []
     for file in history.live.values():
@@ -102,10 +105,10 @@ def compare(
     holding: Callable[[OffsetRange], Holding],
     known_from: Callable[[PartitionKey], int],
 ) -> Discrepancies:
-    """Where the offsets of batches and of the table differ.
+    """Compare the offsets of batches with those of the table.
 
-    Below ``known_from`` the checkpoint no longer says what was read: what the table has there counts as read, once.
-    Offsets that the topic has no records of are not missed.
+    Below ``known_from`` the checkpoint no longer tells which offsets were read, so each offset in the table counts as
+    read once. Offsets without a record in the topic are not missing.
     """
     read: dict[PartitionKey, list[OffsetRange]] = defaultdict(list)
     for wanted in batches:
@@ -138,7 +141,7 @@ def _normalized(found: Mapping[PartitionKey, Sequence[Interval]]) -> dict[Partit
 def _rows(
     history: TableHistory, file: TableFile, columns: OffsetColumns, only_topic: str
 ) -> Iterator[tuple[str, int, Any]]:
-    """Offsets of a file's rows by topic and partition; a column may be one by which the table is partitioned."""
+    """Yield offsets of a file's rows by topic and partition. A column may be a partition column of the table."""
     wanted = [name for name in (columns.topic, columns.partition, columns.offset) if name is not None]
     stored = [name for name in wanted if name not in file.partition_values]
     with pq.ParquetFile(history.directory / file.path) as parquet:
@@ -161,7 +164,7 @@ def _rows(
 
 
 def _intervals(offsets: Any) -> list[Interval]:
-    """Runs of offsets; those that occur several times are in several runs."""
+    """Return runs of offsets; an offset that occurs several times is in several runs."""
     values, counts = np.unique(offsets, return_counts=True)
     runs: list[Interval] = []
     while len(values):

@@ -1,4 +1,4 @@
-"""What topics hold of ranges of offsets: which have records for a reader of committed ones, and which are gone."""
+"""Records of topics within offset ranges: readable ones, and lost ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What there is of a range: offsets with records, and offsets of which the log knows nothing any more."""
+    """Content of a range: offsets with records, and offsets that the log no longer has."""
 
     readable: tuple[Interval, ...]
     lost: tuple[Interval, ...]
 
 
 class TopicLog:
-    """Asks brokers what their topics hold. Reads records, and of their content nothing."""
+    """Look-ups of topic content at the brokers. It reads records, but ignores their content."""
 
     def __init__(self, admin: Admin, schemas: SchemaCache, isolation_level: Isolation) -> None:
         self._admin = admin
@@ -41,20 +41,20 @@ class TopicLog:
         self._compacted: dict[str, bool] = {}
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """The id of the topic that has the name now."""
+        """Return the id of the current topic of that name, None if there is none."""
         try:
             return self._admin.describe_topic(topic).topic_id
         except UnknownTopicOrPartitionError:
             return None
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether records of the topic may go while others around them stay."""
+        """Return whether compaction can remove single records of the topic."""
         if topic not in self._compacted:
             self._compacted[topic] = "compact" in str(self._admin.describe_configs(topic)["cleanup.policy"].value)
         return self._compacted[topic]
 
     def holding(self, wanted: OffsetRange) -> Holding:
-        """What there is of a range of a partition; nothing where the topic is another now."""
+        """Return the readable and lost offsets of a range; all are lost if the topic was recreated."""
         nothing = Holding((), ((wanted.start, wanted.end),))
         if wanted.start >= wanted.end or self.topic_id(wanted.key.topic) != wanted.topic_id:
             return nothing if wanted.count else Holding((), ())
@@ -69,7 +69,7 @@ class TopicLog:
         try:
             return Holding(tuple(normalized(self._readable(wanted, first, end))), tuple(lost))
         except OffsetOutOfRangeError:
-            return nothing  # retention was faster
+            return nothing  # retention deleted the records meanwhile
 
     def _readable(self, wanted: OffsetRange, first: int, end: int) -> Iterator[Interval]:
         topic, partition = wanted.key

@@ -1,8 +1,8 @@
-"""Batches against commits: each batch in one version of the table, with as many rows as its offsets have records.
+"""Verdicts on batches from commits: one version each, with the expected number of rows.
 
-A commit holds the query's id and the batch's number (Delta protocol, "Transaction Identifiers"). Where it has a row for
-every offset nobody else need be asked. Where it has fewer, some offsets have no records (markers, aborted transactions,
-compaction), and the topic says how many there are.
+A commit contains the query's id and the batch's number (Delta protocol, "Transaction Identifiers"). If it has a row for
+every offset, the batch is proved. If it has fewer rows, some offsets have no record (control markers, aborted
+transactions, compaction), and the topic tells how many records there are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark_millrace.planning.offsets import OffsetRange
 
 
 class Verdict(StrEnum):
-    """What became of a batch."""
+    """Verdict on a batch."""
 
     ONCE = "once"
     NOTHING = "nothing to land"
@@ -30,13 +30,13 @@ class Verdict(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """Whether it must not be."""
+        """Whether the verdict is a fault."""
         return self in (Verdict.MISSING, Verdict.DOUBLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A commit that holds a batch; ``rows`` is None where the log does not say, and the files are gone."""
+    """A commit of a batch; ``rows`` is None if the log does not tell and the files are gone."""
 
     version: int
     rows: int | None
@@ -45,9 +45,9 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class AuditedBatch:
-    """One batch: its offsets (None: not known), its rows in the table, the versions that hold it, and the verdict.
+    """One batch: its offsets (None: unknown), its rows in the table, the versions that hold it, and the verdict.
 
-    ``ranges`` are the offsets for people: ``orders-0 3..7``, of each partition that has some.
+    ``ranges`` are its offsets as text, such as ``orders-0 3..7``, for each partition with offsets.
     """
 
     batch_id: int
@@ -61,10 +61,10 @@ class AuditedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What batches are judged by. ``landings`` are by number of batch.
+    """Evidence for verdicts. ``landings`` are keyed by batch number.
 
-    ``history_floor``: batches up to this number may have landed in commits that are gone (-1: none).
-    ``counts_rows`` is false where a batch's rows are not its records: filters, joins, merges.
+    Batches up to ``history_floor`` may be in commits that are gone (-1: none). ``counts_rows`` is false if a batch's
+    rows differ from its records because of filters, joins or merges.
     """
 
     landings: Mapping[int, Sequence[Landing]]
@@ -75,7 +75,7 @@ class Evidence:
 
 
 def landings_of(history: TableHistory, application: str) -> dict[int, list[Landing]]:
-    """The commits of a query, by the number of their batch."""
+    """Return the commits of a query, by batch number."""
     found: dict[int, list[Landing]] = {}
     for commit in history.commits:
         for name, number in commit.transactions:
@@ -92,14 +92,14 @@ def landings_of(history: TableHistory, application: str) -> dict[int, list[Landi
 
 
 def history_floor(history: TableHistory, application: str, landings: Iterable[int]) -> int:
-    """The last batch that may have landed in a commit that is gone: batches land in the order of their numbers."""
+    """Return the last batch that can be in a deleted commit. Batches are committed in the order of their numbers."""
     if history.is_complete:
         return -1
     return min(landings, default=history.earlier_transactions.get(application, -1) + 1) - 1
 
 
 def judge(batch: LoggedBatch, evidence: Evidence) -> AuditedBatch:
-    """The verdict on one batch."""
+    """Return the verdict on one batch."""
     landings = evidence.landings.get(batch.batch_id, ())
     versions = tuple(landing.version for landing in landings)
     rows = None if any(landing.rows is None for landing in landings) else sum(landing.rows or 0 for landing in landings)
@@ -129,7 +129,7 @@ def judge(batch: LoggedBatch, evidence: Evidence) -> AuditedBatch:
 
 
 def _absent(batch: LoggedBatch, evidence: Evidence) -> tuple[Verdict, str]:
-    """The verdict on a batch that no commit holds."""
+    """Return the verdict on a batch without a commit."""
     if batch.ranges is not None and not any(wanted.count for wanted in batch.ranges):
         return Verdict.NOTHING, "no offsets"
     if not batch.is_done:
@@ -148,7 +148,7 @@ def _absent(batch: LoggedBatch, evidence: Evidence) -> tuple[Verdict, str]:
 
 
 def _by_count(ranges: Sequence[OffsetRange], rows: int, offsets: int, evidence: Evidence) -> tuple[Verdict, str]:
-    """The verdict on a batch that has another number of rows than of offsets."""
+    """Return the verdict on a batch whose numbers of rows and offsets differ."""
     if rows > offsets:
         return Verdict.DOUBLED, f"{rows} rows of {offsets} offsets"
     held = [evidence.holding(wanted) for wanted in ranges]

@@ -1,6 +1,6 @@
 """Checkpoints of streaming queries, read and reset without Spark.
 
-* ``query_log``  what Spark keeps of a query: its id, the offsets of each batch, which batches are done
-* ``reset``      where a query goes on reading instead, as a batch of its own at the end of that log
-* ``running``    a lock by which a query of ours shows that it runs
+* ``query_log``  Spark's log of a query: its id, the offsets of each batch, the finished batches
+* ``reset``      new offsets for a query, as an extra batch at the end of that log
+* ``running``    a lock that shows that a query runs
 """

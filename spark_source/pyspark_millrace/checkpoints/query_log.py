@@ -1,11 +1,12 @@
-"""What Spark keeps of a query in its checkpoint, and which offsets each batch therefore read.
+"""Spark's query log in a checkpoint, and the offsets that each batch read.
 
-Spark logs the end of a batch in ``offsets/<number>`` before it runs the batch, and that it is done in
-``commits/<number>`` after it; of both the last hundred or so are kept (``spark.sql.streaming.minBatchesToRetain``). An
-entry is text: a version, a line of metadata, and a line for each source, in version 2 with the source's name before it.
+Spark logs the end of a batch in ``offsets/<number>`` before it runs the batch, and its completion in
+``commits/<number>`` afterwards. Spark keeps about the last hundred of both
+(``spark.sql.streaming.minBatchesToRetain``). An entry is text: a version, a line of metadata, and a line for each
+source. In version 2 the source's name precedes its offsets.
 
-Invariants: a batch begins where the one before it ended, so the range of a batch is known while both entries are there;
-the first batch of a query says itself where it began.
+Invariants: a batch begins where the previous one ended, so the range of a batch is known while both entries exist. The
+entry of a query's first batch contains its start.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _IDS: Final = "@topic-ids"
 
 @dataclass(frozen=True)
 class OffsetEntry:
-    """One file of the offset log; ``lines`` are those of the sources."""
+    """One file of the offset log; ``lines`` are the lines of the sources."""
 
     batch_id: int
     version: str
@@ -36,16 +37,16 @@ class OffsetEntry:
 
     @cached_property
     def sources(self) -> tuple[StreamOffsets | None, ...]:
-        """The offsets of each source; None for one that is not ours, or has read nothing."""
+        """Offsets of each source; None for a source of another format or without offsets."""
         return tuple(_offsets_in(self._parted(line)[1]) for line in self.lines)
 
     @property
     def is_reset(self) -> bool:
-        """Whether the entry is a reset and its batch therefore empty."""
+        """Whether the entry is a reset, so that its batch is empty."""
         return any(source is not None and source.is_reset for source in self.sources)
 
     def with_sources(self, batch_id: int, sources: Mapping[int, StreamOffsets]) -> OffsetEntry:
-        """An entry like this one for another batch, with other offsets for some sources."""
+        """Return a copy of this entry for another batch, with other offsets for some sources."""
         lines = [
             self._parted(line)[0] + json.dumps(sources[index].to_json()) if index in sources else line
             for index, line in enumerate(self.lines)
@@ -53,11 +54,11 @@ class OffsetEntry:
         return OffsetEntry(batch_id, self.version, self.metadata, tuple(lines))
 
     def to_text(self) -> str:
-        """The file's content."""
+        """Return the content of the file."""
         return "\n".join([self.version, self.metadata, *self.lines])
 
     def _parted(self, line: str) -> tuple[str, str]:
-        """A source's name as it stands before its offsets, and the offsets."""
+        """Split a line into the source's name and the offsets."""
         if self.version == "v1":
             return "", line
         name, colon, offsets = line.partition(":")
@@ -66,10 +67,10 @@ class OffsetEntry:
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A micro-batch as the checkpoint knows it.
+    """A micro-batch in the checkpoint.
 
-    ``ranges`` is what it read, of all sources; None where the entry before it is gone. ``is_done``: Spark has noted
-    its end. ``is_reset``: it read nothing, and the next batch begins at ``end``.
+    ``ranges`` are the offsets that it read from all sources; None if the previous entry is gone. With ``is_done`` Spark
+    has logged its completion. With ``is_reset`` it read nothing, and the next batch begins at ``end``.
     """
 
     batch_id: int
@@ -81,7 +82,7 @@ class LoggedBatch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says at one moment."""
+    """Content of a checkpoint at one moment."""
 
     directory: Path
     query_id: str
@@ -90,7 +91,7 @@ class Checkpoint:
 
     @property
     def newest(self) -> OffsetEntry:
-        """The entry of the last batch that was planned. Raises ``UsageError`` if there was none yet."""
+        """Entry of the last planned batch. Raises ``UsageError`` if there is none."""
         if not self.entries:
             raise UsageError(
                 f"{self.directory}: the query has planned no batch yet: startingOffsets says where it begins"
@@ -99,20 +100,20 @@ class Checkpoint:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the last batch was planned and its end was not noted: it is run again at the next start."""
+        """Whether the last planned batch has no logged completion. Spark runs it again at the next start."""
         return self.newest.batch_id not in self.done
 
     @property
     def has_state(self) -> bool:
-        """Whether the query keeps state: aggregates, joins and the like."""
+        """Whether the query has state, such as aggregates or joins."""
         return any((self.directory / "state").glob("*/*/*"))
 
     def batches(self) -> list[LoggedBatch]:
-        """All batches that the checkpoint still knows, in order."""
+        """Return all batches in the checkpoint, in order."""
         return [self._batch(self.entries[number]) for number in sorted(self.entries)]
 
     def missing(self) -> list[int]:
-        """Batches whose entries lack between the first and the last that are there: Spark never leaves such gaps."""
+        """Return batches without an entry between the first and the last one. Spark never leaves such gaps."""
         if not self.entries:
             return []
         return sorted(set(range(min(self.entries), max(self.entries))) - self.entries.keys())
@@ -143,9 +144,9 @@ def _ranges(before: OffsetEntry | None, index: int, end: StreamOffsets) -> list[
 
 
 def read_checkpoint(location: str | Path) -> Checkpoint:
-    """Read the checkpoint of a query, given as path or ``file:`` URI.
+    """Read the checkpoint of a query from a path or ``file:`` URI.
 
-    Raises ``UsageError`` for a directory that is none, or is not that of a query with a source of ours.
+    Raises ``UsageError`` for another directory, or for a query without a millrace source.
     """
     directory = checkpoint_directory(location)
     try:
@@ -167,13 +168,13 @@ def read_checkpoint(location: str | Path) -> Checkpoint:
 
 
 def is_mounted(location: str | Path) -> bool:
-    """Whether a place is given as a path or ``file:`` URI."""
+    """Return whether a location is a path or ``file:`` URI."""
     parts = urlsplit(str(location))
     return parts.scheme in ("", "file") and parts.netloc in ("", "localhost")
 
 
 def checkpoint_directory(location: str | Path) -> Path:
-    """The directory that a path or ``file:`` URI names. Raises ``UsageError`` for other file systems."""
+    """Return the directory of a path or ``file:`` URI. Raises ``UsageError`` for other file systems."""
     if not is_mounted(location):
         raise UsageError(f"{location}: checkpoints are read from local and mounted file systems: a path or file: URI")
     parts = urlsplit(str(location))
@@ -188,7 +189,7 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _read_entry(directory: Path, number: int) -> OffsetEntry | None:
-    """One entry; None if Spark purged it meanwhile."""
+    """Read one entry; returns None if Spark purged it meanwhile."""
     path = directory / "offsets" / str(number)
     try:
         version, *rest = path.read_text(encoding="utf-8").split("\n")

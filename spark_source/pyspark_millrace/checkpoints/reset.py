@@ -1,13 +1,13 @@
-"""Where a query goes on reading instead: decided for each partition, and put into its checkpoint.
+"""Reset of a query's offsets: planned per partition, and appended to its checkpoint.
 
-A reset is an entry of its own at the end of the offset log, whose offsets say that they are a reset. Spark takes it for
-a batch that it had planned before it ended, and runs that batch at the next start; the source finds nothing to read in
-it; the batch after it begins at the new offsets. So numbers of batches only grow, as sinks need that know batches by
-number (a Delta table would skip numbers that it has seen), nothing is taken out of the log, and state stays in step.
+A reset is an entry at the end of the offset log, whose offsets are marked as a reset. Spark takes it for a batch that
+it planned before it stopped, and runs that batch at the next start. The source finds nothing to read in it, and the
+next batch begins at the new offsets. So batch numbers only grow, nothing is removed from the log, and state stays
+consistent. Sinks that identify batches by number need this: a Delta table would skip a number that it has seen.
 
-Invariants: the entry is complete when it gets its name, and gets it only if no batch of that number exists: a reset is
-there or it is not. A query that runs all the same and would log that very batch finds the name taken and ends with
-``CONCURRENT_STREAM_LOG_UPDATE``; the other way round the reset finds it taken, and is refused.
+Invariants: the entry is complete when it gets its name, and gets it only if no batch of that number exists, so a reset
+is atomic. If a running query logs the same batch later, it finds the name taken and fails with
+``CONCURRENT_STREAM_LOG_UPDATE``. If the query is first, the reset finds the name taken and is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_millrace.planning.offsets import StreamOffsets
 
 @dataclass(frozen=True, slots=True)
 class PartitionReset:
-    """Old and new offset of a partition; ``new`` is None for one that no longer exists and is left out."""
+    """Old and new offset of a partition; ``new`` is None for a deleted partition, which is left out."""
 
     partition: TopicPartition
     old: int | None
@@ -40,7 +40,7 @@ class PartitionReset:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What a reset does: ``batch_id`` is the number that it takes."""
+    """Plan of a reset; ``batch_id`` is the number of its batch."""
 
     checkpoint: Checkpoint
     batch_id: int
@@ -51,10 +51,10 @@ class ResetPlan:
 def plan_reset(
     checkpoint: Checkpoint, new: Mapping[TopicPartition, int], topic_ids: Mapping[str, uuid.UUID]
 ) -> ResetPlan:
-    """The reset of some partitions; the others stay where they are, and those of topics that are gone are left out.
+    """Plan a reset of some partitions. Others keep their offsets, and partitions of deleted topics are left out.
 
-    ``topic_ids`` are the topics of the checkpoint that exist, as they are now. Raises ``UsageError`` for a topic that
-    the query does not read, and for one that was made anew and is to stay where it was.
+    ``topic_ids`` are the current ids of the checkpoint's topics that still exist. Raises ``UsageError`` for a topic
+    that the query does not read, and for a recreated topic whose partitions are not all reset.
     """
     newest = checkpoint.newest
     old = offsets_of(checkpoint)
@@ -90,7 +90,7 @@ def plan_reset(
 
 
 def offsets_of(checkpoint: Checkpoint) -> dict[TopicPartition, int]:
-    """The next offset of every partition, of all sources of ours; the least where two sources read one partition."""
+    """Return the next offset of every partition of all millrace sources; the lowest one if several sources read it."""
     found: dict[TopicPartition, int] = {}
     for source in checkpoint.newest.sources:
         for key, offset in source.next_offsets.items() if source is not None else ():
@@ -100,10 +100,10 @@ def offsets_of(checkpoint: Checkpoint) -> dict[TopicPartition, int]:
 
 
 def execute_reset(plan: ResetPlan, now: datetime, *, drop_pending: bool = False, keep_state: bool = False) -> Path:
-    """Put a reset into the checkpoint; returns where the copy of the logs as they were before is.
+    """Append a reset to the checkpoint; returns the directory with a copy of the previous logs.
 
-    Raises ``UsageError`` when the query runs, has gone on since the plan was made, left a batch unfinished (unless
-    ``drop_pending``) or keeps state (unless ``keep_state``).
+    Raises ``UsageError`` if the query runs, has advanced since the plan, has an unfinished batch (unless
+    ``drop_pending``) or has state (unless ``keep_state``).
     """
     directory = plan.checkpoint.directory
     with not_running(directory):
@@ -117,7 +117,7 @@ def execute_reset(plan: ResetPlan, now: datetime, *, drop_pending: bool = False,
 
 
 def reset_entry(plan: ResetPlan, batch_id: int) -> OffsetEntry:
-    """The entry of the offset log that makes a batch a reset."""
+    """Return the offset log entry that makes a batch a reset."""
     return plan.checkpoint.newest.with_sources(batch_id, _new_sources(plan))
 
 
@@ -152,7 +152,7 @@ def _new_sources(plan: ResetPlan) -> dict[int, StreamOffsets]:
         for partition in added | {TopicPartition(*key) for key in source.next_offsets}:
             new = wanted[partition].new
             if new is not None:
-                # Sources that stand apart stay apart where the reset does not touch them.
+                # Sources with different offsets of a partition keep them if the reset does not change the partition.
                 is_same = new == wanted[partition].old
                 key = PartitionKey(*partition)
                 offsets[key] = source.next_offsets.get(key, new) if is_same else new
@@ -162,7 +162,7 @@ def _new_sources(plan: ResetPlan) -> dict[int, StreamOffsets]:
 
 
 def _back_up(checkpoint: Checkpoint, now: datetime) -> Path:
-    """Copy the logs, and write the offsets in the form that ``--from-file`` takes."""
+    """Copy the logs, and write the offsets in the form of ``--from-file``."""
     name = f"before-batch-{checkpoint.newest.batch_id + 1}-{now:%Y%m%dT%H%M%S%f}"
     backup = checkpoint.directory / OWN_DIRECTORY / name
     try:
@@ -185,7 +185,7 @@ def _append(directory: Path, batch_id: int, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # Hadoop's checksum of a file that was there once would make this one look damaged.
+        # A Hadoop checksum of an earlier file of this name would make this one look damaged.
         (directory / "offsets" / f".{batch_id}.crc").unlink(missing_ok=True)
         os.link(temporary, target)
         _sync(target.parent)

@@ -1,8 +1,8 @@
-"""A lock by which a query shows that it runs.
+"""Lock that shows that a query runs.
 
-Spark locks no checkpoint: two drivers may run one query, until one finds that the other has logged a batch. Where
-``monitor`` is installed, the driver holds ``_millrace/lock`` in the checkpoint of each query that it runs. The system
-gives the lock up when the process ends, however it ends.
+Spark does not lock checkpoints: two drivers may run one query until one of them finds a batch logged by the other. With
+``monitor``, the driver holds ``_millrace/lock`` in the checkpoint of each query that it runs. The operating system
+releases the lock when the process ends, also after a crash.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import IO, Final
 from millrace.errors import EnvironmentProblemError, UsageError
 
 OWN_DIRECTORY: Final = "_millrace"
-"""Where we keep things in a checkpoint. Spark looks at the names that it knows and leaves others alone."""
+"""Directory of millrace's files in a checkpoint. Spark ignores names that it does not know."""
 
 
 class RunningLock:
-    """The lock of one checkpoint, held until ``release``."""
+    """Lock of one checkpoint, held until ``release``."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     @classmethod
     def acquire(cls, checkpoint: Path, holder: str) -> RunningLock | None:
-        """Take the lock; None if another has it. Raises ``OSError`` where the directory cannot be written."""
+        """Acquire the lock; returns None if it is held already. Raises ``OSError`` if the directory is not writable."""
         (checkpoint / OWN_DIRECTORY).mkdir(exist_ok=True)
         file = (checkpoint / OWN_DIRECTORY / "lock").open("a+", encoding="utf-8")
         try:
@@ -45,15 +45,15 @@ class RunningLock:
         return cls(file)
 
     def release(self) -> None:
-        """Give the lock up. May be called twice."""
+        """Release the lock. Idempotent."""
         self._file.close()
 
 
 class RunningLocks:
-    """The locks of all queries that this process runs. Thread safe.
+    """Locks of all queries of this process. Thread safe.
 
-    A lock is held while any run of its query goes on: of a query that is started again at once Spark tells the start
-    before the end of the run before.
+    A lock is held while any run of its query is active. When a query is restarted at once, Spark reports the new start
+    before the end of the previous run.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,9 @@ class RunningLocks:
         self._held: dict[Path, tuple[RunningLock, set[str]]] = {}
 
     def started(self, checkpoint: Path, run_id: str, holder: str) -> bool:
-        """A run has begun; whether its checkpoint is locked now. Raises ``OSError`` as ``RunningLock.acquire`` does."""
+        """Record the start of a run; returns whether its checkpoint is locked now. Raises ``OSError`` like
+        ``acquire``.
+        """
         with self._guard:
             if checkpoint not in self._held:
                 lock = RunningLock.acquire(checkpoint, holder)
@@ -72,7 +74,7 @@ class RunningLocks:
             return True
 
     def ended(self, run_id: str) -> None:
-        """A run has ended, if it is one of those."""
+        """Record the end of a run; ignores unknown runs."""
         with self._guard:
             for checkpoint, (lock, runs) in list(self._held.items()):
                 runs.discard(run_id)
@@ -83,7 +85,7 @@ class RunningLocks:
 
 @contextmanager
 def not_running(checkpoint: Path) -> Iterator[None]:
-    """Keep queries of ours out for a while. Raises ``UsageError`` if one runs."""
+    """Hold the lock of a checkpoint for the block. Raises ``UsageError`` if its query runs."""
     try:
         lock = RunningLock.acquire(checkpoint, "millrace offsets reset")
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Commands that belong to the Spark source: what they do works without Spark.
+"""Commands of the Spark source, which run without Spark.
 
-* ``offsets``  show and reset where a query is
-* ``audit``    prove what a table holds of what a query read
+* ``offsets``  show and reset the offsets of a query
+* ``audit``    prove that a table holds the records that a query read
 """

@@ -73,7 +73,9 @@ def audit(
     from pyspark_millrace.audit.topic_log import TopicLog
     from pyspark_millrace.checkpoints.query_log import read_checkpoint
 
-    history = read_history(table)  # first: what it has is in the checkpoint by then, should the query run
+    history = read_history(
+        table
+    )  # before the checkpoint: if the query runs, the checkpoint then covers all commits read here
     found = read_checkpoint(checkpoint)
     options = AuditOptions(
         application=app_id,
@@ -121,7 +123,7 @@ def _show(report: AuditReport, *, every_batch: bool) -> None:
 
 
 def _runs(batches: tuple[AuditedBatch, ...]) -> list[list[AuditedBatch]]:
-    """Neighbours of which the same is to be said."""
+    """Group neighbouring batches with the same verdict and reason."""
     return [list(run) for _, run in groupby(batches, lambda batch: (batch.verdict, batch.reason))]
 
 

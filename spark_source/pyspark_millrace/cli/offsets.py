@@ -141,7 +141,7 @@ def reset(
 
 
 def plan_of_wish(admin: Admin, checkpoint: Checkpoint, wish: Wish, topics: list[str]) -> ResetPlan:
-    """The reset that a command line wishes for, of some topics or all. Raises ``UsageError``, the client's errors."""
+    """Plan the reset of a command line, for some topics or all. Raises ``UsageError`` and the client's errors."""
     from millrace.cli.group_resets import bounds_of, chosen_partitions
     from millrace.clients.groups.resets import Target, decide, read_plans
     from millrace.config.client import Isolation
@@ -153,7 +153,7 @@ def plan_of_wish(admin: Admin, checkpoint: Checkpoint, wish: Wish, topics: list[
     there = {partition: offset for partition, offset in old.items() if partition.topic in now}
     same = {partition: offset for partition, offset in there.items() if now[partition.topic] == before[partition.topic]}
     chosen = chosen_partitions(admin, topics) if topics else sorted(there)
-    # No further than a reader of committed records sees: a start beyond would look like a log that went back.
+    # Limit offsets to the last stable offset: a start beyond it would look like a truncated log.
     if wish.file is not None:
         wanted = read_plans(_text_of(wish.file), [checkpoint.query_id], str(wish.file))[checkpoint.query_id]
         bounds = bounds_of(admin, sorted(wanted), {}, None, isolation_level=Isolation.READ_COMMITTED)
@@ -170,7 +170,7 @@ def plan_of_wish(admin: Admin, checkpoint: Checkpoint, wish: Wish, topics: list[
 
 
 def _topics_now(admin: Admin, topics: dict[str, uuid.UUID]) -> dict[str, uuid.UUID]:
-    """The ids of the topics that still exist."""
+    """Return the ids of the topics that still exist."""
     found = {}
     for name in topics:
         try:

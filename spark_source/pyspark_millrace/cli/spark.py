@@ -87,7 +87,7 @@ def submit(
     settings = dict(map(_pair, conf or [])) | {"spark.master": master}
     py_files = []
     if ship:
-        # Not a temporary file: the driver hands it out for as long as it runs, and this process becomes the driver's.
+        # Not a temporary file, because the driver serves it as long as it runs, and this process becomes the driver.
         py_files.append(cache_directory() / _PACKAGE_NAME)
         if not dry_run:
             cache_directory().mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Whether a directory is safe for Spark's faster checkpoint manager, found out by trying.
+"""Probe whether Spark's faster checkpoint manager is safe in a directory.
 
-``FileSystemBasedCheckpointFileManager`` writes a temporary file and renames it, which saves about 45 ms a micro-batch
-against the default manager (docs/design/0006-spark-source.md). That is safe exactly where a rename over an existing
-file is atomic: whoever opens the name sees the old content or the new one, whole, and never nothing. POSIX asks that of
-local file systems; object stores do not do it, and network file systems do it for one host only.
+``FileSystemBasedCheckpointFileManager`` writes a temporary file and renames it. That saves about 45 ms per micro-batch
+compared with the default manager (docs/design/0006-spark-source.md). It is safe only if a rename over an existing file
+is atomic: a reader sees either the old content or the new one, complete, and the file is never missing. POSIX requires
+that of local file systems. Object stores do not provide it, and network file systems provide it for one host only.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _LOCAL_FILE_SYSTEMS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RenameProbe:
-    """What the trial found. ``reason`` is a sentence for people, whichever way it went."""
+    """Result of the probe, with its reason as a sentence."""
 
     safe: bool
     reason: str
 
 
 def probe_rename(directory: str | Path) -> RenameProbe:
-    """Try whether renames in ``directory`` (a path or ``file:`` URI; made if need be) are atomic for readers.
+    """Probe whether renames in ``directory`` (a path or ``file:`` URI, created if missing) are atomic for readers.
 
-    Takes about 50 ms and leaves nothing behind. Never raises: what cannot be tried is not safe.
+    Takes about 50 ms and leaves no files. Never raises; a directory that cannot be probed counts as unsafe.
     """
     url = urlparse(str(directory))
     if url.scheme not in ("", "file"):
@@ -59,7 +59,7 @@ def probe_rename(directory: str | Path) -> RenameProbe:
 
 
 def _try_renames(scratch: Path) -> str | None:
-    """Replace a file again and again while a reader reads it; return what the reader saw that it must not."""
+    """Replace a file repeatedly while a thread reads it; returns the fault that the reader saw, or None."""
     target = scratch / "target"
     target.write_bytes(_content(0))
     faults: list[str] = []
@@ -92,12 +92,12 @@ def _try_renames(scratch: Path) -> str | None:
 
 
 def _content(number: int) -> bytes:
-    # Of different lengths, so that a mixture of two contents is seen.
+    # Contents differ in length, so that a mixture of two is detected.
     return number.to_bytes(8, "big") * (64 + number % 64)
 
 
 def _file_system(path: Path) -> str | None:
-    """The kind of file system that holds ``path``; None where the system does not say (macOS)."""
+    """Return the type of the file system that holds ``path``; None if the system does not tell (macOS)."""
     try:
         mounts = Path("/proc/self/mounts").read_text()
     except OSError:

@@ -1,11 +1,11 @@
-"""Delta's JARs: resolved once by Spark's own resolver, then kept in a cache of ours for every later session.
+"""Delta's JARs, resolved once by Spark's resolver and cached for later sessions.
 
-The coordinate is pinned, because the JARs must fit both Spark and the ``delta-spark`` package (4.4.1 asks for an
-artifact that cannot be resolved). The resolver runs with a home directory of ours, so that a ``~/.m2`` in which Maven
-left a module's metadata without its JAR cannot break it, as it breaks ``--packages`` (docs/spark.md). JARs that Spark
-brings itself are left out.
+The coordinate is pinned, because the JARs must fit both Spark and the ``delta-spark`` package. Version 4.4.1 of that
+package requires an artifact that cannot be resolved. The resolver runs with its own home directory. Otherwise a
+``~/.m2`` with a module's metadata but without its JAR would break it, as it breaks ``--packages`` (docs/spark.md). JARs
+that Spark already contains are left out.
 
-Invariant: a directory of JARs appears under its final name only when it is complete.
+Invariant: a directory of JARs gets its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -31,18 +31,17 @@ _MANIFEST: Final = "manifest"
 
 
 def cache_directory() -> Path:
-    """Where millrace keeps what it can get again: ``MILLRACE_CACHE``, or ``millrace`` in the user's cache directory."""
+    """Return millrace's cache directory: ``MILLRACE_CACHE``, or ``millrace`` in the user's cache directory."""
     if own := os.environ.get("MILLRACE_CACHE"):
         return Path(own).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "millrace")
 
 
 def delta_jars() -> list[Path]:
-    """The JARs that Spark needs for Delta, from the cache; the first call ever resolves them from Maven Central.
+    """Return the JARs that Spark needs for Delta. The first call resolves them from Maven Central into the cache.
 
-    ``MILLRACE_DELTA_JARS`` names a directory of JARs to use as it is, for machines that reach no repository.
-
-    Raises ``EnvironmentProblemError`` with the remedy when they cannot be had.
+    ``MILLRACE_DELTA_JARS`` names a directory of JARs to use instead, for machines without access to a repository.
+    Raises ``EnvironmentProblemError`` with the remedy if the JARs are not available.
     """
     if own := os.environ.get("MILLRACE_DELTA_JARS"):
         jars = sorted(Path(own).absolute().glob("*.jar"))
@@ -60,14 +59,14 @@ def delta_jars() -> list[Path]:
 
 
 def _complete(directory: Path) -> list[Path]:
-    """The JARs of a directory, if all that its manifest lists are there in their size."""
+    """Return the JARs of a directory if all files of its manifest exist with their size; otherwise an empty list."""
     try:
         lines = (directory / _MANIFEST).read_text().splitlines()
         sizes = {name: int(size) for size, name in (line.split(" ", 1) for line in lines)}
         if all((directory / name).stat().st_size == size for name, size in sizes.items()):
             return [directory / name for name in sizes]
     except (OSError, ValueError):
-        # Not there yet, or damaged: resolved again.
+        # Missing or damaged: resolve again.
         pass
     return []
 
@@ -92,12 +91,12 @@ def _resolve_into(directory: Path) -> list[Path]:
 
 
 def _run_resolver(scratch: Path) -> None:
-    """Let spark-submit resolve the package for a program that does nothing."""
+    """Let spark-submit resolve the package for an empty program."""
     (scratch / "home").mkdir()
     program = scratch / "nothing.py"
     program.write_text("")
     options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Duser.home={scratch / 'home'}".strip()
-    # A gateway or submit arguments of the calling process are not this program's.
+    # A gateway or submit arguments of the calling process do not apply to this program.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     environment = inherited | {"SPARK_SUBMIT_OPTS": options, "SPARK_HOME": str(spark_home())}
     command = [
@@ -137,7 +136,7 @@ def _remedy() -> str:
 
 
 def _reason(output: str) -> str:
-    """The line that says what failed, out of the hundreds that Ivy writes."""
+    """Return the line with the cause of the failure from Ivy's long output."""
     for pattern in (
         r"unresolved dependency: .*", r"download failed: .*", r".*Host \S+ not found.*", r".*Exception: .*",
     ):  # fmt: skip
@@ -147,9 +146,11 @@ def _reason(output: str) -> str:
 
 
 def _not_spark_s_own(jars: list[Path]) -> list[Path]:
-    """Ivy copies what Spark has too (Hadoop, Parquet, log4j: 75 of 87 MB). Two versions of one library do harm."""
+    """Drop JARs that Spark contains too (Hadoop, Parquet, log4j: 75 of 87 MB), because two versions of one library
+    conflict.
+    """
     own = {_artifact(jar.name) for jar in (spark_home() / "jars").glob("*.jar")}
-    # Ivy names a file <organisation>_<artifact>-<version>.jar, Spark's are <artifact>-<version>.jar.
+    # Ivy names a file <organisation>_<artifact>-<version>.jar; Spark names it <artifact>-<version>.jar.
     return [jar for jar in jars if _artifact(jar.name.split("_", 1)[1]) not in own]
 
 
@@ -158,7 +159,7 @@ def _artifact(name: str) -> str:
 
 
 def spark_home() -> Path:
-    """The Spark that the ``pyspark`` package brings (``SPARK_HOME`` when it is set)."""
+    """Return the Spark of the ``pyspark`` package, or ``SPARK_HOME`` if it is set."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     import pyspark
@@ -168,7 +169,7 @@ def spark_home() -> Path:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """One process resolves, the others wait for what it found."""
+    """Lock the resolution: one process resolves, and the others wait for its result."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = open(directory / ".lock", "w")  # noqa: SIM115  the lock is held as long as the file is open

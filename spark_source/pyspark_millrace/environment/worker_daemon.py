@@ -1,20 +1,20 @@
-"""PySpark's daemon of Python workers, but with workers that are ready sooner, and quiet where Spark hangs up on one.
+"""PySpark's daemon of Python workers, with faster workers and without false alarms.
 
-Spark keeps workers for a minute after their last task, then ends them by closing the connection, and ends all of them
-so when the program ends. A worker answers the end of its input with an error that nobody reads any more, and PySpark's
-daemon prints that as the traceback of a ``BrokenPipeError``: in the log of a run in which nothing went wrong. What goes
-wrong in a task is told over a connection that is still there, and is not touched by this.
+Spark keeps a worker for a minute after its last task, and then closes the connection to it. At the end of the program
+it closes all connections. A worker reports the end of its input as an error on that closed connection, and PySpark's
+daemon prints a traceback of a ``BrokenPipeError`` although the run succeeded. This daemon ends such a worker silently.
+An error in a task is sent over a connection that is still open, so it is reported as before.
 
-Workers are forked, and each loads PySpark after that: from a zip file, whose modules are compiled anew every time,
-0.6 s of a core. A worker is ended after a minute without a task, so a query now and then pays it again and again. Here
-the daemon loads PySpark's worker and this package once, and the workers have them.
+Workers are forked, and each one loads PySpark afterwards. From a zip file, whose modules are compiled every time, that
+takes 0.6 s of a core. Because idle workers end after a minute, an infrequent query pays it again and again. This daemon
+loads PySpark's worker and this package once before the fork, and the workers inherit them.
 
-Before the daemon collects garbage, which it does after every task, what a worker has imported is frozen.
+The daemon collects garbage after every task. Before that, modules that a worker has imported are frozen.
 
-Spark starts it by ``spark.python.daemon.module``, as ``python -m <this module> <worker module>``.
+Spark starts the daemon by ``spark.python.daemon.module``, as ``python -m <this module> <worker module>``.
 
-Invariant: nothing that is loaded before the fork starts a thread, which a fork would not copy. pyarrow and numpy may
-start some, so workers still load them themselves.
+Invariant: no module that is loaded before the fork starts a thread, because a fork does not copy threads. pyarrow and
+numpy may start threads, so workers still load them themselves.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LOADED_BEFOREHAND: Final = (
     "pyspark_millrace.batch",
     "pyspark_millrace.sink.writer",
 )
-"""What every worker that reads or writes needs, and starts no thread."""
+"""Modules that every reading or writing worker needs, and that start no thread."""
 
 _pyspark_worker = daemon.worker
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Run a task; gives its exit code, by which the daemon decides whether the worker is used again."""
+    """Run tasks; returns the exit code, by which the daemon decides whether to reuse the worker."""
     try:
         code: int = _pyspark_worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):
@@ -50,7 +50,7 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 def load_beforehand() -> None:
-    """Load what the forked workers are to have."""
+    """Load the modules for the forked workers."""
     for name in LOADED_BEFOREHAND:
         importlib.import_module(name)
 

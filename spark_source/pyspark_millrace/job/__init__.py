@@ -1,6 +1,6 @@
-"""The frame of all jobs, which are the scripts of ``jobs/``.
+"""Common frame of the jobs, which are the scripts of ``jobs/``.
 
-* ``command_line``  options, given there or in a file
+* ``command_line``  options, on the command line or in a file
 * ``running``       session, progress, exit codes
 * ``signals``       SIGTERM and Ctrl-C, to Python or to spark-submit's JVM
 """

@@ -1,13 +1,13 @@
-"""A job's options: on the command line or, by the same names, in a properties file.
+"""Options of a job, on the command line or by the same names in a properties file.
 
-A job declares them as a dataclass of ``JobArguments``, with an ``Option`` of typer for each::
+A job declares its options as a dataclass of ``JobArguments``, with an ``Option`` of typer for each::
 
     @dataclass(frozen=True, kw_only=True)
     class Arguments(SourceArguments, StreamArguments):
         topic: Annotated[str, Option(help="topic to read")]
 
-The file is ``conf/jobs/<job>.properties`` beside ``jobs/``, if there is one and no other is named. The command line
-counts more, and so does ``MILLRACE_BOOTSTRAP_SERVERS``.
+The default file is ``conf/jobs/<job>.properties`` beside ``jobs/``, if it exists. The command line and
+``MILLRACE_BOOTSTRAP_SERVERS`` override the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _checked_pairs(given: list[str]) -> list[str]:
 
 
 def pair_option(help_text: str) -> OptionInfo:
-    """Describe an option that is given as NAME=VALUE any number of times; see ``pairs``."""
+    """Describe an option of the form NAME=VALUE that can be repeated; see ``pairs``."""
     option: OptionInfo = Option(metavar=_PAIR, callback=_checked_pairs, help=f"{help_text}; repeatable")
     return option
 
@@ -57,7 +57,7 @@ def sql_option(help_text: str) -> OptionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class JobArguments:
-    """The options that all jobs have."""
+    """Options of all jobs."""
 
     bootstrap_servers: Annotated[str, Option(metavar="HOST:PORT,...", envvar=BOOTSTRAP_VARIABLE, help="brokers")] = (
         "localhost:9092"
@@ -66,7 +66,7 @@ class JobArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceArguments(JobArguments):
-    """The options of jobs that read topics."""
+    """Options of jobs that read topics."""
 
     columns: Annotated[
         str | None, Option(metavar="A,B,...", help="read only these columns (__offset, __timestamp, ... among them)")
@@ -81,7 +81,7 @@ class SourceArguments(JobArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamArguments(JobArguments):
-    """The options of jobs that may go on for ever."""
+    """Options of jobs that can run continuously."""
 
     continuous: Annotated[
         bool, Option("--continuous", help="go on until stopped, instead of ending with what is there")
@@ -94,7 +94,7 @@ class StreamArguments(JobArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionArguments(JobArguments):
-    """The options of jobs that write a Delta table: small files are put together after so much."""
+    """Options of jobs that write a Delta table: when to compact small files."""
 
     compact_after: Annotated[
         int | None, Option(metavar="N", help="put small files together after so many batches (default: never)")
@@ -114,9 +114,9 @@ ArgumentsT = TypeVar("ArgumentsT", bound=JobArguments)
 def parse_arguments(
     kind: type[ArgumentsT], arguments: Sequence[str], *, script: str, description: str | None
 ) -> ArgumentsT:
-    """Read the command line of a job, and the file under it; exits with code 2 when either is wrong.
+    """Parse the command line of a job and its file; exits with code 2 if either is wrong.
 
-    ``script`` is the job's file, by whose name and place its configuration is found.
+    ``script`` is the job's file. Its name and directory determine the default properties file.
     """
     path = Path(script).resolve()
     standard = path.parent.parent / "conf" / "jobs" / f"{path.stem}.properties"
@@ -134,21 +134,21 @@ def parse_arguments(
     try:
         app(args=[*given, *arguments], prog_name=path.name)
     except SystemExit:
-        # typer ends the program also when all went well.
+        # typer exits after success as well.
         if not made:
             raise
     return made[0]
 
 
 def _options_of(kind: type[JobArguments]) -> dict[str, tuple[Field[Any], Any]]:
-    """The dataclass' fields by their options' names, with the types that typer reads."""
+    """Return the dataclass fields by option name, with the types for typer."""
     hints = get_type_hints(kind, include_extras=True)
     found = {}
-    # The job's own options first.
+    # The job's own options come first.
     for each in sorted(fields(kind), key=lambda each: each.name not in kind.__annotations__):
         hint = hints[each.name]
         [option] = (extra for extra in hint.__metadata__ if isinstance(extra, OptionInfo))
-        # In an annotation typer keeps the first name of an option as its default.
+        # In an annotation typer stores the first name of an option as its default.
         given = [name for name in (option.default, *(option.param_decls or ())) if isinstance(name, str)]
         name = given[0].removeprefix("--") if given else each.name.replace("_", "-")
         found[name] = (each, hint)
@@ -156,7 +156,7 @@ def _options_of(kind: type[JobArguments]) -> dict[str, tuple[Field[Any], Any]]:
 
 
 def _function(kind: type[ArgumentsT], options: Mapping[str, tuple[Field[Any], Any]], standard: str, take: Any) -> Any:
-    """A function with a keyword for each field, of which typer makes the command."""
+    """Build a function with a keyword per field, from which typer makes the command."""
 
     def command(config: str | None, **values: Any) -> None:
         take(kind(**values))
@@ -178,12 +178,12 @@ def _function(kind: type[ArgumentsT], options: Mapping[str, tuple[Field[Any], An
 
 
 def _unwrapped(description: str | None) -> str:
-    """A description whose lines stay as they are."""
+    """Return a description whose line breaks typer keeps."""
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in inspect.cleandoc(description or "").split("\n\n"))
 
 
 def _config_in(arguments: Sequence[str]) -> str | None:
-    """The file that ``--config`` names, which is read before all else."""
+    """Return the file of ``--config``, which is needed before the other options."""
     named = None
     for place, text in enumerate(arguments):
         if text == "--config" and place + 1 < len(arguments):
@@ -196,7 +196,7 @@ def _config_in(arguments: Sequence[str]) -> str | None:
 def _arguments_of(
     properties: Mapping[str, str], file: Path, options: Mapping[str, tuple[Field[Any], Any]], job: str
 ) -> list[str]:
-    """A file's lines as arguments. Raises ``InvalidConfigError`` for names that are no options."""
+    """Convert a file's properties to arguments. Raises ``InvalidConfigError`` for unknown names."""
     arguments = []
     for name, value in properties.items():
         option, dot, inner = name.partition(".")
@@ -218,17 +218,17 @@ def _arguments_of(
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
-    """Return what a ``pair_option`` was given, the last of each name."""
+    """Return the values of a ``pair_option``; the last value of a name counts."""
     return dict(text.split("=", 1) for text in given)
 
 
 def trigger(arguments: StreamArguments) -> dict[str, Any]:
-    """Return what ``DataStreamWriter.trigger`` takes, by the options of a stream."""
+    """Return the arguments of ``DataStreamWriter.trigger`` for the options of a stream."""
     return {"processingTime": arguments.trigger_interval} if arguments.continuous else {"availableNow": True}
 
 
 def compaction(arguments: CompactionArguments) -> Compaction | None:
-    """Return when small files are to be put together. Raises ``UsageError`` for what is no plan."""
+    """Return the compaction plan, None without one. Raises ``UsageError`` for an invalid plan."""
     from pyspark_millrace.delta import Compaction
 
     when = (arguments.compact_after, arguments.compact_seconds, arguments.compact_bytes)
@@ -246,7 +246,7 @@ def names(text: str | None) -> tuple[str, ...]:
 
 
 def source_options(arguments: SourceArguments, topic: str, further: Sequence[str]) -> dict[str, str]:
-    """Return the source's options to read ``topic``; ``further`` are pairs that count more."""
+    """Return the source's options to read ``topic``; the pairs in ``further`` override them."""
     options = {
         "kafka.bootstrap.servers": arguments.bootstrap_servers,
         "subscribe": topic,

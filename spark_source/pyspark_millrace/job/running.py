@@ -1,7 +1,7 @@
-"""A job from its start to its exit code: session, progress, signals, what went wrong.
+"""Run of a job from start to exit code: session, progress, signals, errors.
 
-Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments; of a job that has nothing
-to go on from, 3 stopped before its end.
+Exit codes: 0 done or stopped; 1 failed, with the reason on standard error; 2 wrong arguments. A job without a
+checkpoint to resume from returns 3 if it was stopped early.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ EXIT_CUT_OFF: Final = 3
 _POLL_SECONDS: Final = 0.2
 _PROGRESS_SECONDS: Final = 5.0
 _LAST_BATCH_SECONDS: Final = 10.0
-"""How long a query that is to stop may go on: a third of what Kubernetes gives before it kills."""
+"""Grace period of a query that is stopped: a third of the period before Kubernetes kills the process."""
 _SIGNAL_SECONDS: Final = 0.5
-"""A signal that both processes get, the JVM and ours, may arrive so much later here."""
+"""Both the JVM and this process receive a signal, and it may arrive here so much later."""
 
 _TELL_OF_THE_QUERYS_FAILURE: Final = (
     "streaming.runtime.MicroBatchExecution",
@@ -40,14 +40,14 @@ _TELL_OF_THE_QUERYS_FAILURE: Final = (
 
 
 class Report:
-    """Prints a line for each micro-batch that is written; ``rows`` is their sum."""
+    """Report that prints a line for each written micro-batch; ``rows`` is the total."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._last = -1
 
     def add(self, batch_id: int, rows: int, seconds: float) -> None:
-        """A batch is done; told again, or without rows, it is passed over."""
+        """Report a finished batch; repeated and empty batches are ignored."""
         if batch_id <= self._last or not rows:
             return
         self._last = batch_id
@@ -55,7 +55,7 @@ class Report:
         say(f"batch {batch_id}: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s)")
 
     def add_progress(self, query: StreamingQuery) -> None:
-        """What Spark has written since the last time."""
+        """Report the batches in Spark's recent progress."""
         for progress in query.recentProgress:
             milliseconds = progress["durationMs"].get("triggerExecution", 0)
             self.add(progress["batchId"], progress["numInputRows"], milliseconds / 1000)
@@ -63,7 +63,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class QueryJob:
-    """A query that goes from one place to another, and what is said of it."""
+    """Names of a query, its source, target and checkpoint, for its messages."""
 
     name: str
     source: str
@@ -72,7 +72,7 @@ class QueryJob:
     counted: str = "rows"
     delta: bool = True
     spark_counts: bool = True
-    """Whether Spark's progress has the rows; who counts by himself adds them to the report."""
+    """Whether Spark's progress counts the rows; otherwise the job adds them to the report."""
 
 
 def run_query(
@@ -81,9 +81,9 @@ def run_query(
     stopping: Event,
     start: Callable[[SparkSession, Report], StreamingQuery],
 ) -> None:
-    """Start Spark and the query, tell of its batches until it ends or is to stop, and sum up.
+    """Start Spark and the query, report its batches until it ends or is stopped, and print a summary.
 
-    Raises what the query failed with.
+    Raises the error of the query.
     """
     root = os.path.dirname(job.checkpoint) or "."
     spark = start_spark(job.name, stopping, profile=arguments.profile, delta=job.delta, checkpoint_root=root)
@@ -104,20 +104,20 @@ def start_spark(
     delta: bool = True,
     checkpoint_root: str | None = None,
 ) -> SparkSession:
-    """The session of a job (see ``pyspark_millrace.session``): quiet, and with signals left to the job."""
+    """Create the session of a job (see ``pyspark_millrace.session``): quiet, with signals handled by the job."""
     from pyspark_millrace import session
 
     spark = session(name, profile=profile, delta=delta, checkpoint_root=checkpoint_root)
     spark.sparkContext.setLogLevel("ERROR")
     _leave_failures_to_us(spark)
-    # Spark's context has just taken Ctrl-C for itself: it would break off whatever runs, here and there.
+    # Spark's context has just installed its own handler of Ctrl-C, which would abort running work.
     stop_on_signals(stopping)
     stop_on_signals_of_jvm(spark.sparkContext, stopping)
     return spark
 
 
 def _leave_failures_to_us(spark: SparkSession) -> None:
-    """Keep Spark from logging, in a hundred lines, the failure of the query that the job ends with in a sentence."""
+    """Disable Spark's long log of a query failure, because the job prints one sentence instead."""
     log4j = spark._jvm.org.apache.logging.log4j
     for logger in _TELL_OF_THE_QUERYS_FAILURE:
         log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.execution.{logger}", log4j.Level.OFF)
@@ -126,9 +126,9 @@ def _leave_failures_to_us(spark: SparkSession) -> None:
 def follow(
     query: StreamingQuery, stopping: Event, each_time: Callable[[StreamingQuery], None] = lambda query: None
 ) -> None:
-    """Wait until the query ends or is to stop, which it does between two micro-batches where it can.
+    """Wait until the query ends or is stopped, if possible between two micro-batches.
 
-    Raises what it failed with.
+    Raises the error of the query.
     """
     while query.isActive and not stopping.is_set():
         stopping.wait(_POLL_SECONDS)
@@ -143,7 +143,7 @@ def follow(
 
 
 def _let_batch_end(query: StreamingQuery) -> None:
-    """Wait until the micro-batch under way is committed, or has taken too long."""
+    """Wait until the current micro-batch is committed, or the grace period ends."""
     deadline = time.monotonic() + _LAST_BATCH_SECONDS
     before = _batches_done(query)
     while (
@@ -162,9 +162,9 @@ def _batches_done(query: StreamingQuery) -> int:
 
 @contextmanager
 def watched(spark: SparkSession, stopping: Event) -> Iterator[None]:
-    """Tell every few seconds how far Spark's work in here is, and break it off when the job is to stop.
+    """Report the progress of Spark's work in the block every few seconds, and cancel it when the job is stopped.
 
-    What was broken off raises, whatever Spark makes of it. It may also come to its end: too late to be stopped.
+    Cancelled work raises Spark's error. Work that ends before the cancellation succeeds.
     """
     over = Event()
     watcher = Thread(target=_watch, args=(spark.sparkContext, stopping, over), name="watcher of the job")
@@ -184,9 +184,9 @@ def _watch(context: SparkContext, stopping: Event, over: Event) -> None:
         if not over.is_set():
             say("stopping: what is not committed yet is left out")
         while not over.wait(_POLL_SECONDS):
-            context.cancelAllJobs()  # again and again, for Spark may be between two of its jobs
+            context.cancelAllJobs()  # repeatedly, because Spark may be between two jobs
     except Py4JError:
-        return  # the JVM has gone, of which whoever waits for it hears
+        return  # the JVM is gone, which the waiting thread notices itself
 
 
 def _tell_progress(context: SparkContext, stopping: Event, over: Event) -> None:
@@ -198,7 +198,7 @@ def _tell_progress(context: SparkContext, stopping: Event, over: Event) -> None:
 
 
 def _progress(context: SparkContext) -> str | None:
-    """How much of Spark's running jobs is done; None between two of them."""
+    """Return the progress of Spark's active job; None between two jobs."""
     tracker = context.statusTracker()
     jobs = [job for number in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(number)) is not None]
     stages = [stage for job in jobs for number in job.stageIds if (stage := tracker.getStageInfo(number)) is not None]
@@ -209,10 +209,10 @@ def _progress(context: SparkContext) -> str | None:
 
 
 def run_job(run: Callable[[ArgumentsT, Event], None], arguments: ArgumentsT, *, exit_cut_off: int = 0) -> int:
-    """Run a job and return its exit code; the event is set by SIGTERM and Ctrl-C.
+    """Run a job and return its exit code; SIGTERM and Ctrl-C set the event.
 
-    ``exit_cut_off`` is the code of a run that then broke off. For a query that goes on at its next start that is 0,
-    as if it had ended well.
+    ``exit_cut_off`` is the exit code of a run that a signal broke off. It is 0 for a query that resumes at its next
+    start.
     """
     stopping = Event()
     stop_on_signals(stopping)
@@ -223,7 +223,7 @@ def run_job(run: Callable[[ArgumentsT, Event], None], arguments: ArgumentsT, *, 
         return 1
     except Exception as error:  # noqa: BLE001  whatever Spark raises is told in a sentence, and the exit code says it
         if stopping.wait(_SIGNAL_SECONDS):
-            # The signal stopped Spark as well, perhaps before us, in the middle of a call. What is committed is.
+            # The signal stopped Spark as well, perhaps in the middle of a call. Committed batches stay committed.
             return exit_cut_off
         from pyspark_millrace.spark_errors import explain
 
@@ -233,11 +233,11 @@ def run_job(run: Callable[[ArgumentsT, Event], None], arguments: ArgumentsT, *, 
 
 
 def say(text: str) -> None:
-    """Print a line at once, so that it shows in a pipe as well."""
+    """Print a line and flush it, so that it appears in a pipe as well."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def complain(reason: str) -> None:
-    """Tell why the job failed."""
+    """Print the reason of a failure."""
     sys.stderr.write(f"error: {reason}\n")

@@ -1,7 +1,7 @@
-"""SIGTERM and Ctrl-C as a wish to stop, wherever they arrive.
+"""SIGTERM and Ctrl-C as stop requests, in Python and in the JVM.
 
-Under spark-submit the process that is sent a signal is the JVM, and Python its child that hears nothing. A JVM left to
-itself ends at once, in the middle of whatever runs, with 143 or 130.
+Under spark-submit the JVM receives the signal, and Python is its child and receives nothing. By default the JVM ends at
+once, in the middle of running work, with exit code 143 or 130.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def stop_on_signals(stopping: Event) -> None:
 
 
 def stop_on_signals_of_jvm(context: SparkContext, stopping: Event) -> None:
-    """Set ``stopping`` on signals to the JVM, which then goes on until the job has ended."""
+    """Set ``stopping`` on signals to the JVM, which then runs until the job has ended."""
     from pyspark.java_gateway import ensure_callback_server_started
 
     java: Any = context._jvm
@@ -36,7 +36,7 @@ def stop_on_signals_of_jvm(context: SparkContext, stopping: Event) -> None:
 
 
 class _Handler:
-    """What the JVM calls."""
+    """Java signal handler."""
 
     def __init__(self, stopping: Event) -> None:
         self._stopping = stopping
