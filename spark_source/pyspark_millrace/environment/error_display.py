@@ -1,8 +1,8 @@
-"""Uncaught errors of ours as a program ends with them: where it was, and one sentence.
+"""Short display of uncaught millrace errors: the location and one sentence.
 
-Spark hands an error on as a text of a hundred lines: the stack of the JVM, the plan, the traceback of the process that
-raised it. Exceptions stay what they are, so that programs catch what they always did; only what the interpreter
-prints of one that nobody caught is put short.
+Spark reports an error as a text of a hundred lines: the JVM's stack, the plan, the traceback of the process that raised
+it. The exceptions themselves do not change, so programs catch the same types as before. Only the interpreter's output
+for an uncaught exception becomes short.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _OURS: Final = (Path(__file__).parents[1], Path(errors.__file__).parent.parent)
 
 
 def show_errors_briefly() -> None:
-    """Print uncaught errors of ours briefly from now on, all others as before. May be called twice."""
+    """Print uncaught millrace errors briefly from now on, all others as before. Idempotent."""
     if not isinstance(sys.excepthook, BriefHook):
         sys.excepthook = BriefHook(sys.excepthook)
 
 
 class BriefHook:
-    """An ``excepthook`` that prints errors of ours itself and leaves the others to the one before."""
+    """An ``excepthook`` that prints millrace errors and passes all others to the previous hook."""
 
     def __init__(self, before: Hook) -> None:
         self._before = before
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Print an error that nobody caught."""
+        """Print an uncaught error."""
         text = brief_text(error, trace)
         if text is None:
             self._before(kind, error, trace)
@@ -45,11 +45,11 @@ class BriefHook:
 
 
 def brief_text(error: BaseException, trace: TracebackType | None) -> str | None:
-    """The program's own part of the traceback and our sentence; None when the error is not ours."""
+    """Return the program's part of the traceback and the error's sentence; None for other errors."""
     ours = millrace_error_in(error)
     if ours is None:
         return None
-    # PySpark puts the frames of the process in which it was raised behind the program's own.
+    # PySpark appends the frames of the raising process to those of the program.
     frames = [frame for frame in traceback.extract_tb(trace) if _is_of_the_program(Path(frame.filename))]
     kind = type(ours)
     return "".join(

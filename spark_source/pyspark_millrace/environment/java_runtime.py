@@ -1,4 +1,4 @@
-"""Whether a Java that Spark can run on is there, found out before Spark fails in words of its own."""
+"""Check for a Java that Spark can run on, before Spark fails with its own message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from millrace.errors import EnvironmentProblemError
 
 JAVA_VERSION_MIN: Final = 17
-"""Spark 4's own minimum."""
+"""Spark 4's minimum."""
 
 _REMEDY: Final = (
     f"install a Java {JAVA_VERSION_MIN} or newer (apt install openjdk-17-jre-headless, brew install openjdk@17) "
@@ -21,10 +21,10 @@ _REMEDY: Final = (
 
 
 def check_java() -> int:
-    """Find the Java that Spark will run on and return its major version.
+    """Find the Java that Spark will use and return its major version.
 
-    Looks where Spark looks: ``JAVA_HOME``, then the path. Raises ``EnvironmentProblemError`` with the remedy when there
-    is none, it does not start, or it is older than Spark needs.
+    The search order is Spark's: ``JAVA_HOME``, then the path. Raises ``EnvironmentProblemError`` with the remedy if
+    there is no Java, it does not start, or it is too old for Spark.
     """
     java = _java_command()
     version = _version_in_release_file(java) or _version_by_running(java)
@@ -47,7 +47,7 @@ def _java_command() -> Path:
 
 
 def _version_in_release_file(java: Path) -> int | None:
-    """JDKs say their version in a file beside bin/, which saves the 50 ms of starting one."""
+    """Read the version from the JDK's release file beside bin/, which saves a start of 50 ms."""
     release = java.resolve().parent.parent / "release"
     try:
         text = release.read_text(encoding="utf-8", errors="replace")
@@ -68,7 +68,7 @@ def _version_by_running(java: Path) -> int:
 
 
 def _major(text: str, pattern: str) -> int | None:
-    """The major version: 17 of 17.0.15, 8 of 1.8.0_412."""
+    """Return the major version: 17 for 17.0.15, 8 for 1.8.0_412."""
     if (match := re.search(pattern, text)) is None:
         return None
     if (numbers := re.match(r"(?:1\.)?(\d+)", match[1])) is None:

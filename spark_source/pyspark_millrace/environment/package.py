@@ -1,11 +1,12 @@
-"""Our code as a zip file that ``spark-submit --py-files`` takes to executors which have none of it.
+"""millrace as a zip file for ``spark-submit --py-files``, for executors without millrace.
 
-The zip has the layout of a wheel: the pure Python packages that tasks may need, and the distribution's metadata, by
-which code asks for its own version. What is compiled for a machine cannot be imported from a zip: ``requirements``
-names what the executors' environment must have.
+The zip has the layout of a wheel: the pure Python packages that tasks may need, and the distribution's metadata, from
+which the code reads its own version. Compiled extensions cannot be imported from a zip; ``requirements`` lists the
+packages that the executors' environment must have.
 
-Beside each module lies its bytecode, which Python would otherwise make anew in every worker process. It is that of the
-Python which packs; others pass over it and compile the source (PEP 552: unchecked, since both are from one file).
+The zip contains the bytecode of each module, because otherwise every worker process would compile it. The bytecode is
+that of the packing Python; other versions ignore it and compile the source. It is of the unchecked kind (PEP 552),
+because both come from one file.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from typing import Final
 from millrace.errors import EnvironmentProblemError, UsageError
 
 PACKAGES: Final = ("millrace", "pyspark_millrace", "millrace_streams")
-"""What drivers and tasks import. The broker is not among them."""
+"""Packages that drivers and tasks import. The broker is not among them."""
 
 _DISTRIBUTION: Final = "millrace"
 _METADATA_FILES: Final = ("METADATA", "entry_points.txt")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-"""Time of all entries, the earliest that a zip file can tell: the same code gives the same bytes."""
+"""Time of all entries, the earliest of the zip format, so that the same code gives the same bytes."""
 
 _EXTRA: Final = "extra =="
-# Drivers write to Delta's log and serve metrics, the command line draws tables: tasks do without.
+# Drivers write Delta's log and serve metrics, and the command line draws tables; tasks need none of these.
 _DRIVERS_ONLY: Final = frozenset(("prometheus-client", "rich", "typer"))
 
 
 def build_package(target: Path) -> int:
-    """Write the zip file, in place of one that is there; returns the number of modules in it.
+    """Write the zip file, or replace it; returns the number of its modules.
 
-    Drivers that hand out the one before are not disturbed. Raises ``UsageError`` for a name that Spark would not take
-    for a zip file, and ``EnvironmentProblemError`` where our own code is not there as files.
+    Drivers that serve the previous file are not disturbed. Raises ``UsageError`` for a name that Spark does not take
+    for a zip file, and ``EnvironmentProblemError`` if millrace's code does not exist as files.
     """
     if target.suffix != ".zip":
         raise UsageError(f"{target}: expected a name that ends in .zip, for Spark goes by it")
@@ -56,7 +57,7 @@ def build_package(target: Path) -> int:
 
 
 def requirements() -> list[str]:
-    """What the executors' Python needs from elsewhere, as ``pip install`` takes it; PySpark itself is Spark's."""
+    """Return the other packages that the executors' Python needs, in ``pip install`` form. Spark provides PySpark."""
     found = [text for text in importlib.metadata.requires(_DISTRIBUTION) or () if _EXTRA not in text]
     return sorted(text for text in found if not text.startswith(tuple(_DRIVERS_ONLY)))
 

@@ -1,8 +1,8 @@
-"""A ready Spark session: Delta, UTC, the settings that Python sources want, and a clear word when Java or JARs lack.
+"""Spark session that reads topics and writes Delta tables.
 
-In plain Python ``session()`` starts Spark with everything it needs. In a program run by ``spark-submit`` the JVM is
-there already and what was said on its command line stands: ``session()`` adds only what is missing, and says which
-``--packages`` to give when Delta is not on the class path.
+In plain Python ``session()`` starts Spark with all settings that it needs. In a program run by ``spark-submit`` the JVM
+runs already, and the settings of its command line stand. Then ``session()`` adds only missing settings. If Delta is not
+on the class path, the error names the ``--packages`` to give.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ CHECKPOINT_MANAGER_SETTING: Final = "spark.sql.streaming.checkpointFileManagerCl
 
 COMMON_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    # Python workers speak to the JVM over Unix sockets: 40 ms less for each micro-batch, a fifth more rows per second.
+    # Python workers talk to the JVM over Unix sockets: 40 ms less per micro-batch, a fifth more rows per second.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Filters of batch reads are applied before rows cross into the JVM.
+    # Filters of batch reads are applied before rows enter the JVM.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Options whose names or values say that they are secrets are hidden in plans, event logs and the web interface.
+    # Secret options are hidden in plans, event logs and the web interface, by their names or values.
     "spark.redaction.regex": SECRET_PATTERN,
     "spark.ui.showConsoleProgress": "false",
 }
-"""What every session of ours has; ``conf/spark.properties`` says the same to ``spark-submit``."""
+"""Settings of every session; ``conf/spark.properties`` has the same ones for ``spark-submit``."""
 
 DELTA_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.extensions": DELTA_EXTENSION,
@@ -52,7 +52,7 @@ DELTA_SETTINGS: Final[Mapping[str, str]] = {
 }
 
 WORKER_DAEMON: Final = "pyspark_millrace.environment.worker_daemon"
-"""Spark's own daemon of Python workers, but no traceback in the log whenever Spark ends an idle one."""
+"""Spark's daemon of Python workers, without a traceback in the log when Spark ends an idle worker."""
 
 PROFILES: Final = ("default", "low-latency")
 
@@ -66,18 +66,18 @@ def session(
     checkpoint_root: str | Path | None = None,
     **conf: Any,
 ) -> SparkSession:
-    """Get a Spark session that reads topics and writes Delta tables.
+    """Create or get a Spark session that reads topics and writes Delta tables.
 
-    ``profile="low-latency"`` also lets checkpoints be written by plain renames and without checksum files, which halves
-    the time of a small micro-batch; for that ``checkpoint_root`` must name the directory that the session's checkpoints
-    lie under, and a trial there must show that renames are atomic (otherwise Spark's own manager stays, and the log
-    says why).
+    ``profile="low-latency"`` also writes checkpoints by plain renames and without checksum files, which halves the time
+    of a small micro-batch. It needs ``checkpoint_root``, the directory above the session's checkpoints, and a probe
+    there must show that renames are atomic. Otherwise Spark's default checkpoint manager stays, and the log gives the
+    reason.
 
-    ``master`` is by default what spark-submit says, else ``local[*]``. Further settings are given with dots
-    (``**{"spark.sql.shuffle.partitions": 4}``) or underscores (``spark_sql_shuffle_partitions=4``) and win over all
-    others. In plain Python these are passed to the JVM that is started, with driver memory and the like among them.
+    The default of ``master`` is the setting of spark-submit, or else ``local[*]``. Further settings have names with
+    dots (``**{"spark.sql.shuffle.partitions": 4}``) or underscores (``spark_sql_shuffle_partitions=4``), and override
+    all others. In plain Python they are passed to the new JVM, so driver memory and similar settings take effect.
 
-    Raises ``EnvironmentProblemError`` when Java or Delta's JARs lack, and ``UsageError`` for an unknown profile.
+    Raises ``EnvironmentProblemError`` if Java or Delta's JARs are missing, and ``UsageError`` for an unknown profile.
     """
     if profile not in PROFILES:
         raise UsageError(f"profile={profile!r}: expected one of {', '.join(PROFILES)}")
@@ -101,7 +101,7 @@ def session(
         _prepare_environment(local=local)
         if local and "spark.pyspark.python" not in settings:
             os.environ.setdefault("PYSPARK_PYTHON", worker_python())
-    # Workers must be of the same Python with the same packages; Spark's own default is whatever python3 is on the path.
+    # Workers need the same Python with the same packages; Spark's default is the python3 on the path.
     os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
     if is_running and delta:
         _check_delta_classes()
@@ -118,13 +118,13 @@ def session(
 
 
 def default_settings(*, local: bool, delta: bool) -> dict[str, str]:
-    """What a session has where nothing else is said; ``local`` for a Spark that runs in one process."""
+    """Return the default settings of a session; ``local`` means that Spark runs in one process."""
     settings = dict(COMMON_SETTINGS)
     if local:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
         settings |= {
             "spark.master": "local[*]",
-            # Spark's own default of 200 is for clusters: here each would be a task of a few milliseconds.
+            # Spark's default of 200 suits clusters: here each partition would be a task of a few milliseconds.
             "spark.sql.shuffle.partitions": str(max(2, cores)),
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
@@ -138,7 +138,7 @@ def default_settings(*, local: bool, delta: bool) -> dict[str, str]:
 
 
 def merge_settings(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Defaults with what was given over them; extensions are added up, for one does not replace another."""
+    """Return the defaults overridden by the given settings. Extensions of both are combined."""
     merged = {**defaults, **given}
     extensions = [
         *given.get("spark.sql.extensions", "").split(","),
@@ -156,19 +156,19 @@ def spark_submit_command(
     delta: bool = True,
     py_files: Sequence[str | Path] = (),
 ) -> list[str]:
-    """The command that runs ``script`` by the spark-submit of this environment, with Delta from the cache.
+    """Return the command that runs ``script`` with the spark-submit of this environment and the cached Delta JARs.
 
-    The same as ``spark-submit --packages io.delta:... --properties-file conf/spark.properties script``, without
-    asking a repository every time. ``conf`` wins over what is set here, ``spark.master`` and ``spark.pyspark.python``
-    among it; ``py_files`` go to executors that have no millrace (``package.build_package``).
-    Raises ``EnvironmentProblemError`` like ``session``.
+    It equals ``spark-submit --packages io.delta:... --properties-file conf/spark.properties script``, but asks no
+    repository each time. ``conf`` overrides these settings, also ``spark.master`` and ``spark.pyspark.python``.
+    ``py_files`` are sent to executors without millrace (``package.build_package``). Raises ``EnvironmentProblemError``
+    like ``session``.
     """
     check_java()
     given = conf or {}
     local = given.get("spark.master", "local[*]").startswith("local")
     settings = merge_settings(default_settings(local=local, delta=delta), given)
     python = settings.setdefault("spark.pyspark.python", sys.executable)
-    # The JVM looks for Python sources with the interpreter that this variable names, whatever its settings say.
+    # The JVM searches for Python sources with the interpreter of this variable, whatever its settings are.
     command = ["env", f"PYSPARK_PYTHON={python}", str(spark_home() / "bin" / "spark-submit")]
     if delta:
         command += ["--jars", ",".join(map(str, delta_jars()))]
@@ -202,7 +202,7 @@ def _checkpoint_settings(checkpoint_root: str | Path | None) -> dict[str, str]:
 
 
 def _jvm_is_running() -> bool:
-    """Whether there is a JVM already: started by an earlier session, or this program runs under spark-submit."""
+    """Return whether a JVM runs already, from an earlier session or under spark-submit."""
     from pyspark import SparkContext
 
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
@@ -217,7 +217,7 @@ def _settings_of_running_jvm() -> dict[str, str]:
 
 
 def worker_python() -> str:
-    """The Python for workers of a Spark that this process is about to start: this one, but sooner ready."""
+    """Return the Python for workers of a Spark that this process starts: the same Python through a faster launcher."""
     import pyspark
 
     if os.name != "posix" or spark_home() != Path(pyspark.__file__).parent:
@@ -229,16 +229,16 @@ def worker_python() -> str:
 def _prepare_environment(*, local: bool) -> None:
     os.environ.setdefault("SPARK_HOME", str(spark_home()))
     if local:
-        # The web interface binds where this says, and nowhere else.
+        # Binds the web interface to this address only.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def write_no_checksums(created: SparkSession) -> None:
-    """Have this process write local files without a file of checksums beside each, as Hadoop does by default.
+    """Write local files of this process without a checksum file beside each, which is Hadoop's default.
 
-    Without Hadoop's native library a process is started (``chmod``) for every file that is written, for checkpoints six
-    in a micro-batch: so three. Files that have checksums are still checked by them, and what is written anew in the
-    place of one takes its old checksums away.
+    Without Hadoop's native library every written file starts a process (``chmod``): six in a micro-batch for
+    checkpoints, and three without checksum files. Existing checksums are still verified. A file that replaces one with
+    checksums removes them.
     """
     files = created._jvm.org.apache.hadoop.fs.FileSystem
     files.getLocal(created._jsc.hadoopConfiguration()).setWriteChecksum(False)
@@ -254,7 +254,7 @@ def _create(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _monitor(created: SparkSession) -> None:
-    """Install the monitor, with the outlets that the session's configuration names."""
+    """Install the monitor, with the outlets of the session's configuration."""
     given = {
         name: created.conf.get(f"spark.millrace.monitor.{name}", None)
         for name in ("enabled", "port", "host", "textfile", "pushgateway")
@@ -272,10 +272,11 @@ def _monitor(created: SparkSession) -> None:
 
 
 def _register_source(created: SparkSession) -> None:
-    """Make ``format("millrace")`` known where Spark's own search would not find it.
+    """Register ``format("millrace")`` if Spark's own search would not find it.
 
-    That search is run by the interpreter which the JVM's environment names, else by whatever python3 is on its path.
-    Under spark-submit this need not be ours: the search knows nothing of ``spark.pyspark.python`` and ``--py-files``.
+    The search runs in the interpreter that the JVM's environment names, or else in the python3 on its path. Under
+    spark-submit this may be another interpreter, because the search ignores ``spark.pyspark.python`` and
+    ``--py-files``.
     """
     archive = _archive_of(Path(__file__))
     same_python = created._jvm.System.getenv("PYSPARK_PYTHON") == os.environ["PYSPARK_PYTHON"]
@@ -287,15 +288,15 @@ def _register_source(created: SparkSession) -> None:
 
 
 def _archive_of(module: Path) -> Path | None:
-    """The zip file that a module was imported from, if it was."""
+    """Return the zip file that a module was imported from, or None."""
     return next((parent.absolute() for parent in module.parents if parent.is_file()), None)
 
 
 @contextmanager
 def _python_path(environment: dict[str, str], archive: Path | None) -> Iterator[None]:
-    """Give what is registered here an environment in which the archive is found.
+    """Add the archive to the environment of a registration within the block.
 
-    Spark's process that plans a stream is the one that looks for ``--py-files`` where there are none.
+    Spark's process that plans a stream does not find ``--py-files`` by itself.
     """
     before = environment.get("PYTHONPATH")
     if archive is not None:
@@ -312,7 +313,7 @@ _registered: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def _check_delta_classes() -> None:
-    """A JVM that runs already must have Delta's classes; a session made without them would fail at its first table."""
+    """Check that a running JVM has Delta's classes, because a session without them fails at its first table."""
     from pyspark import SparkContext
 
     jvm = SparkContext._jvm
@@ -335,7 +336,7 @@ def _delta_remedy() -> str:
 
 
 def _check_delta_extension(created: SparkSession) -> None:
-    """A session that runs already must have Delta's extension; Spark itself only complains when a table is used."""
+    """Check that a running session has Delta's extension, because Spark itself complains only at the first table."""
     extensions = created.conf.get("spark.sql.extensions", "") or ""
     if not re.search(rf"\b{re.escape(DELTA_EXTENSION)}\b", extensions):
         raise EnvironmentProblemError(
