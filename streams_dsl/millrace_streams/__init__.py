@@ -1,4 +1,6 @@
-"""millrace_streams: topologies as in Kafka Streams, run by Spark as a stream, by Spark as a batch, or in a test.
+"""millrace_streams: topologies in the style of Kafka Streams, run by Spark or in a test.
+
+Spark runs a topology as a stream or as a batch.
 
     >>> from datetime import timedelta
     >>> from millrace_streams import StreamsBuilder, col, count, mean, tumbling
@@ -8,11 +10,10 @@
     >>> hours.aggregate(departures=count(), mean_delay=mean("dep_delay")).to_delta("hourly_departures")
     >>> topology = builder.build()
 
-Public are the names of ``__all__``. ``builder`` and ``language`` hold the language, ``expressions``, ``aggregates``,
-``windows``, ``serdes`` and ``processors`` what is put into it, ``graph`` the topology as data, ``compiler`` the way
-from there to a plan, ``steps`` the operators, ``stores`` their state, ``runners`` what carries plans out,
-``checkpoints`` and ``queries`` what is kept of them and how it is read. Importing the package loads no engine: the
-runners are loaded when first used.
+The public names are those of ``__all__``. ``builder`` and ``language`` define the DSL. ``expressions``, ``aggregates``,
+``windows``, ``serdes`` and ``processors`` define its arguments. ``graph`` is the topology as data, and ``compiler``
+turns it into a plan. ``steps`` are the operators, ``stores`` their state, and ``runners`` run plans. ``checkpoints``
+and ``queries`` read the stored state. An import of the package loads no engine; the runners are loaded on first use.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs an engine when it is first asked for."""
+    """Import a name that needs an engine on first use."""
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

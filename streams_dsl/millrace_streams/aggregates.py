@@ -1,7 +1,7 @@
-"""Named aggregates: what ``aggregate`` computes per key and window, as data.
+"""Named aggregates: the results of ``aggregate`` per key and window, as data.
 
-All skip nulls of their column, as SQL does. Each can be kept as a few accumulators of which only the newest value is
-stored; how they are folded is the business of ``millrace_streams.steps.accumulators``.
+All of them skip nulls of their column, as SQL does. Each aggregate is kept as a few accumulators, of which only the
+newest value is stored. ``millrace_streams.steps.accumulators`` computes them.
 
     >>> aggregate(departures=count(), mean_delay=mean("dep_delay"))    # doctest: +SKIP
 """
@@ -16,32 +16,31 @@ from millrace_streams.expressions import Expression, col
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Aggregate:
-    """Base of all aggregates; ``argument`` is what is aggregated, None for the record itself."""
+    """Base of all aggregates; ``argument`` is the aggregated expression, None for whole records."""
 
     kind: ClassVar[str]
     argument: Expression | None = None
 
     def columns(self) -> frozenset[str]:
-        """Names of the columns that the aggregate reads."""
+        """Return the names of the columns that the aggregate reads."""
         return self.argument.columns() if self.argument is not None else frozenset()
 
     def __repr__(self) -> str:
-        """As it was written."""
+        """Return the source form."""
         return f"{self.kind}({'' if self.argument is None else repr(self.argument)})"
 
 
 class Count(Aggregate):
-    """How many records, or how many with a value. A long, never null."""
+    """Number of records, or of records with a value. A long, never null."""
 
     __slots__ = ()
     kind = "count"
 
 
 class Sum(Aggregate):
-    """The sum: a long of whole numbers (wrapping as Java's does), else a double; null if there was no value.
+    """Sum, a long for whole numbers (with Java's overflow), otherwise a double; null without a value.
 
-    Doubles are added one after the other in record order, so the result has the same bits however the records were cut
-    into batches.
+    Doubles are added in record order, so the result has the same bits for any division of the records into batches.
     """
 
     __slots__ = ()
@@ -49,21 +48,21 @@ class Sum(Aggregate):
 
 
 class Mean(Aggregate):
-    """The arithmetic mean, a double; null if there was no value."""
+    """Arithmetic mean, a double; null without a value."""
 
     __slots__ = ()
     kind = "mean"
 
 
 class Min(Aggregate):
-    """The smallest value; null if there was none. NaN counts as larger than any number, as in Spark."""
+    """Smallest value; null without one. NaN is larger than any number, as in Spark."""
 
     __slots__ = ()
     kind = "min"
 
 
 class Max(Aggregate):
-    """The largest value; null if there was none. NaN counts as larger than any number, as in Spark."""
+    """Largest value; null without one. NaN is larger than any number, as in Spark."""
 
     __slots__ = ()
     kind = "max"
@@ -75,7 +74,7 @@ def count(column: str | Expression | None = None) -> Aggregate:
 
 
 def sum(column: str | Expression) -> Aggregate:  # (named as in SQL; used as millrace_streams.sum)
-    """Add up a column."""
+    """Sum a column."""
     return Sum(_argument(column))
 
 

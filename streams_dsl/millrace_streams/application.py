@@ -1,7 +1,7 @@
-"""Jobs that run a topology: what they have beside the frame of all jobs (``pyspark_millrace.job``).
+"""Jobs that run a topology, on the common job frame ``pyspark_millrace.job``.
 
-A job is a file with a function that builds a topology; ``stream_main`` makes a streaming job of it, ``batch_main``
-runs a topology named on the command line over what is retained.
+A job is a file with a function that builds a topology. ``stream_main`` runs it as a streaming job. ``batch_main`` runs
+a topology named on the command line over the retained records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WHERE: Final = "module:function, or path/file.py[:function]"
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyArguments(JobArguments):
-    """The options of all jobs that run a topology."""
+    """Options of all jobs that run a topology."""
 
     table: Annotated[
         list[str],
@@ -65,7 +65,7 @@ class TopologyArguments(JobArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyStreamArguments(TopologyArguments, StreamArguments):
-    """The options of a topology that runs as a stream; jobs with options of their own add them."""
+    """Options of a topology that runs as a stream; a job can add its own."""
 
     checkpoint: Annotated[
         str | None, Option(metavar="PATH", help="where the progress and state are kept (default: beside the table)")
@@ -84,14 +84,14 @@ class TopologyStreamArguments(TopologyArguments, StreamArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class NamedStreamArguments(TopologyStreamArguments):
-    """The same for a topology that the command line names."""
+    """Options of a streaming topology that the command line names."""
 
     topology: Annotated[str, Option(metavar="WHERE", help=_WHERE)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchArguments(TopologyArguments):
-    """The options of a topology that runs over the retained records."""
+    """Options of a topology that runs over the retained records."""
 
     topology: Annotated[str, Option(metavar="WHERE", help=_WHERE)]
     start: Annotated[
@@ -106,10 +106,10 @@ StreamArgumentsT = TypeVar("StreamArgumentsT", bound=TopologyStreamArguments)
 
 
 def load_topology(spec: str) -> Topology:
-    """Build the topology that ``module:function`` or ``path/file.py[:function]`` names; the function is ``topology`` if
-    it is not said.
+    """Build the topology that ``module:function`` or ``path/file.py[:function]`` names.
 
-    Raises ``UsageError`` when there is no such thing, and what the function raises.
+    The default function is ``topology``. Raises ``UsageError`` if there is no such function, and the errors of the
+    function.
     """
     place, _, function_name = spec.partition(":")
     function_name = function_name or _DEFAULT_FUNCTION
@@ -126,7 +126,9 @@ def load_topology(spec: str) -> Topology:
 def stream_main(
     factory: TopologyFactory | None, arguments: Sequence[str], *, script: str, description: str | None
 ) -> int:
-    """Run a topology as a streaming job and return its exit code; without ``factory`` the command line names it."""
+    """Run a topology as a streaming job and return its exit code. Without ``factory`` the command line names the
+    topology.
+    """
     if factory is not None:
         return stream_main_of(
             TopologyStreamArguments, lambda parsed: factory(), arguments, script=script, description=description
@@ -148,7 +150,7 @@ def stream_main_of(
     script: str,
     description: str | None,
 ) -> int:
-    """Run a topology as a streaming job with options of its own, which ``factory`` is given."""
+    """Run a topology as a streaming job with its own options, which ``factory`` receives."""
     parsed = parse_arguments(kind, arguments, script=script, description=description)
     if parsed.trigger_interval and not parsed.continuous:
         sys.stderr.write("error: --trigger-interval goes with --continuous\n")
@@ -222,7 +224,7 @@ def _batch(parsed: BatchArguments, stopping: Event) -> None:
 
 
 class _Total:
-    """Prints a line for each micro-batch, and the sum at the end."""
+    """Report that prints a line for each micro-batch, and the total at the end."""
 
     def __init__(self) -> None:
         self._started = self._before = time.monotonic()
@@ -279,7 +281,7 @@ def _places(tables: Mapping[str, str], topology: Topology) -> str:
 
 
 def milliseconds_of(text: str) -> int:
-    """A time of a command line in ms since 1970: ISO 8601 (UTC without a zone), or the milliseconds themselves.
+    """Parse a time of the command line to ms since 1970: ISO 8601 (UTC without a zone), or milliseconds.
 
     Raises ``UsageError`` for anything else.
     """
@@ -312,7 +314,7 @@ def _load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
-    # Workers cannot import it by that name: functions that it defines travel by value.
+    # Workers cannot import it by that name, so its functions are pickled by value.
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(module)

@@ -1,7 +1,7 @@
-"""The language: ``StreamsBuilder``, where a topology begins, as in Kafka Streams.
+"""``StreamsBuilder``, the start of every topology (Kafka Streams' class of that name).
 
-Every method adds a node and gives a new handle (``millrace_streams.language``); nothing is computed. ``build`` freezes
-the nodes into a ``Topology``.
+Every method adds a node and returns a new handle (``millrace_streams.language``); nothing is computed. ``build``
+freezes the nodes into a ``Topology``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from millrace_streams.windows import Duration, milliseconds
 
 
 class StreamsBuilder:
-    """Collects the nodes of one topology.
+    """Builder of one topology.
 
-    >>> builder = StreamsBuilder()
-    >>> flights = builder.stream("flights").filter(col("dep_delay").is_not_null())
-    >>> flights.group_by("origin").count().to_delta("departures")
-    >>> topology = builder.build()
+    >>> builder = StreamsBuilder() >>> flights = builder.stream("flights").filter(col("dep_delay").is_not_null()) >>>
+    flights.group_by("origin").count().to_delta("departures") >>> topology = builder.build()
     """
 
     def __init__(self) -> None:
-        """Start with an empty topology."""
+        """Create an empty topology."""
         self._builder = TopologyBuilder()
 
     def stream(
@@ -44,15 +42,19 @@ class StreamsBuilder:
         timestamp: str | Callable[..., Any] | None = None,
         name: str | None = None,
     ) -> KStream:
-        """Read a topic, or several together. Columns and key are the topic's own, found when the topology is run.
+        """Read one topic, or several as one stream.
 
-        Of a topic of bytes ``key`` and ``value`` say what they are: serdes, their names (``"string"``, ``"long"``,
-        ``"json"`` ...), or an Arrow schema for values that are rows. ``schema`` (an Arrow schema, or whatever
-        ``millrace.schemas.parse_schema`` reads) and ``key_columns`` declare a typed topic's beforehand: mistakes are
-        then found without a cluster. ``timestamp`` is the column of event time, or a function that gives it in ms, of
-        (value), (value, timestamp) or (key, value, timestamp); the record's own timestamp, in ms, is the last of these,
-        and event time where nothing is said. Several topics are read as if their streams
-        were merged, each source under ``name`` and the topic's name.
+        The columns and the key are those of the topic, and are looked up when the topology runs. For a topic of bytes,
+        ``key`` and ``value`` declare the types: serdes, their names (``"string"``, ``"long"``, ``"json"`` ...), or an
+        Arrow schema for values that are rows. For a typed topic, ``schema`` (an Arrow schema, or any input of
+        ``millrace.schemas.parse_schema``) and ``key_columns`` declare them in advance. Then errors are found without a
+        cluster.
+
+        ``timestamp`` is the column of event time, or a function that returns it in ms. The function takes (value),
+        (value, timestamp) or (key, value, timestamp), where ``timestamp`` is the record's own timestamp in ms. The
+        default event time is the record's timestamp.
+
+        Several topics are read as if their streams were merged. Each source is named ``name`` plus the topic's name.
         """
         if isinstance(topic, str) or not isinstance(topic, Sequence):
             return KStream(self._builder, self._source(topic, key, value, schema, key_columns, timestamp, name))
@@ -79,10 +81,10 @@ class StreamsBuilder:
         versioned: Duration | None = None,
         name: str | None = None,
     ) -> KTable:
-        """Read a topic as changes of a table: the last record of each key counts, one without a value deletes.
+        """Read a topic as the changelog of a table: the last record of a key counts, and one without a value deletes.
 
-        Arguments are those of ``stream``; ``store`` names the table's store, with ``versioned`` it keeps the versions
-        of each row for so long, by the records' time.
+        The arguments are those of ``stream``. ``store`` names the table's store. With ``versioned`` the store keeps the
+        versions of each row for that duration, by the records' timestamps.
         """
         source = self._source(topic, key, value, schema, key_columns, timestamp, None)
         return KTable(self._builder, self._table(source, store, versioned, name))
@@ -98,21 +100,21 @@ class StreamsBuilder:
         store: str | None = None,
         name: str | None = None,
     ) -> GlobalKTable:
-        """Read a topic as a table that every task holds whole; arguments as of ``table``."""
+        """Read a topic as a table that every task holds completely; the arguments are those of ``table``."""
         source = self._source(topic, key, value, schema, key_columns, None, None, broadcast=True)
         store = store or self._builder.new_name("KTABLE-SOURCE-STATE-STORE")
         return GlobalKTable(self._builder, self._table(source, store, None, name))
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
-        """Add a store that processors may use by its name. Raises ``TopologyError`` for a name that is taken."""
+        """Add a store that processors can use by its name. Raises ``TopologyError`` for a name that is in use."""
         self._builder.add_store(store)
         return self
 
     def build(self) -> Topology:
-        """Freeze what was built. Raises ``TopologyError`` when it is no topology.
+        """Build the topology. Raises ``TopologyError`` if the nodes do not form one.
 
-        Where all sources say what their topics hold, columns, types and keys are checked as well; else that is done
-        when the topics are known.
+        If all sources declare their topics' content, columns, types and keys are checked here. Otherwise they are
+        checked when the topics are known.
         """
         from millrace_streams.compiler import check
 

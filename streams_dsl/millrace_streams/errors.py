@@ -1,6 +1,6 @@
-"""The errors of the DSL: what can be wrong with a topology, its functions or its state.
+"""Errors of the DSL, about a topology, its functions or its state.
 
-They are part of ``millrace.errors``' hierarchy, so that the command line and the jobs treat them as any other.
+They belong to the hierarchy of ``millrace.errors``, so the command line and the jobs handle them like any other.
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ from millrace.errors import MillraceError
 
 
 class TopologyError(MillraceError):
-    """A topology is wrong in itself; the message names the node and shows how to mend it."""
+    """An invalid topology. The message names the node and the remedy."""
 
     code = 1100
 
 
 class UnknownColumnError(TopologyError):
-    """A node names a column that its input does not have; the message lists those it has."""
+    """A node uses a column that its input lacks. The message lists the columns that exist."""
 
     code = 1101
 
 
 class UnsupportedTopologyError(TopologyError):
-    """A runner cannot do this yet; the message names the node, the reason, and what does the job meanwhile."""
+    """A topology that a runner does not support yet. The message names the node, the reason and an alternative."""
 
     code = 1102
 
 
 class UserFunctionError(MillraceError):
-    """A function of the user's raised, or gave what it may not give; names the node and the record's place.
+    """A user's function raised an error or returned a wrong value. The message names the node and the record's
+    position.
 
-    ``node``, ``topic``, ``partition`` and ``offset`` say the same as data; None where no single record is to blame.
+    ``node``, ``topic``, ``partition`` and ``offset`` have the same as data; None if the error does not belong to one
+    record.
     """
 
     code = 1103
@@ -43,7 +45,7 @@ class UserFunctionError(MillraceError):
         partition: int | None = None,
         offset: int | None = None,
     ) -> None:
-        """Fail with a message that names all of these."""
+        """Create the error with a message that names all of these."""
         super().__init__(message)
         self.node = node
         self.topic = topic
@@ -52,6 +54,6 @@ class UserFunctionError(MillraceError):
 
 
 class IncompatibleStateError(MillraceError):
-    """Stored state does not belong to this topology: its columns or its version are others."""
+    """The stored state belongs to another topology: its columns or its version differ."""
 
     code = 1104

@@ -1,11 +1,11 @@
-"""Column expressions of the DSL: a small immutable tree that knows no engine.
+"""Column expressions of the DSL: an immutable tree without an engine.
 
-An expression says *what* is computed from the columns of a record; ``millrace_streams.frames.evaluation`` says how, in
-polars. Being data, it can be shown (``describe``), asked which columns it needs (pushdown) and sent to a worker.
+An expression defines a computation on the columns of a record. ``millrace_streams.frames.evaluation`` runs it in
+polars. Because an expression is data, it can be printed (``describe``), asked for its columns (pushdown) and sent to a
+worker.
 
-Semantics are SQL's: a null operand gives null, except for ``&`` and ``|`` (three-valued logic), ``is_null`` and
-``coalesce``; ``/`` is true division, ``//`` and ``%`` go with the floor as in Python, division of whole numbers by zero
-gives null.
+The semantics are SQL's: a null operand gives null, except for ``&`` and ``|`` (three-valued logic), ``is_null`` and
+``coalesce``. ``/`` is true division; ``//`` and ``%`` round down as in Python; integer division by zero gives null.
 
     >>> (col("dep_delay") > 15) & col("origin").is_in(["JFK", "LGA"])
     ((dep_delay > 15) & origin.is_in('JFK', 'LGA'))
@@ -26,16 +26,16 @@ Operand: TypeAlias = "Expression | Scalar"
 TYPE_NAMES: Final = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp"}
 )
-"""What ``cast`` accepts: the names that Spark's DDL uses."""
+"""Type names for ``cast``, which are those of Spark's DDL."""
 
 TIME_PARTS: Final = ("year", "month", "day", "hour", "minute", "second", "day_of_week", "day_of_year", "milliseconds")
-"""What ``part`` gives of a time."""
+"""Units for ``part``."""
 TIME_UNITS: Final = ("second", "minute", "hour", "day", "week", "month", "quarter", "year")
-"""What ``truncate`` cuts a time to."""
+"""Units for ``truncate``."""
 
 LEFT: Final = "left."
 RIGHT: Final = "right."
-"""What a join's expressions call the columns of both sides; the key's have their own names."""
+"""Prefixes of the columns of both sides in a join's expressions; key columns have no prefix."""
 
 _SYMBOLS: Final = {
     "add": "+",
@@ -58,21 +58,21 @@ _SYMBOLS: Final = {
 class Expression:
     """Base of all expressions; its operators and methods build larger ones.
 
-    ``==`` builds a comparison, so expressions are compared for structure with ``same_as``; ``and``, ``or`` and ``not``
-    cannot be overloaded in Python and raise: write ``&``, ``|`` and ``~``, with parentheses.
+    ``==`` builds a comparison, so ``same_as`` compares the structure of expressions. Python's ``and``, ``or`` and
+    ``not`` cannot be overloaded and raise an error; use ``&``, ``|`` and ``~`` with parentheses.
     """
 
     __slots__ = ()
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        """Refuse to be a truth value. Raises ``TopologyError``."""
+        """Refuse use as a truth value. Raises ``TopologyError``."""
         raise TopologyError(
             f"the expression {self!r} has no truth value: combine with &, | and ~, not with and, or, not"
         )
 
     def __add__(self, other: Operand) -> Expression:
-        """``self + other``; of strings: one after the other."""
+        """``self + other``; concatenates strings."""
         return _call("add", self, other)
 
     def __radd__(self, other: Operand) -> Expression:
@@ -116,11 +116,11 @@ class Expression:
         return _call("negate", self)
 
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
-        """``self == other``; null if one of them is."""
+        """``self == other``; null if an operand is null."""
         return _call("equal", self, other)
 
     def __ne__(self, other: object) -> Expression:  # type: ignore[override]
-        """``self != other``; null if one of them is."""
+        """``self != other``; null if an operand is null."""
         return _call("not_equal", self, other)
 
     def __lt__(self, other: Operand) -> Expression:
@@ -140,35 +140,35 @@ class Expression:
         return _call("greater_equal", self, other)
 
     def __and__(self, other: Operand) -> Expression:
-        """Both; false if one is false, even if the other is null."""
+        """``self & other``; false if one operand is false, even if the other is null."""
         return _call("and", self, other)
 
     def __or__(self, other: Operand) -> Expression:
-        """Either; true if one is true, even if the other is null."""
+        """``self | other``; true if one operand is true, even if the other is null."""
         return _call("or", self, other)
 
     def __invert__(self) -> Expression:
-        """Not."""
+        """``~self``, the negation."""
         return _call("not", self)
 
     def is_null(self) -> Expression:
-        """True where there is no value."""
+        """Test for null."""
         return _call("is_null", self)
 
     def is_not_null(self) -> Expression:
-        """True where there is a value."""
+        """Test for a value that is not null."""
         return _call("is_not_null", self)
 
     def is_in(self, values: Iterable[Scalar]) -> Expression:
-        """True where the value is one of ``values``; null stays null."""
+        """Test whether the value is one of ``values``; null gives null."""
         return _call("is_in", self, *values)
 
     def between(self, low: Operand, high: Operand) -> Expression:
-        """True from ``low`` to ``high``, both included."""
+        """Test whether the value is from ``low`` to ``high``, both inclusive."""
         return (self >= low) & (self <= high)
 
     def cast(self, type_name: str) -> Expression:
-        """The value as another type, named as in Spark's DDL; null where it cannot be converted.
+        """Convert the value to another type, named as in Spark's DDL; null if it cannot be converted.
 
         Raises ``TopologyError`` for an unknown type name.
         """
@@ -177,45 +177,49 @@ class Expression:
         return Cast(self, type_name)
 
     def absolute(self) -> Expression:
-        """The value without its sign."""
+        """Return the absolute value."""
         return _call("absolute", self)
 
     def lower(self) -> Expression:
-        """Lower case of a string."""
+        """Convert a string to lower case."""
         return _call("lower", self)
 
     def upper(self) -> Expression:
-        """Upper case of a string."""
+        """Convert a string to upper case."""
         return _call("upper", self)
 
     def length(self) -> Expression:
-        """Characters of a string."""
+        """Return the number of characters of a string."""
         return _call("length", self)
 
     def starts_with(self, prefix: str) -> Expression:
-        """True where the string begins with ``prefix``."""
+        """Test whether the string begins with ``prefix``."""
         return _call("starts_with", self, prefix)
 
     def contains(self, part: str) -> Expression:
-        """True where the string has ``part`` in it, taken literally."""
+        """Test whether the string contains ``part``, taken literally."""
         return _call("contains", self, part)
 
     def ends_with(self, suffix: str) -> Expression:
-        """True where the string ends with ``suffix``."""
+        """Test whether the string ends with ``suffix``."""
         return _call("ends_with", self, suffix)
 
     def trim(self) -> Expression:
-        """A string without white space at both ends."""
+        """Remove white space at both ends of a string."""
         return _call("trim", self)
 
     def substring(self, position: int, length: int) -> Expression:
-        """So many characters of a string from ``position`` on: 1 is the first, -1 the last. Raises for 0."""
+        """Return ``length`` characters of a string from ``position``: 1 is the first, -1 the last. Raises
+        ``TopologyError`` for 0.
+        """
         if position == 0:
             raise TopologyError("substring from position 0: 1 is the first character, -1 the last")
         return _call("substring", self, position, length)
 
     def split_part(self, separator: str, number: int) -> Expression:
-        """The part of this number between separators: 1 is the first, -1 the last; empty if there are not so many."""
+        """Return the part with this number between separators: 1 is the first, -1 the last; empty if there are fewer
+        parts.
+        """
         if number == 0 or not separator:
             raise TopologyError(
                 f"split_part({separator!r}, {number}): needs a separator, and parts begin with 1, or -1"
@@ -223,37 +227,37 @@ class Expression:
         return _call("split_part", self, separator, number)
 
     def matches(self, pattern: str) -> Expression:
-        """True where a regular expression matches a part of the string."""
+        """Test whether a regular expression matches a part of the string."""
         return _call("matches", self, pattern)
 
     def extract(self, pattern: str, group: int = 1) -> Expression:
-        """What a group of a regular expression matches, 0 for all of it; null where it does not match."""
+        """Return the match of a group of a regular expression (0: the whole match); null without a match."""
         return _call("extract", self, pattern, group)
 
     def replace(self, pattern: str, replacement: str) -> Expression:
-        """The string with all matches of a regular expression replaced; ``$1`` stands for a group."""
+        """Replace all matches of a regular expression; ``$1`` in the replacement stands for a group."""
         return _call("replace", self, pattern, replacement)
 
     def round(self, digits: int = 0) -> Expression:
-        """Rounded to so many digits, halves away from zero."""
+        """Round to a number of digits, halves away from zero."""
         return _call("round", self, digits)
 
     def field(self, name: str) -> Expression:
-        """A field of a struct."""
+        """Return a field of a struct."""
         return _call("field", self, name)
 
     def part(self, unit: str) -> Expression:
-        """A part of a date or timestamp (in UTC), a number: its year, month, day, hour, ...
+        """Return a part of a date or timestamp (in UTC) as a number: its year, month, day, hour, ...
 
-        ``day_of_week`` is 1 on Sundays, as in Spark; ``milliseconds`` are those since 1970. Raises ``TopologyError``
-        for another unit.
+        ``day_of_week`` is 1 for Sunday, as in Spark; ``milliseconds`` counts from 1970. Raises ``TopologyError`` for
+        another unit.
         """
         if unit not in TIME_PARTS:
             raise TopologyError(f"part({unit!r}): not a part of a time; one of {', '.join(TIME_PARTS)}")
         return _call("part", self, unit)
 
     def truncate(self, unit: str) -> Expression:
-        """The beginning of the second, minute, hour, day, week (Monday), month, quarter or year that it is in.
+        """Truncate to the start of the second, minute, hour, day, week (Monday), month, quarter or year.
 
         Raises ``TopologyError`` for another unit.
         """
@@ -262,15 +266,15 @@ class Expression:
         return _call("truncate", self, unit)
 
     def alias(self, name: str) -> Alias:
-        """The expression as a column of that name, where a keyword cannot say it (``name``, ``schema``)."""
+        """Name the column of the expression, for names that cannot be keywords (``name``, ``schema``)."""
         return Alias(self, name)
 
     def same_as(self, other: Expression) -> bool:
-        """Whether two expressions are built alike."""
+        """Return whether two expressions have the same structure."""
         return repr(self) == repr(other)
 
     def columns(self) -> frozenset[str]:
-        """Names of the columns that the expression reads."""
+        """Return the names of the columns that the expression reads."""
         raise NotImplementedError
 
 
@@ -281,11 +285,11 @@ class Column(Expression):
     name: str
 
     def columns(self) -> frozenset[str]:
-        """The column itself."""
+        """Return the column itself."""
         return frozenset({self.name})
 
     def __repr__(self) -> str:
-        """The bare name."""
+        """Return the bare name."""
         return self.name
 
 
@@ -296,43 +300,43 @@ class Literal(Expression):
     value: Scalar
 
     def columns(self) -> frozenset[str]:
-        """None."""
+        """Return no columns."""
         return frozenset()
 
     def __repr__(self) -> str:
-        """The constant as Python writes it."""
+        """Return the constant in Python's form."""
         return repr(self.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast(Expression):
-    """A value converted to another type."""
+    """Conversion of a value to another type."""
 
     operand: Expression
     type_name: str
 
     def columns(self) -> frozenset[str]:
-        """Those of the operand."""
+        """Return the columns of the operand."""
         return self.operand.columns()
 
     def __repr__(self) -> str:
-        """As it was written."""
+        """Return the source form."""
         return f"{self.operand!r}.cast({self.type_name!r})"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call(Expression):
-    """An operation, by name, on operands; ``frames.evaluation`` lists the operations there are."""
+    """An operation, by name, on operands; ``frames.evaluation`` lists the operations."""
 
     operation: str
     operands: tuple[Expression, ...]
 
     def columns(self) -> frozenset[str]:
-        """Those of all operands."""
+        """Return the columns of all operands."""
         return frozenset[str]().union(*(operand.columns() for operand in self.operands))
 
     def __repr__(self) -> str:
-        """Infix for operators, a method call for the rest."""
+        """Return the source form: infix for operators, otherwise a method call."""
         symbol = _SYMBOLS.get(self.operation)
         if symbol is not None:
             left, right = self.operands
@@ -343,46 +347,48 @@ class Call(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """An expression with the name of its column; not an expression itself."""
+    """An expression with a column name; not an expression itself."""
 
     expression: Expression
     name: str
 
 
 def col(name: str) -> Column:
-    """Name a column of the stream."""
+    """Refer to a column of the stream."""
     return Column(name)
 
 
 def left(name: str = "value") -> Column:
-    """Name a column of a join's left side, by default the one value of a topic of single values."""
+    """Refer to a column of a join's left side; the default is the value of a topic of single values."""
     return Column(f"{LEFT}{name}")
 
 
 def right(name: str = "value") -> Column:
-    """Name a column of a join's right side; null where there is no partner."""
+    """Refer to a column of a join's right side; null without a matching record."""
     return Column(f"{RIGHT}{name}")
 
 
 def lit(value: Scalar) -> Literal:
-    """A constant, where a plain Python value would not start an expression."""
+    """Make a constant, where a plain Python value would not start an expression."""
     return Literal(value)
 
 
 def coalesce(*operands: Operand) -> Expression:
-    """The first operand that is not null."""
+    """Return the first operand that is not null."""
     if not operands:
         raise TopologyError("coalesce needs at least one operand")
     return _call("coalesce", *operands)
 
 
 def when(condition: Expression, then: Operand, otherwise: Operand = None) -> Expression:
-    """``then`` where the condition is true, ``otherwise`` where it is false or null."""
+    """Return ``then`` if the condition is true, and ``otherwise`` if it is false or null."""
     return _call("when", condition, then, otherwise)
 
 
 def expression_of(value: Any) -> Expression:
-    """An expression as it is, anything else as a constant. Raises ``TopologyError`` for what cannot be one."""
+    """Return an expression unchanged, and anything else as a constant. Raises ``TopologyError`` for an invalid
+    constant.
+    """
     if isinstance(value, Expression):
         return value
     if value is None or isinstance(value, bool | int | float | str | bytes | dt.datetime | dt.date):

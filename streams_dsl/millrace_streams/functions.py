@@ -1,12 +1,13 @@
-"""Python functions in a topology: how they are called, as data.
+"""Python functions in a topology, with their calling convention as data.
 
-A function is called once per record unless it is wrapped in ``batchwise``. Per record it gets the value, or key and
-value if it takes two parameters; a value is a dict of the columns (of a typed topic) or the bare value (of a topic of
-single values), a key the bare value of its one column, a tuple of several, or a ``Windowed``. A joiner gets both sides'
-values, or the key before them. Batchwise a function gets a polars frame of all columns and gives a frame of as many
-rows (``map_values`` of streams) or a boolean series (``filter``, ``branch``): about a hundred times faster.
+A function is called once per record, unless it is wrapped in ``batchwise``. Per record it gets the value, or key and
+value if it takes two parameters. A value is a dict of the columns (typed topic) or the bare value (topic of single
+values). A key is the bare value of its one column, a tuple of several, or a ``Windowed``. A joiner gets the values of
+both sides, optionally preceded by the key. A batchwise function gets a polars frame of all columns. It returns a frame
+with as many rows (``map_values`` of streams) or a boolean series (``filter``, ``branch``). It is about a hundred times
+faster.
 
-Functions must depend on nothing but their arguments: a batch is run again after a failure.
+Functions must depend only on their arguments, because a batch is repeated after a failure.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from millrace_streams.errors import TopologyError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFunction:
-    """A function with what the runners must know to call it. Made by ``python_function``."""
+    """A function with its calling convention. Made by ``python_function``."""
 
     call: Callable[..., Any]
     takes_key: bool
@@ -30,30 +31,30 @@ class PythonFunction:
 
     @property
     def keyed(self) -> Callable[..., Any]:
-        """The function as one that takes the key first."""
+        """The function in the form that takes the key first."""
         call = self.call
         return call if self.takes_key else lambda key, *values: call(*values)
 
     def __str__(self) -> str:
-        """Its name, for ``describe``, ``explain`` and error messages."""
+        """Return the name for ``describe``, ``explain`` and error messages."""
         name = getattr(self.call, "__qualname__", type(self.call).__name__)
         return f"{name}{' (batchwise)' if self.batchwise else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Batchwise:
-    """Marks a function that handles a whole polars frame at once. Made by ``batchwise``."""
+    """Mark of a function that takes a whole polars frame. Made by ``batchwise``."""
 
     call: Callable[..., Any]
 
 
 def batchwise(call: Callable[..., Any]) -> Batchwise:
-    """Mark a function as one that handles a whole polars frame at once; usable as a decorator."""
+    """Mark a function as one that takes a whole polars frame; usable as a decorator."""
     return Batchwise(call)
 
 
 def is_function(given: object) -> TypeGuard[Callable[..., Any] | Batchwise]:
-    """Whether something is a function of either kind, and no column or expression."""
+    """Return whether an argument is a function of either kind, rather than a column or expression."""
     return callable(given) or isinstance(given, Batchwise)
 
 
@@ -64,9 +65,9 @@ def python_function(
     takes: tuple[str, ...] = ("value",),
     whole_frames: bool = False,
 ) -> PythonFunction:
-    """Look at a function and say how it is to be called: with the values of ``takes``, or the key and these.
+    """Determine the calling convention of a function: the values of ``takes``, or the key and these values.
 
-    ``whole_frames`` says that the node can call a ``batchwise`` one. Raises ``TopologyError`` naming ``node``.
+    ``whole_frames`` means that the node accepts a ``batchwise`` function. Raises ``TopologyError`` naming ``node``.
     """
     if isinstance(function, Batchwise):
         if not whole_frames:
@@ -87,7 +88,7 @@ def python_function(
 
 
 def extractor_function(function: Callable[..., Any] | Batchwise, node: str) -> PythonFunction:
-    """A function of (value), (value, timestamp) or (key, value, timestamp), as one that takes the last two.
+    """Convert a function of (value), (value, timestamp) or (key, value, timestamp) to one that takes the last two.
 
     Raises ``TopologyError`` naming ``node``.
     """
@@ -109,7 +110,7 @@ def extractor_function(function: Callable[..., Any] | Batchwise, node: str) -> P
 
 
 def topic_function(function: Callable[..., Any] | Batchwise, node: str) -> PythonFunction:
-    """A function of (value), (key, value) or (key, value, context), as one that takes all three.
+    """Convert a function of (value), (key, value) or (key, value, context) to one that takes all three.
 
     Raises ``TopologyError`` naming ``node``.
     """
@@ -129,7 +130,7 @@ def topic_function(function: Callable[..., Any] | Batchwise, node: str) -> Pytho
 
 
 def exact_function(function: Callable[..., Any], node: str, *takes: str) -> Callable[..., Any]:
-    """Check a function that takes just these arguments. Raises ``TopologyError`` naming ``node``."""
+    """Check that a function takes exactly these arguments. Raises ``TopologyError`` naming ``node``."""
     if not callable(function):
         raise TopologyError(f"{node}: {function!r} is no function")
     count = _parameters(function)
@@ -139,7 +140,7 @@ def exact_function(function: Callable[..., Any], node: str, *takes: str) -> Call
 
 
 def _parameters(function: Callable[..., Any]) -> int | None:
-    """How many arguments a function needs; None where it does not say, as a built-in, or takes any number."""
+    """Return the number of required arguments; None if it is unknown (built-ins) or variable."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:

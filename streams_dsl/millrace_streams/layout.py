@@ -1,4 +1,4 @@
-"""What flows along an edge of a topology: columns and types, key, value, and what decides the bucket."""
+"""Layout of the records on an edge of a topology: columns, key, value, bucket columns."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ WINDOW_COLUMNS: Final = (WINDOW_START, WINDOW_END)
 RESERVED_PREFIX: Final = "__"
 KEY: Final = "key"
 ASKING: Final = "left."
-"""Before the columns of the key that a foreign key's subscription comes from."""
+"""Prefix of the left table's key columns in a foreign-key subscription."""
 ANSWER: Final = "right."
-"""Before the columns of the row that it is answered with."""
+"""Prefix of the right row's columns in the response."""
 VALUE: Final = "value"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """What a topic holds, as far as a topology must know.
+    """Content of a topic, as far as a topology needs it.
 
-    ``scalar`` marks a topic of single values (an opaque one: columns ``key`` and ``value``): functions then get the
-    bare value, and a record whose value is null is a tombstone.
+    ``scalar`` marks a topic of single values (opaque, with the columns ``key`` and ``value``). Its functions get the
+    bare value, and a record with a null value is a tombstone.
     """
 
     schema: pa.Schema
@@ -39,18 +39,19 @@ class TopicShape:
 OPAQUE_SHAPE: Final = TopicShape(
     schema=pa.schema([pa.field(KEY, pa.binary()), pa.field(VALUE, pa.binary())]), key_columns=(KEY,), scalar=True
 )
-"""The shape of a topic without a schema."""
+"""Shape of a topic without a schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Columns of a stream or table, without the reserved ones that every batch carries.
+    """Columns of a stream or table, without the reserved columns of every batch.
 
-    ``value`` names the one column that is the bare value; None when the value is the whole row, a dict in Python.
-    ``windowed`` says that the key includes a window, in the columns ``window_start`` and ``window_end``; ``sessions``
-    are told apart by both.
-    ``bucket_columns`` are columns whose equality implies the same bucket (source partition); None when no column left
-    says so, and records must move before they can be grouped.
+    ``value`` names the column with the bare value; None if the value is the whole row, a dict in Python. With
+    ``windowed`` the key includes a window, in the columns ``window_start`` and ``window_end``. ``sessions`` are
+    identified by both columns.
+
+    ``bucket_columns`` are columns whose equal values imply the same bucket (source partition). None means that no
+    remaining columns do, and that records must be repartitioned before a grouping.
     """
 
     schema: pa.Schema
@@ -63,7 +64,7 @@ class Layout:
 
     @property
     def scalar(self) -> bool:
-        """Whether the value is a bare one."""
+        """Whether the value is a bare value."""
         return self.value is not None
 
     @property
@@ -73,31 +74,31 @@ class Layout:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns that identify a row: the key's, and the window's if there is one."""
+        """Columns that identify a row: those of the key, and of the window if there is one."""
         return (*self.key, *WINDOW_COLUMNS) if self.windowed else self.key
 
     @property
     def row_key(self) -> list[str]:
-        """The columns by which a table's rows replace one another, as few as do it."""
+        """The fewest columns by which rows of a table replace each other."""
         if not self.windowed:
             return list(self.key)
         return [*self.key, *(WINDOW_COLUMNS if self.sessions else WINDOW_COLUMNS[:1])]
 
     @property
     def value_columns(self) -> list[str]:
-        """The columns that are not part of the key."""
+        """Columns outside the key."""
         return [name for name in self.schema.names if name not in self.key_columns]
 
     @property
     def answered(self) -> Layout:
-        """Of the answers in a foreign-key join, the values of the rows that they are."""
+        """Layout of the right rows in the responses of a foreign-key join."""
         columns = [field for field in self.schema if field.name.startswith(ANSWER)]
         schema = pa.schema([field.with_name(field.name.removeprefix(ANSWER)) for field in columns])
         value = None if self.value is None else self.value.removeprefix(ANSWER)
         return Layout(schema=schema, key=(), bucket_columns=None, value=value)
 
     def require(self, columns: Sequence[str] | frozenset[str], node: str) -> None:
-        """Check that the columns are there. Raises ``UnknownColumnError`` naming ``node``."""
+        """Check that the columns exist. Raises ``UnknownColumnError`` naming ``node``."""
         missing = sorted(set(columns) - set(self.names))
         if missing:
             raise UnknownColumnError(

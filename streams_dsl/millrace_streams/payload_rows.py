@@ -1,4 +1,4 @@
-"""Rows as Avro, JSON or Protobuf: serdes of topics of bytes whose values have columns.
+"""Serdes of rows as Avro, JSON or Protobuf, for topics of bytes.
 
     >>> orders = json_rows("id BIGINT, amount DOUBLE")
     >>> orders.serialize({"id": 7, "amount": 1.5})
@@ -6,7 +6,7 @@
     >>> orders.schema.names
     ['id', 'amount']
 
-Payloads are read many at a time, by the codecs of ``millrace.payloads``; they are written one by one.
+The codecs of ``millrace.payloads`` read payloads in bulk; payloads are written one by one.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _FIRST_MESSAGE: Final = b"\x00"
 
 @dataclass(frozen=True, eq=False)
 class PayloadRows(RowSerde):
-    """Rows of ``schema`` that are payloads of a kind. Made by ``avro``, ``json_rows`` and ``protobuf``.
+    """Serde of rows of ``schema`` as payloads. Made by ``avro``, ``json_rows`` and ``protobuf``.
 
-    A framed payload names its schema's id: ``schema_of`` finds what was written with another one, ``schema_id`` is
-    written.
+    A framed payload starts with the id of its schema. ``schema_of`` finds the schemas of payloads with other ids;
+    ``schema_id`` is the id that is written.
     """
 
     payload: PayloadSchema = field(repr=False, kw_only=True)
@@ -54,19 +54,19 @@ class PayloadRows(RowSerde):
     schema_id: int | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
-        """Kind and names of the columns."""
+        """Return the kind and the names of the columns."""
         return f"{self.payload.kind} of {', '.join(self.schema.names)}"
 
     def read(self, payloads: pa.Array) -> Decoded:
-        """Columns of many payloads (BINARY; a null is a row of nulls), and what is wrong with those that are none."""
+        """Decode many payloads (BINARY; null gives a row of nulls) into columns, with the faults of invalid ones."""
         return self._decoder.decode(payloads)
 
     def serialize(self, value: Mapping[str, Any]) -> bytes:
-        """A row as a payload. Raises ``TopologyError`` where a framed one has no id to be written."""
+        """Encode a row. Raises ``TopologyError`` if the payload is framed and there is no id to write."""
         return self._header + self._write(value)
 
     def deserialize(self, data: bytes) -> dict[str, Any]:
-        """The row of a payload. Raises ``ValueError`` saying what is wrong with it."""
+        """Decode a payload to a row. Raises ``ValueError`` with the fault of an invalid one."""
         decoded = self.read(pa.array([data], pa.binary()))
         if decoded.faults:
             raise ValueError(decoded.faults[0])
@@ -101,9 +101,11 @@ class PayloadRows(RowSerde):
 def avro(
     schema: Any, *, framing: FramingName = "none", schema_of: SchemaLookup | None = None, schema_id: int | None = None
 ) -> PayloadRows:
-    """Rows as Avro records: of an Avro schema's text, or of columns, as DDL or whatever ``parse_schema`` reads.
+    """Make a serde of Avro records, from an Avro schema's text, or from columns as DDL or any input of
+    ``parse_schema``.
 
-    With ``framing="confluent"`` payloads begin with their schema's id: see ``PayloadRows``. Raises ``SchemaError``.
+    With ``framing="confluent"`` payloads start with the id of their schema, see ``PayloadRows``. Raises
+    ``SchemaError``.
     """
     text = schema if _is_text(schema, "{") else json.dumps(to_avro(_columns(schema)))
     return _rows(PayloadSchema(kind=PayloadKind.AVRO, text=text), framing, schema_of, schema_id)
@@ -112,7 +114,9 @@ def avro(
 def json_rows(
     schema: Any, *, framing: FramingName = "none", schema_of: SchemaLookup | None = None, schema_id: int | None = None
 ) -> PayloadRows:
-    """Rows as JSON objects: of a JSON Schema's text, or of columns; as ``avro``. Raises ``SchemaError``."""
+    """Make a serde of JSON objects, from a JSON Schema's text or from columns, as in ``avro``. Raises
+    ``SchemaError``.
+    """
     text = schema if _is_text(schema, "{") else json.dumps(to_json_schema(_columns(schema)))
     return _rows(PayloadSchema(kind=PayloadKind.JSON, text=text), framing, schema_of, schema_id)
 
@@ -125,9 +129,9 @@ def protobuf(
     schema_of: SchemaLookup | None = None,
     schema_id: int | None = None,
 ) -> PayloadRows:
-    """Rows as Protobuf messages: of a ``.proto`` file's text, or of columns; arguments as of ``avro``.
+    """Make a serde of Protobuf messages, from a ``.proto`` file's text or from columns; arguments as in ``avro``.
 
-    ``message`` names one of the file's messages, if there are several. Raises ``SchemaError``.
+    ``message`` selects one of several messages in the file. Raises ``SchemaError``.
     """
     text = schema if _is_text(schema, "message ", within=True) else to_protobuf(_columns(schema))
     payload = PayloadSchema(kind=PayloadKind.PROTOBUF, text=text, message=message)
@@ -186,7 +190,7 @@ def _json_writer(names: list[str]) -> Callable[[Mapping[str, Any]], bytes]:
 
 
 def _json_cell(cell: Any) -> Any:
-    """What JSON has no word for."""
+    """Convert a cell without a JSON type to text."""
     if isinstance(cell, dt.datetime | dt.date | dt.time):
         return cell.isoformat()
     if isinstance(cell, bytes):

@@ -1,7 +1,7 @@
-"""The processor API: what a user's own processor is given, and the stores that it may ask for.
+"""Processor API: the context of a user's processor, and its stores.
 
-A processor is any object with ``process(record)``; ``init(context)``, if it has that, is called first, once per task.
-What it must remember lies in stores: its own attributes are lost when a task moves.
+A processor is any object with ``process(record)``. Its optional ``init(context)`` is called first, once per task. State
+must be in stores, because attributes are lost when a task moves.
 
     >>> class Deduplicate:
     ...     def init(self, context):
@@ -30,28 +30,28 @@ PunctuationType: TypeAlias = Literal["stream_time", "wall_clock_time"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as a processor sees it; ``timestamp`` in ms."""
+    """A record in a processor; ``timestamp`` in ms."""
 
     key: Any
     value: Any
     timestamp: int
 
     def with_key(self, key: Any) -> Record:
-        """The same under another key."""
+        """Return a copy with another key."""
         return replace(self, key=key)
 
     def with_value(self, value: Any) -> Record:
-        """The same with another value."""
+        """Return a copy with another value."""
         return replace(self, value=value)
 
     def with_timestamp(self, timestamp: int) -> Record:
-        """The same at another time."""
+        """Return a copy with another timestamp."""
         return replace(self, timestamp=timestamp)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where the record in hand was read."""
+    """Topic, partition and offset of the current record."""
 
     topic: str
     partition: int
@@ -60,9 +60,9 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RecordContext:
-    """Where the record in hand was read, its time in ms and its headers, as Kafka's ``RecordContext``.
+    """Position, timestamp in ms and headers of the current record (Kafka's ``RecordContext``).
 
-    ``topic`` is None, ``partition`` and ``offset`` are -1 if the wall clock caused the record.
+    ``topic`` is None, and ``partition`` and ``offset`` are -1, if a wall-clock punctuation created the record.
     """
 
     topic: str | None
@@ -74,13 +74,13 @@ class RecordContext:
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """A task: the number of its sub-topology, and its partition (behind a move its bucket). As text ``0_3``."""
+    """Task id: the number of the sub-topology, and the partition (after a repartition the bucket). As text ``0_3``."""
 
     subtopology: int
     partition: int
 
     def __str__(self) -> str:
-        """Kafka's form."""
+        """Return Kafka's form."""
         return f"{self.subtopology}_{self.partition}"
 
 
@@ -88,23 +88,23 @@ FIRST_TASK: Final = TaskId(0, 0)
 
 
 class Milliseconds(int):
-    """A time in ms that may also be called, because Kafka's accessor of that name is a method."""
+    """A time in ms that is also callable, because Kafka's accessor of that name is a method."""
 
     def __call__(self) -> int:
-        """The time."""
+        """Return the time."""
         return int(self)
 
 
 class Cancellable(Protocol):
-    """A punctuation that was scheduled."""
+    """A scheduled punctuation."""
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the punctuation."""
         ...
 
 
 class ProcessorContext(Protocol):
-    """What a processor can do beside computing."""
+    """Context of a processor (Kafka's ``ProcessorContext``)."""
 
     @property
     def stream_time_ms(self) -> int:
@@ -118,7 +118,7 @@ class ProcessorContext(Protocol):
 
     @property
     def wall_clock_ms(self) -> int:
-        """The time of day in ms since 1970."""
+        """The current time in ms since 1970."""
         ...
 
     @property
@@ -128,7 +128,7 @@ class ProcessorContext(Protocol):
 
     @property
     def application_id(self) -> str:
-        """Which application runs: the id of the Spark query, in a batch that of the Spark application."""
+        """Id of the application: the id of the Spark query, or in a batch of the Spark application."""
         ...
 
     @property
@@ -138,30 +138,33 @@ class ProcessorContext(Protocol):
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Where the record in hand was read; None in a punctuation."""
+        """Position of the current record; None in a punctuation."""
         ...
 
     @property
     def headers(self) -> Headers:
-        """Names and values of the headers of the record in hand; what is made of it keeps them. Else none."""
+        """Names and values of the current record's headers, which forwarded records keep; empty in a punctuation."""
         ...
 
     def forward(
         self, key: Any, value: Any = None, timestamp: int | None = None, *, child_name: str | None = None
     ) -> None:
-        """Give a record (a ``Record``, or its parts) to what comes after; without a time, that of the one in hand.
+        """Forward a record (a ``Record``, or its parts) to the children. The default timestamp is that of the current
+        record.
 
-        With ``child_name`` only the node of that name takes it. Raises ``TopologyError`` if none of the processor's
-        children is named so. In ``process_values`` the key must be that of the record in hand.
+        With ``child_name`` only the node of that name receives it. Raises ``TopologyError`` if the processor has no
+        such child. In ``process_values`` the key must be that of the current record.
         """
         ...
 
     def forward_value(self, value: Any, timestamp: int | None = None, *, child_name: str | None = None) -> None:
-        """As ``forward``, under the key of the record in hand."""
+        """Forward a value under the key of the current record, see ``forward``."""
         ...
 
     def store(self, name: str) -> Any:
-        """A connected store, as a view with ``get`` and ``put``. Raises ``TopologyError`` for one that is not."""
+        """Return a connected store, with ``get`` and ``put``. Raises ``TopologyError`` for a store that is not
+        connected.
+        """
         ...
 
     def get_state_store(self, name: str) -> Any:
@@ -169,32 +172,32 @@ class ProcessorContext(Protocol):
         ...
 
     def commit(self) -> None:
-        """Ask for a commit. Each micro-batch is committed as a whole, so the request changes nothing."""
+        """Request a commit. The request has no effect, because each micro-batch is committed as a whole."""
         ...
 
     def schedule(self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]) -> Cancellable:
-        """Call ``callback`` with the time whenever stream time or the wall clock has gone on by the interval.
+        """Call ``callback`` with the time whenever stream time or the wall clock has advanced by the interval.
 
-        By stream time it is called at the first record, then after the record that passes the next multiple of the
-        interval; by the wall clock first one interval from now, on Spark with the next records of the task. A jump over
-        several gives one call.
+        For stream time the first call is at the first record. Each later call follows the record that passes the next
+        multiple of the interval. For the wall clock the first call is one interval from now; on Spark it waits for the
+        next records of the task. A jump over several intervals gives one call.
         """
         ...
 
 
 class ContextualProcessor:
-    """A base of processors that keeps the context for them, as Kafka's ``ContextualProcessor``."""
+    """Base class of processors that stores the context (Kafka's ``ContextualProcessor``)."""
 
     context: ProcessorContext
 
     def init(self, context: ProcessorContext) -> None:
-        """Keep the context; a processor with an ``init`` of its own calls this one first."""
+        """Store the context. A subclass with its own ``init`` calls this one first."""
         self.context = context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBuilder:
-    """A store of a user's processors. Made by ``key_value_store`` and its kind."""
+    """Definition of a store for processors. Made by ``key_value_store`` and similar functions."""
 
     name: str
     kind: StoreKind
@@ -204,22 +207,28 @@ class StoreBuilder:
 
 
 def key_value_store(name: str, *, key: Any, value: Any) -> StoreBuilder:
-    """A value per key: ``get``, ``put``, ``put_if_absent``, ``delete``, ``range``, ``all``."""
+    """Define a store of a value per key: ``get``, ``put``, ``put_if_absent``, ``delete``, ``range``, ``all``."""
     return _builder(name, "key_value", key, value)
 
 
 def window_store(name: str, *, key: Any, value: Any, retention: Duration) -> StoreBuilder:
-    """A value per key and window start, kept for ``retention``: ``put(key, value, start)``, ``fetch``, ``all``."""
+    """Define a store of a value per key and window start, kept for ``retention``: ``put(key, value, start)``,
+    ``fetch``, ``all``.
+    """
     return _builder(name, "window", key, value, _positive(name, retention))
 
 
 def session_store(name: str, *, key: Any, value: Any, retention: Duration) -> StoreBuilder:
-    """A value per key and session, kept for ``retention``: ``put``, ``remove``, ``fetch``, ``find_sessions``."""
+    """Define a store of a value per key and session, kept for ``retention``: ``put``, ``remove``, ``fetch``,
+    ``find_sessions``.
+    """
     return _builder(name, "session", key, value, _positive(name, retention))
 
 
 def versioned_store(name: str, *, key: Any, value: Any, history: Duration) -> StoreBuilder:
-    """The versions of a value per key, as far back as ``history``: ``put``, ``get(key, as_of=...)``, ``delete``."""
+    """Define a store of the versions of a value per key within ``history``: ``put``, ``get(key, as_of=...)``,
+    ``delete``.
+    """
     return _builder(name, "versioned", key, value, _positive(name, history))
 
 

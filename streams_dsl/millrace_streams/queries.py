@@ -1,14 +1,16 @@
-"""Interactive queries: the stores of a topology's checkpoint, by key, range and window, while its query runs or rests.
+"""Interactive queries of a topology's stores by key, range and window.
+
+They read the topology's checkpoint, and work while the query runs and after it has stopped.
 
     >>> from millrace_streams.queries import open_state
     >>> with open_state("/data/hours-checkpoint") as state:    # doctest: +SKIP
     ...     hours = state.store("hourly-departures")
     ...     hours.fetch("JFK", since, until)
 
-What is seen is the state after one micro-batch, by default the last that is committed: all stores of one ``open_state``
-are of that batch. A store is read whole, by one job of Spark, when it is first asked for; every question after that is
-answered from memory. In a process with a Spark session (the one that runs the query, say) the job takes some tenths of
-a second; elsewhere a session is begun first, which takes a few seconds.
+The result is the state after one micro-batch, by default the last committed one. All stores of one ``open_state``
+belong to the same batch. One Spark job reads a whole store at its first use, and later queries use memory. In a process
+with a Spark session, such as the process that runs the query, the job takes some tenths of a second. Elsewhere a new
+session starts first, which takes a few seconds.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Time: TypeAlias = dt.datetime | int
-"""An instant: a ``datetime`` (UTC if it has no zone), or milliseconds since 1970."""
+"""An instant: a ``datetime`` (UTC without a zone), or milliseconds since 1970."""
 
 
 @dataclass(frozen=True)
 class QueryableStore:
-    """A store after a batch, of parts in ``buckets``. Keys and values are those that the topology's functions see."""
+    """A store after a batch, in parts by bucket. Keys and values are those of the topology's functions."""
 
     described: StoreDescription
     buckets: dict[int, AnyStore]
 
     def get(self, key: Any, *, as_of: Time | None = None) -> Any:
-        """The value of a key, None if there is none; of a versioned store as it was at a time.
+        """Return the value of a key, or None; from a versioned store optionally as of a time.
 
-        A key with a window is a ``Windowed``. Raises ``UsageError`` where the store keeps no versions.
+        A key with a window is a ``Windowed``. Raises ``UsageError`` for ``as_of`` on a store without versions.
         """
         if as_of is not None:
             found = self.version(key, as_of=as_of)
@@ -61,9 +63,9 @@ class QueryableStore:
         return None if entry is None else entry.value
 
     def version(self, key: Any, *, as_of: Time | None = None) -> VersionedRecord | None:
-        """The version of a key that is valid now, or was at a time, with the time since when (KIP-960).
+        """Return the current version of a key, or the version as of a time, with its start time (KIP-960).
 
-        Raises ``UsageError`` where the store keeps no versions.
+        Raises ``UsageError`` for a store without versions.
         """
         found: VersionedRecord | None = None
         for store in self.buckets.values():
@@ -75,22 +77,25 @@ class QueryableStore:
         return found
 
     def range(self, low: Any = None, high: Any = None) -> list[StoreEntry]:
-        """The entries from key ``low`` to ``high``, both included, in the order of the keys' bytes; None: no end."""
+        """Return the entries from key ``low`` to ``high``, both inclusive, in byte order of the keys; None means no
+        limit.
+        """
         return [entry for entry in self.all() if _within(_bare(entry.key), low, high)]
 
     def all(self) -> list[StoreEntry]:
-        """All entries, by key and window."""
+        """Return all entries, by key and window."""
         return list(self._by_key.values())
 
     def fetch(self, key: Any, since: Time | None = None, until: Time | None = None) -> list[StoreEntry]:
-        """A key's windows that start from ``since`` to ``until``, both included, or its sessions that overlap these.
+        """Return a key's windows that start from ``since`` to ``until`` (inclusive), or its sessions that overlap this
+        range.
 
         Raises ``UsageError`` for a store without windows.
         """
         return [entry for entry in self.fetch_all(since, until) if _bare(entry.key) == key]
 
     def fetch_all(self, since: Time | None = None, until: Time | None = None) -> list[StoreEntry]:
-        """As ``fetch``, of all keys."""
+        """Return windows or sessions of all keys, see ``fetch``."""
         if not self.described.windowed:
             raise UsageError(f"the store {self.described.name} has no windows: ask for keys alone")
         since_ms, until_ms = (None if time is None else to_ms(time) for time in (since, until))
@@ -103,7 +108,9 @@ class QueryableStore:
         ]
 
     def frame(self, entries: list[StoreEntry] | None = None) -> pl.DataFrame:
-        """Entries, or all of them, in columns: of the key, its window, the value, and the ``timestamp``."""
+        """Return entries (default: all) as a frame with columns of the key, its window, the value, and
+        ``timestamp``.
+        """
         return frame_of(self.all() if entries is None else entries, self.described)
 
     @cached_property
@@ -129,11 +136,11 @@ class StoredState:
 
     @property
     def stores(self) -> dict[str, StoreDescription]:
-        """All stores by name."""
+        """Descriptions of all stores by name."""
         return {store.name: store for store in self.manifest.stores}
 
     def store(self, name: str) -> QueryableStore:
-        """A store by name. Raises ``UsageError`` naming those that there are."""
+        """Return a store by name. Raises ``UsageError`` with the existing names."""
         if name not in self._stores:
             described = self.manifest.store(name)
             self._stores[name] = QueryableStore(described, self._read(described))
@@ -144,15 +151,15 @@ class StoredState:
 def open_state(
     checkpoint: str | Path, *, spark: SparkSession | None = None, batch: int | None = None
 ) -> Iterator[StoredState]:
-    """Open the state of a topology's checkpoint as it was after its last committed batch, or after ``batch``.
+    """Open the state of a topology's checkpoint after its last committed batch, or after ``batch``.
 
-    ``checkpoint`` is a path, or the URI of any file system that Spark reaches. ``spark`` is the session that reads;
-    without one it is the active session, or one that lives as long as this.
+    ``checkpoint`` is a path, or a URI of any file system that Spark supports. ``spark`` is the session that reads the
+    state. The default is the active session, or else a temporary one.
 
-    Raises ``UsageError`` for a directory that is no such checkpoint, and for a batch that is not there.
+    Raises ``UsageError`` if the directory is no such checkpoint, or the batch is not available.
     """
     if is_mounted(checkpoint):
-        # What is no checkpoint is refused before a session is begun.
+        # Refuse an invalid checkpoint before a session starts.
         _opened(checkpoint_files(checkpoint, None), batch)
     with reading_session(spark) as session:
         files = checkpoint_files(checkpoint, session)
@@ -163,9 +170,9 @@ def open_state(
 
 
 def stored_manifest(checkpoint: str | Path) -> Manifest:
-    """What a checkpoint says of its topology; a session is begun only where there is no other way to read it.
+    """Return the manifest of a checkpoint. A session starts only if the file system needs one.
 
-    Raises ``UsageError`` for a directory that is no such checkpoint.
+    Raises ``UsageError`` if the directory is no such checkpoint.
     """
     if is_mounted(checkpoint):
         return manifest_of(checkpoint_files(checkpoint, None))
@@ -178,7 +185,7 @@ def _opened(files: CheckpointFiles, batch: int | None) -> tuple[Manifest, int]:
 
 
 def to_ms(time: Time) -> int:
-    """An instant in ms since 1970."""
+    """Convert an instant to ms since 1970."""
     if isinstance(time, int):
         return time
     aware = time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)

@@ -1,7 +1,7 @@
-"""Serdes: how the keys and values of a topic of bytes are read and written, and which type they have inside.
+"""Serdes for keys and values of topics of bytes, with their column types.
 
-A serde pairs the bytes of a topic (those of Kafka's own serializers) with a Python value, and that value with an Arrow
-column. ``row(schema)`` stands for typed rows, whose columns the topic itself keeps.
+A serde converts between the bytes of a topic (in the format of Kafka's own serializers), a Python value, and the cell
+of an Arrow column. ``row(schema)`` describes typed rows, whose columns the topic itself stores.
 
     >>> LONG.serialize(258).hex()
     '0000000000000102'
@@ -26,10 +26,10 @@ _METADATA: Final = b"millrace.serde"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serde:
-    """A type of keys or values. ``to_column`` and ``from_column`` go between Python's value and the column's cell.
+    """Type of keys or values. ``to_column`` and ``from_column`` convert between the Python value and the column's cell.
 
-    ``big_endian``: its bytes are those of the column's cells, the most significant one first. Without ``has_bytes`` it
-    is a type of columns alone, that no topic of bytes can hold.
+    With ``big_endian`` the bytes are those of the column's cells, most significant byte first. Without ``has_bytes``
+    the type exists only in columns, and no topic of bytes can hold it.
     """
 
     name: str
@@ -42,31 +42,31 @@ class Serde:
     has_bytes: bool = field(default=True, repr=False)
 
     def field(self, name: str) -> pa.Field:
-        """A column of this type; what its cells stand for is said in the field's metadata where Arrow cannot."""
+        """Return a column of this type. Its metadata names the serde if the Arrow type does not identify it."""
         plain = pa.field(name, self.data_type)
         return plain.with_metadata({_METADATA: self.name.encode()}) if self.to_column is not None else plain
 
     def __str__(self) -> str:
-        """Its name."""
+        """Return the name."""
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
 class RowSerde:
-    """Values that are rows of ``schema``: dicts in Python, columns inside.
+    """Serde of rows of ``schema``, which are dicts in Python and columns inside.
 
-    Of a topic of bytes they are payloads of some kind: see ``millrace_streams.payload_rows``.
+    In a topic of bytes the rows are payloads, see ``millrace_streams.payload_rows``.
     """
 
     schema: pa.Schema
 
     def __str__(self) -> str:
-        """The names of the columns."""
+        """Return the names of the columns."""
         return f"row of {', '.join(self.schema.names)}"
 
 
 def _from_struct(form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    # Not of a Struct: serdes travel to workers, and Structs cannot be pickled.
+    # Not a Struct, because serdes are sent to workers, and Structs cannot be pickled.
     return (lambda value: struct.pack(form, value)), (lambda data: struct.unpack(form, data)[0])
 
 
@@ -104,7 +104,7 @@ _PYTHON_TYPES: Final[dict[type, Serde]] = {str: STRING, int: LONG, float: DOUBLE
 
 
 def row(schema: Any) -> RowSerde:
-    """Rows of a schema: an Arrow schema, or whatever ``millrace.schemas.parse_schema`` reads."""
+    """Describe rows of a schema: an Arrow schema, or any input of ``millrace.schemas.parse_schema``."""
     if not isinstance(schema, pa.Schema):
         from millrace.schemas import parse_schema
 
@@ -113,10 +113,10 @@ def row(schema: Any) -> RowSerde:
 
 
 def serde_of(given: Any, node: str) -> Serde | RowSerde:
-    """The serde that a user's argument means.
+    """Convert a user's argument to a serde.
 
-    It is a serde, its name (``"long"``), a Python type, an Arrow type, or an Arrow schema (a row; if it is the one
-    column ``value``, a bare value). Raises ``TopologyError`` naming ``node``.
+    The argument is a serde, its name (``"long"``), a Python type, an Arrow type, or an Arrow schema. A schema means a
+    row; a schema with the single column ``value`` means a bare value. Raises ``TopologyError`` naming ``node``.
     """
     if isinstance(given, Serde | RowSerde):
         return given
@@ -138,7 +138,7 @@ def serde_of(given: Any, node: str) -> Serde | RowSerde:
 
 
 def scalar_serde(given: Any, node: str) -> Serde:
-    """As ``serde_of``, for what must be a single value, such as a key. Raises ``TopologyError``."""
+    """Convert an argument to a serde of a single value, such as a key; see ``serde_of``. Raises ``TopologyError``."""
     serde = serde_of(given, node)
     if isinstance(serde, RowSerde):
         raise TopologyError(f"{node}: a single value is needed here, not a row: give one of {', '.join(SERDES)}")
@@ -146,7 +146,7 @@ def scalar_serde(given: Any, node: str) -> Serde:
 
 
 def serde_of_field(column: pa.Field) -> Serde:
-    """The serde whose values a column holds."""
+    """Return the serde of a column."""
     name = (column.metadata or {}).get(_METADATA)
     if name is not None:
         return SERDES[name.decode()]
@@ -156,7 +156,7 @@ def serde_of_field(column: pa.Field) -> Serde:
 
 
 def sort_key(value: Any) -> Any:
-    """What orders keys as their bytes do (Kafka's stores are ordered so): by type, then as unsigned bytes."""
+    """Return a sort key with the order of the key's bytes (as in Kafka's stores): by type, then as unsigned bytes."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bool):

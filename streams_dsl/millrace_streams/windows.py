@@ -1,9 +1,9 @@
-"""Windows of time: how a record's timestamp becomes one or more windows, as data.
+"""Time windows as data: the assignment of a record's timestamp to windows.
 
-Tumbling and hopping windows are aligned to the epoch, start inclusive, end exclusive (Kafka Streams' ``TimeWindows``);
-a sliding window ends with a record or begins right after one, both bounds inclusive; a session is what lies closer
-together than a gap; an unlimited window has no end. A time window is closed once ``end + grace <= stream time``; what
-comes later for it is dropped.
+Tumbling and hopping windows are aligned to the epoch, start inclusive, end exclusive (Kafka Streams' ``TimeWindows``).
+A sliding window ends with a record or begins right after one, both bounds inclusive. A session holds records whose
+distance is at most a gap. An unlimited window has no end. A time window is closed once ``end + grace <= stream time``;
+later records for it are dropped.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Duration: TypeAlias = dt.timedelta | int
 """A length of time: a ``timedelta``, or whole milliseconds."""
 
 FOREVER_MS: Final = 2**63 - 1
-"""End of a window without end; and of one that would end later, as in Kafka Streams."""
+"""End of a window without end, and the largest end of any window, as in Kafka Streams."""
 
 
 LAST_INSTANT_MS: Final = FOREVER_MS // 1000
-"""The last instant that a timestamp column, which counts microseconds, can hold: in January of the year 294247."""
+"""The last instant of a timestamp column in microseconds: in January of the year 294247."""
 
 
 class Windowed(NamedTuple):
-    """A key together with its window, both bounds in ms: the key of a windowed table."""
+    """A key with its window, both bounds in ms; the key of a windowed table."""
 
     key: Any
     start: int
@@ -36,10 +36,10 @@ class Windowed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindows:
-    """Windows of ``size_ms``, one starting every ``advance_ms``: tumbling if both are equal, else hopping.
+    """Windows of ``size_ms``, with a start every ``advance_ms``: tumbling if both are equal, otherwise hopping.
 
-    ``retention_ms`` says how long a window's result is kept in the store: from its start to the newest window's; at
-    least until it closes, which is also the default.
+    ``retention_ms`` is the time for which the store keeps a window's result, from the window's start to the start of
+    the newest window. The minimum and default last until the window closes.
     """
 
     size_ms: int
@@ -61,25 +61,25 @@ class TimeWindows:
 
     @property
     def tumbling(self) -> bool:
-        """Whether each record falls into exactly one window."""
+        """Whether each record belongs to exactly one window."""
         return self.size_ms == self.advance_ms
 
     def grace(self, duration: Duration) -> TimeWindows:
-        """The same windows, open for late records until ``duration`` after their end."""
-        # A retention that nobody chose goes with the grace.
+        """Return the same windows, which accept late records until ``duration`` after their end."""
+        # A default retention follows the grace.
         chosen = self.retention_ms > self.size_ms + self.grace_ms
         return replace(self, grace_ms=milliseconds(duration), retention_ms=self.retention_ms if chosen else 0)
 
     def advance_by(self, duration: Duration) -> TimeWindows:
-        """Hopping windows: one starts every ``duration``."""
+        """Return hopping windows, of which one starts every ``duration``."""
         return replace(self, advance_ms=milliseconds(duration))
 
     def retain(self, duration: Duration) -> TimeWindows:
-        """The same windows, their results kept for ``duration`` from the window's start."""
+        """Return the same windows, whose results are kept for ``duration`` from the window's start."""
         return replace(self, retention_ms=milliseconds(duration))
 
     def __str__(self) -> str:
-        """In words, for ``describe`` and ``explain``."""
+        """Return a description for ``describe`` and ``explain``."""
         kind = "tumbling" if self.tumbling else f"hopping every {self.advance_ms} ms,"
         return f"{kind} {self.size_ms} ms, grace {self.grace_ms} ms"
 
@@ -97,21 +97,21 @@ class SlidingWindows:
         if self.difference_ms < 0:
             raise TopologyError(f"sliding windows of {self.difference_ms} ms: must not be negative")
         _check_grace(self.grace_ms)
-        # As Kafka Streams: a left window may reach back as far again as the window is long.
+        # As in Kafka Streams, because a left window may reach back by the window's length once more.
         object.__setattr__(self, "retention_ms", _retention(self.retention_ms, 2 * self.difference_ms + self.grace_ms))
 
     def retain(self, duration: Duration) -> SlidingWindows:
-        """The same windows, their results kept for ``duration`` from the window's start."""
+        """Return the same windows, whose results are kept for ``duration`` from the window's start."""
         return replace(self, retention_ms=milliseconds(duration))
 
     def __str__(self) -> str:
-        """In words, for ``describe`` and ``explain``."""
+        """Return a description for ``describe`` and ``explain``."""
         return f"sliding {self.difference_ms} ms, grace {self.grace_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWindows:
-    """Sessions: records of a key with never more than ``gap_ms`` between one and the next."""
+    """Sessions of a key's records, with at most ``gap_ms`` between neighbours."""
 
     gap_ms: int
     grace_ms: int = 0
@@ -125,28 +125,28 @@ class SessionWindows:
         object.__setattr__(self, "retention_ms", _retention(self.retention_ms, self.gap_ms + self.grace_ms))
 
     def retain(self, duration: Duration) -> SessionWindows:
-        """The same sessions, their results kept for ``duration`` from the session's end."""
+        """Return the same sessions, whose results are kept for ``duration`` from the session's end."""
         return replace(self, retention_ms=milliseconds(duration))
 
     def __str__(self) -> str:
-        """In words, for ``describe`` and ``explain``."""
+        """Return a description for ``describe`` and ``explain``."""
         return f"sessions with a gap of {self.gap_ms} ms, grace {self.grace_ms} ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlimitedWindows:
-    """One window per key, from ``start_ms`` on without end: nothing is ever late, what is earlier is left out."""
+    """One window per key, from ``start_ms`` without end. No record is late; earlier records are left out."""
 
     start_ms: int = 0
     grace_ms: int = 0
     retention_ms: int = FOREVER_MS
 
     def retain(self, duration: Duration) -> UnlimitedWindows:
-        """The same: an unlimited window is kept forever."""
+        """Return the same window, because an unlimited window is kept forever."""
         return self
 
     def __str__(self) -> str:
-        """In words, for ``describe`` and ``explain``."""
+        """Return a description for ``describe`` and ``explain``."""
         return f"unlimited from {self.start_ms} ms"
 
 
@@ -155,7 +155,7 @@ Windows: TypeAlias = TimeWindows | SlidingWindows | SessionWindows | UnlimitedWi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinWindows:
-    """Which records of two streams join: ``left - before_ms <= right <= left + after_ms``, by their timestamps."""
+    """Join window of two streams by timestamp: ``left - before_ms <= right <= left + after_ms``."""
 
     before_ms: int
     after_ms: int
@@ -172,56 +172,56 @@ class JoinWindows:
 
     @property
     def retention_ms(self) -> int:
-        """How long either side's records are kept for the other's."""
+        """Time for which the records of either side are kept for the other side."""
         return self.before_ms + self.after_ms + self.grace_ms
 
     def before(self, duration: Duration) -> JoinWindows:
-        """The same, with the right record at most ``duration`` before the left one."""
+        """Return the same window, with the right record at most ``duration`` before the left one."""
         return replace(self, before_ms=milliseconds(duration))
 
     def after(self, duration: Duration) -> JoinWindows:
-        """The same, with the right record at most ``duration`` after the left one."""
+        """Return the same window, with the right record at most ``duration`` after the left one."""
         return replace(self, after_ms=milliseconds(duration))
 
     def __str__(self) -> str:
-        """In words, for ``describe`` and ``explain``."""
+        """Return a description for ``describe`` and ``explain``."""
         return f"right {self.before_ms} ms before to {self.after_ms} ms after left, grace {self.grace_ms} ms"
 
 
 def tumbling(size: Duration, *, grace: Duration = 0) -> TimeWindows:
-    """Windows side by side: each record is in exactly one."""
+    """Make adjacent windows: each record is in exactly one."""
     size_ms = milliseconds(size)
     return TimeWindows(size_ms=size_ms, advance_ms=size_ms, grace_ms=milliseconds(grace))
 
 
 def hopping(size: Duration, *, advance: Duration, grace: Duration = 0) -> TimeWindows:
-    """Overlapping windows: one of ``size`` starts every ``advance``."""
+    """Make overlapping windows: one of ``size`` starts every ``advance``."""
     return TimeWindows(size_ms=milliseconds(size), advance_ms=milliseconds(advance), grace_ms=milliseconds(grace))
 
 
 def sliding(difference: Duration, *, grace: Duration = 0) -> SlidingWindows:
-    """Windows of records at most ``difference`` apart."""
+    """Make windows of records at most ``difference`` apart."""
     return SlidingWindows(difference_ms=milliseconds(difference), grace_ms=milliseconds(grace))
 
 
 def sessions(gap: Duration, *, grace: Duration = 0) -> SessionWindows:
-    """Sessions that end after ``gap`` without a record."""
+    """Make sessions that end after ``gap`` without a record."""
     return SessionWindows(gap_ms=milliseconds(gap), grace_ms=milliseconds(grace))
 
 
 def unlimited(start: Duration = 0) -> UnlimitedWindows:
-    """One window from ``start`` (since the epoch) on."""
+    """Make one window from ``start`` (since the epoch) without end."""
     return UnlimitedWindows(start_ms=milliseconds(start))
 
 
 def within(difference: Duration, *, grace: Duration = 0) -> JoinWindows:
-    """Records of two streams at most ``difference`` apart, whichever comes first."""
+    """Make a join window of records at most ``difference`` apart, in either order."""
     difference_ms = milliseconds(difference)
     return JoinWindows(before_ms=difference_ms, after_ms=difference_ms, grace_ms=milliseconds(grace))
 
 
 def milliseconds(duration: Duration) -> int:
-    """A duration in whole milliseconds. Raises ``TopologyError`` when it is finer than that, or none."""
+    """Convert a duration to whole milliseconds. Raises ``TopologyError`` for a finer one, or an invalid argument."""
     if isinstance(duration, dt.timedelta):
         whole, rest = divmod(duration, dt.timedelta(milliseconds=1))
         if rest:
@@ -233,7 +233,7 @@ def milliseconds(duration: Duration) -> int:
 
 
 def length_of(window: object) -> int | None:
-    """Return the length in ms that all windows of a kind have; None where each has its own, or no end."""
+    """Return the length in ms of all windows of a kind; None if lengths differ, or there is no end."""
     match window:
         case TimeWindows():
             return window.size_ms
@@ -248,7 +248,7 @@ def window_end(start_ms: int, length_ms: int | None) -> int:
 
 
 def windowed(key: Any, start_ms: int, end_ms: int) -> Windowed:
-    """Make the key of a result, with the bounds that timestamp columns give it.
+    """Make the key of a result, with bounds that fit timestamp columns.
 
     A window that starts after the last instant of timestamps starts there. One that ends after it has no end.
     """
@@ -256,7 +256,7 @@ def windowed(key: Any, start_ms: int, end_ms: int) -> Windowed:
 
 
 def check_windows(window: object, kinds: UnionType | type, where: str, remedy: str) -> None:
-    """Refuse what are no windows of these kinds. Raises ``TopologyError`` naming ``where``."""
+    """Check that windows are of these kinds. Raises ``TopologyError`` naming ``where``."""
     if not isinstance(window, kinds):
         raise TopologyError(f"{where}: {window!r} are no such windows: {remedy}")
 

@@ -1,8 +1,8 @@
-"""The topology as data: nodes, and the immutable graph that they form.
+"""The topology as data: nodes, and their immutable graph.
 
-``nodes`` holds the base, sources, sinks and stateless nodes, ``tables``, ``aggregations``, ``joins`` and ``processing``
-the others, ``building`` collects nodes, ``topology`` is the graph with its checks, ``describe`` its text, ``diagram``
-its boxes and edges, which ``svg`` and ``mermaid`` draw.
+``nodes`` has the base, sources, sinks and stateless nodes. ``tables``, ``aggregations``, ``joins`` and ``processing``
+have the other nodes. ``building`` collects nodes, and ``topology`` is the graph with its checks. ``describe`` is its
+text, and ``diagram`` its boxes and edges, which ``svg`` and ``mermaid`` draw.
 """
 
 from millrace_streams.graph.aggregations import (

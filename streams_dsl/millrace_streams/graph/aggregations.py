@@ -1,4 +1,4 @@
-"""The nodes that aggregate: named aggregates in columns, and Python functions, by key and window."""
+"""Aggregating nodes: named aggregates in columns, and Python functions, by key and window."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from millrace_streams.serdes import RowSerde, Serde
 from millrace_streams.windows import TimeWindows, Windows
 
 Aggregator: TypeAlias = Callable[[Any, Any, Any], Any]
-"""A function of key, value and aggregate that gives the aggregate with the value, or without it."""
+"""A function of key, value and aggregate that returns the aggregate after adding or subtracting the value."""
 Emit: TypeAlias = Literal["every", "last"]
-"""``every``: a result for each record, as Kafka Streams without cache; ``last``: the last one of a key per batch."""
+"""``every``: a result per record, as Kafka Streams without cache; ``last``: the last one of a key per batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartialAggregateNode(Node):
-    """What some records of a topic, read together, add to ``aggregates`` by key and window; put in by the compiler.
+    """Partial ``aggregates`` by key and window of records read together; the compiler adds this node.
 
-    It keeps nothing: the ``AggregateNode`` after it adds its rows up.
+    It is stateless; the ``AggregateNode`` after it combines its rows.
     """
 
     prefix = "KSTREAM-PARTIAL-AGGREGATE"
@@ -34,11 +34,11 @@ class PartialAggregateNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AggregateNode(TableNode):
-    """A table of named ``aggregates`` by key, and by tumbling or hopping window if there is one; in columns.
+    """A table of named ``aggregates`` in columns, by key and optionally by tumbling or hopping window.
 
-    ``bare`` says that the one aggregate's column is the value itself, as of ``count()``. Without ``emit`` the compiler
-    chooses: ``last`` where only Delta tables read the result, which come to the same, else ``every``. ``records`` are
-    the records' columns where what comes in are partial aggregates of them, else None.
+    With ``bare`` the column of the only aggregate is the value itself, as for ``count()``. Without ``emit`` the
+    compiler chooses ``last`` if only Delta tables read the result, because their content is the same, and otherwise
+    ``every``. ``records`` are the records' columns if the input consists of partial aggregates, otherwise None.
     """
 
     prefix = "KSTREAM-AGGREGATE"
@@ -52,11 +52,11 @@ class AggregateNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """How Python functions aggregate.
+    """An aggregation by Python functions.
 
-    ``initializer()`` begins, ``aggregator(key, value, aggregate)`` goes on, ``merger(key, one, other)`` joins two
-    sessions. A reduction has no initializer: its first value is the first aggregate; ``reducer(aggregate, value)`` is
-    its aggregator without the key.
+    ``initializer()`` starts, ``aggregator(key, value, aggregate)`` continues, and ``merger(key, one, other)`` merges
+    two sessions. A reduction has no initializer: its first value is the first aggregate. ``reducer(aggregate, value)``
+    is its aggregator without the key.
     """
 
     initializer: Callable[[], Any] | None
@@ -67,10 +67,10 @@ class Fold:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FoldNode(TableNode):
-    """A table of what is folded record by record, by key and window.
+    """A table that is folded record by record, by key and window.
 
-    Either Python functions, one fold per parent (of a cogroup several), or named ``aggregates`` of the one parent.
-    ``bare`` is as in ``AggregateNode``. ``on_close`` says that a window gives its final result alone, when it closes.
+    It has either Python functions, one fold per parent (several for a cogroup), or named ``aggregates`` of one parent.
+    ``bare`` is as in ``AggregateNode``. With ``on_close`` a window emits only its final result, when it closes.
     """
 
     prefix = "KSTREAM-AGGREGATE"
@@ -86,9 +86,9 @@ class FoldNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableFoldNode(TableNode):
-    """A table of what is added up and taken away again, of a table's rows grouped anew.
+    """A table of aggregates over the regrouped rows of a table, which are added and subtracted.
 
-    Either by Python functions, or as named ``aggregates``; ``bare`` is as in ``AggregateNode``.
+    It has either Python functions or named ``aggregates``; ``bare`` is as in ``AggregateNode``.
     """
 
     prefix = "KTABLE-AGGREGATE"

@@ -1,4 +1,4 @@
-"""The nodes and stores of a topology while it is built."""
+"""Nodes and stores of a topology under construction."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NodeT = TypeVar("NodeT", bound=Node)
 
 
 class TopologyBuilder:
-    """Collects the nodes of one topology and numbers those without a name, as Kafka Streams does."""
+    """Collector of a topology's nodes, which numbers nodes without a name as Kafka Streams does."""
 
     def __init__(self) -> None:
-        """Start with an empty topology."""
+        """Create an empty topology."""
         self._nodes: list[Node] = []
         self._stores: dict[str, StoreBuilder] = {}
         self._index = 0
@@ -34,13 +34,13 @@ class TopologyBuilder:
         return f"{prefix}-{self._index - 1:010d}"
 
     def add_store(self, store: StoreBuilder) -> None:
-        """Add a store under its name. Raises ``TopologyError`` for a name that is taken."""
+        """Add a store under its name. Raises ``TopologyError`` for a name that is in use."""
         if store.name in self._stores:
             raise TopologyError(f"the store {store.name} was added already: name another one")
         self._stores[store.name] = store
 
     def store(self, store: StoreBuilder | str, where: str) -> StoreBuilder:
-        """Return a store as it was given, or by the name under which it was added."""
+        """Return a given store, or the added store of that name."""
         if isinstance(store, StoreBuilder):
             if self._stores.setdefault(store.name, store) is not store:
                 raise TopologyError(f"{where}: another store is named {store.name} already: name it otherwise")
@@ -53,11 +53,11 @@ class TopologyBuilder:
         return self._stores[store]
 
     def build(self) -> Topology:
-        """Freeze the nodes. Raises ``TopologyError`` where they make no topology."""
+        """Freeze the nodes. Raises ``TopologyError`` if they do not form a topology."""
         return Topology(tuple(self._nodes))
 
 
 def check_name(name: object) -> None:
-    """Refuse what is no name: a column called ``name`` was meant. Raises ``TopologyError``."""
+    """Refuse a wrong node name, which was meant as a column called ``name``. Raises ``TopologyError``."""
     if name is not None and not isinstance(name, str):
         raise TopologyError(f"name={name!r} names the node; for a column of that name write expression.alias('name')")

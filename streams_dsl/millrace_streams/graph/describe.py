@@ -8,7 +8,7 @@ from millrace_streams.graph.nodes import DeltaSinkNode, Node, RepartitionNode, S
 
 
 def describe_graph(nodes: Sequence[Node]) -> str:
-    """Print sub-topologies with their nodes and edges."""
+    """Return the text of the sub-topologies with their nodes and edges."""
     lines = ["Topologies:"]
     for number, part in enumerate(subtopologies(nodes)):
         lines.append(f"   Sub-topology: {number}")
@@ -19,10 +19,10 @@ def describe_graph(nodes: Sequence[Node]) -> str:
 
 
 def subtopologies(nodes: Sequence[Node]) -> list[list[Node]]:
-    """The pieces of the graph that hang together without a topic between, each in the order of ``nodes``."""
+    """Return the parts of the graph that are connected without a topic, each in the order of ``nodes``."""
     found: list[list[Node]] = []
     for node in nodes:
-        # What goes through a topic is written in one sub-topology and read in another.
+        # A repartition topic is written in one sub-topology and read in another.
         parents = () if isinstance(node, RepartitionNode) else node.parents
         joined = [piece for piece in found if any(member.name in parents for member in piece)]
         merged = [member for piece in joined for member in piece] + [node]

@@ -1,4 +1,4 @@
-"""The graph as boxes and edges, whatever draws them: nodes, the topics and tables that they read and write."""
+"""The graph as boxes and edges for any renderer, with topics and tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BoxKind: TypeAlias = Literal["topic", "node", "table"]
 class Box:
     """A node of the topology, or a topic or Delta table outside. ``part`` is a node's sub-topology.
 
-    ``lines`` are its name and, of a node, the stores that it keeps.
+    ``lines`` are its name and, for a node, its stores.
     """
 
     kind: BoxKind
@@ -26,14 +26,14 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagram:
-    """``boxes``, and ``edges`` between them, from and to, by place among the boxes; in the order of the nodes."""
+    """``boxes`` and the ``edges`` between them, as pairs of box numbers (from, to), in the order of the nodes."""
 
     boxes: tuple[Box, ...]
     edges: tuple[tuple[int, int], ...]
 
 
 def diagram_of(nodes: Sequence[Node]) -> Diagram:
-    """The boxes and edges of a graph, whose nodes come parents first."""
+    """Return the boxes and edges of a graph, whose nodes are sorted parents first."""
     part_of = {node.name: number for number, part in enumerate(subtopologies(nodes)) for node in part}
     places: dict[tuple[BoxKind, str], int] = {}
     boxes: list[Box] = []

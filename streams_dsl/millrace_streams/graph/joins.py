@@ -1,4 +1,4 @@
-"""The nodes that join. Parents are left and right; ``kind`` is inner, left or outer."""
+"""Join nodes. Their parents are left and right; ``kind`` is inner, left or outer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ JoinKind: TypeAlias = Literal["inner", "left", "outer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinColumns:
-    """Joined values from expressions over the columns of both sides, ``left.<name>`` and ``right.<name>``, and the key.
+    """Joined values from expressions over ``left.<name>``, ``right.<name>`` and the key.
 
-    They are exactly ``columns`` and the key's, or with ``keep`` the left side's as well.
+    They have exactly ``columns`` and the key's columns, and with ``keep`` the left columns as well.
     """
 
     columns: tuple[tuple[str, Expression], ...]
@@ -27,15 +27,15 @@ class JoinColumns:
 
 
 Joiner: TypeAlias = PythonFunction | JoinColumns
-"""What gives a joined value: a function of both values (or the key before them), or expressions."""
+"""Source of a joined value: a function of both values (optionally after the key), or expressions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamTableJoinNode(Node):
-    """Each record of a stream with the row of a table at that moment.
+    """Join of each stream record with the table's row at that moment.
 
-    ``selector`` gives the table's key for a record (of a global table); else it is the record's. ``grace_ms``: records
-    wait so long in ``buffer`` for older changes of a versioned table.
+    ``selector`` returns the key in a global table; the default is the record's key. With ``grace_ms`` records wait that
+    long in ``buffer`` for older changes of a versioned table.
     """
 
     prefix = "KSTREAM-JOIN"
@@ -54,7 +54,7 @@ class StreamTableJoinNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamStreamJoinNode(Node):
-    """Pairs of records of two streams that have the same key and lie within a window of each other."""
+    """Join of two streams: pairs of records with the same key within a window."""
 
     prefix = "KSTREAM-JOIN"
     kind: JoinKind
@@ -67,13 +67,13 @@ class StreamStreamJoinNode(Node):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The records of both sides, and those that wait for a partner."""
+        """Stores of both sides' records, and of those that wait for a match."""
         return (self.left_store, self.right_store, self.waiting_store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableTableJoinNode(TableNode):
-    """The rows of two tables that have the same key."""
+    """Join of the rows of two tables with the same key."""
 
     prefix = "KTABLE-JOIN"
     kind: JoinKind
@@ -83,7 +83,7 @@ class TableTableJoinNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SubscribeNode(Node):
-    """First part of a foreign-key join: says to the row of the right table which rows of the left one want it."""
+    """First part of a foreign-key join: subscribes left rows to the right row of their foreign key."""
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION"
     kind: JoinKind
@@ -93,20 +93,20 @@ class SubscribeNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AnswerNode(Node):
-    """Second part of a foreign-key join: keeps the subscriptions and answers them with rows of the right table."""
+    """Second part of a foreign-key join: stores the subscriptions and responds with rows of the right table."""
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR"
     store: str
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The subscriptions."""
+        """The store of the subscriptions."""
         return (self.store,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResponseJoinNode(TableNode):
-    """Last part of a foreign-key join: joins an answer with the left row, unless that has changed since it asked."""
+    """Last part of a foreign-key join: joins a response with the left row, unless the row has changed meanwhile."""
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR"
     kind: JoinKind

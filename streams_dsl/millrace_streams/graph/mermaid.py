@@ -1,4 +1,4 @@
-"""The graph as a Mermaid flowchart, which forges, notebooks and documentation tools draw."""
+"""The graph as a Mermaid flowchart, for forges, notebooks and documentation tools."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SHAPES: Final[dict[BoxKind, tuple[str, str]]] = {"topic": ("([", "])"), "node":
 
 
 def mermaid(diagram: Diagram) -> str:
-    """A flowchart: sub-topologies with their nodes, topics as rounded boxes, Delta tables as cylinders."""
+    """Return a flowchart of sub-topologies, with topics as rounded boxes and Delta tables as cylinders."""
     return "\n".join(["flowchart TD", *_boxes(diagram), *(f"  b{one} --> b{other}" for one, other in diagram.edges)])
 
 
 def _boxes(diagram: Diagram) -> Iterator[str]:
-    # Outside ones (-1) first; the sort is stable, so that boxes of a part stay in the order of the nodes.
+    # Outside boxes (-1) come first. The sort is stable, so boxes of a part stay in node order.
     placed = sorted(enumerate(diagram.boxes), key=lambda found: _part(found[1]))
     for part, members in groupby(placed, key=lambda found: _part(found[1])):
         inside = part >= 0

@@ -1,7 +1,8 @@
-"""The nodes of a topology: frozen data that knows no engine. Here the base, sources, sinks and what keeps no state.
+"""Topology nodes as frozen data: the base, sources, sinks and stateless nodes.
 
-A node names its parents; a graph is a tuple of nodes in the order in which they were added, parents first. Names are
-Kafka Streams' (``KSTREAM-FILTER-0000000001``), or the user's. Nodes are compared by name: within a graph it is unique.
+A node names its parents. A graph is a tuple of nodes in the order in which they were added, parents first. Names are
+those of Kafka Streams (``KSTREAM-FILTER-0000000001``), or the user's. Nodes are compared by name, which is unique
+within a graph.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ class Node:
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Names of the state stores that the node keeps."""
+        """Names of the node's state stores."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourceNode(Node):
-    """Records of a topic. ``schema`` and ``key_columns`` may be declared; else they are the topic's own.
+    """Source of a topic's records. ``schema`` and ``key_columns`` can be declared; otherwise they are the topic's.
 
-    ``timestamp`` names the column that holds event time (a timestamp, or ms since 1970); None: the record's timestamp.
-    ``extractor`` computes it from key, value and the record's timestamp. ``serdes`` says what a topic of bytes holds.
-    A ``broadcast`` source is read whole by every task. ``unread`` are columns that nobody looks at: they may be null.
+    ``timestamp`` names the column of event time (a timestamp, or ms since 1970); None means the record's timestamp.
+    ``extractor`` computes it from key, value and the record's timestamp. ``serdes`` are the types of a topic of bytes.
+    Every task reads a ``broadcast`` source completely. ``unread`` are columns that no node uses, so they may be null.
     """
 
     prefix = "KSTREAM-SOURCE"
@@ -51,13 +52,13 @@ class SourceNode(Node):
 
     @property
     def is_declared(self) -> bool:
-        """Whether the topology says itself what the topic holds."""
+        """Whether the topology declares the topic's content."""
         return self.serdes is not None or (self.schema is not None and self.key_columns is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FilterNode(Node):
-    """The records for which ``predicate`` is true (not null, not false); with ``negate``, the others."""
+    """Filter of the records for which ``predicate`` is true (not null, not false); with ``negate``, of the others."""
 
     prefix = "KSTREAM-FILTER"
     predicate: Expression | PythonFunction
@@ -66,7 +67,7 @@ class FilterNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapValuesNode(Node):
-    """New values from expressions: exactly ``columns`` and the key's, or with ``keep`` all columns and those."""
+    """New values from expressions: exactly ``columns`` and the key's, or with ``keep`` all columns and these."""
 
     prefix = "KSTREAM-MAPVALUES"
     columns: tuple[tuple[str, Expression], ...]
@@ -75,9 +76,9 @@ class MapValuesNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapFunctionNode(Node):
-    """New values from a Python function, of the type that ``serde`` says; None: the type that they had.
+    """New values from a Python function, of the type of ``serde``; None means the type of the previous values.
 
-    With ``flat`` it gives a sequence of values for each record (``flat_map_values``).
+    With ``flat`` the function returns a sequence of values per record (``flat_map_values``).
     """
 
     prefix = "KSTREAM-MAPVALUES"
@@ -88,7 +89,7 @@ class MapFunctionNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectKeyNode(Node):
-    """Another key, made of ``columns``: existing ones, or expressions that become columns."""
+    """Another key from ``columns``: existing ones, or expressions that become columns."""
 
     prefix = "KSTREAM-KEY-SELECT"
     columns: tuple[tuple[str, Expression], ...]
@@ -96,7 +97,7 @@ class SelectKeyNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectKeyFunctionNode(Node):
-    """Another key from a Python function; None as ``serde``: of the type that the key had."""
+    """Another key from a Python function; None as ``serde`` means the type of the previous key."""
 
     prefix = "KSTREAM-KEY-SELECT"
     function: PythonFunction
@@ -105,7 +106,7 @@ class SelectKeyFunctionNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapNode(Node):
-    """Pairs of key and value from a Python function: one for each record, or with ``flat`` a sequence of them."""
+    """Pairs of key and value from a Python function: one per record, or with ``flat`` a sequence of them."""
 
     prefix = "KSTREAM-MAP"
     function: PythonFunction
@@ -116,7 +117,7 @@ class MapNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PeekNode(Node):
-    """Shows each record to a Python function and passes it on."""
+    """Pass-through that calls a Python function with each record."""
 
     prefix = "KSTREAM-PEEK"
     function: PythonFunction
@@ -124,7 +125,7 @@ class PeekNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForEachNode(Node):
-    """Shows each record to a Python function; an end of the graph."""
+    """End of a stream that calls a Python function with each record."""
 
     prefix = "KSTREAM-FOREACH"
     function: PythonFunction
@@ -132,9 +133,9 @@ class ForEachNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BranchNode(Node):
-    """One branch of a split: the records that ``predicate`` lets through and none of ``earlier`` did.
+    """One branch of a split: records for which ``predicate`` is true and none of ``earlier`` was.
 
-    Without a predicate it takes all that are left.
+    Without a predicate it takes all remaining records.
     """
 
     prefix = "KSTREAM-BRANCH"
@@ -144,28 +145,28 @@ class BranchNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MergeNode(Node):
-    """The records of both parents, in the order in which they come."""
+    """Merge of the records of both parents, in order of arrival."""
 
     prefix = "KSTREAM-MERGE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """The serdes that write a topic of bytes; None: that of the key's or the value's column."""
+    """Serdes for writing a topic of bytes; None means the serde of the key's or the value's column."""
 
     key: Serde | RowSerde | None = None
     value: Serde | RowSerde | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything was said: then the topic is one of bytes."""
+        """Return whether a serde was given, so that the topic holds bytes."""
         return self.key is not None or self.value is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RepartitionNode(Node):
-    """Records go through a topic, to the bucket of their key: here a sub-topology ends and another begins.
+    """Repartition by key through a topic; a sub-topology ends here and another begins.
 
-    ``visible`` says that it is the user's own topic, which others may read; ``produced`` how it is written.
+    With ``visible`` it is the user's own topic, which others can read; ``produced`` are its serdes.
     """
 
     prefix = "KSTREAM-REPARTITION"
@@ -177,7 +178,7 @@ class RepartitionNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TopicSinkNode(Node):
-    """Writes to a topic; or, with an ``extractor``, each record to the topic of bytes that the function names for it.
+    """Sink to a topic or, with an ``extractor``, to the topic of bytes that the function returns per record.
 
     The extractor takes key, value and ``RecordContext``. ``topic`` is then empty.
     """
@@ -189,13 +190,13 @@ class TopicSinkNode(Node):
 
     @property
     def destination(self) -> str:
-        """The topic in words."""
+        """Description of the topic."""
         return self.topic if self.extractor is None else f"(named by {self.extractor})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeltaSinkNode(Node):
-    """Writes to a Delta table: appends a stream's records, upserts a table's rows by key (and window)."""
+    """Sink to a Delta table: appends a stream's records, upserts a table's rows by key (and window)."""
 
     prefix = "DELTA-SINK"
     table: str

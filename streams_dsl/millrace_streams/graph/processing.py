@@ -1,4 +1,4 @@
-"""The nodes of the processor API: users' own processors with stores and punctuations."""
+"""Nodes of the processor API: user processors with stores and punctuations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millrace_streams.serdes import RowSerde, Serde
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProcessNode(Node):
-    """Records through a user's processor. ``fixed_key`` ones (``process_values``) keep the key.
+    """A user's processor. With ``fixed_key`` (``process_values``) records keep the key.
 
-    ``supplier`` makes a processor for each task; ``connected`` are the stores that it may use. ``children`` are the
-    nodes that it may forward to by name; the compiler finds them.
+    ``supplier`` creates a processor per task; ``connected`` are its stores. ``children`` are the nodes to which it can
+    forward by name; the compiler finds them.
     """
 
     prefix = "KSTREAM-PROCESSOR"
@@ -35,9 +35,9 @@ class ProcessNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChildNode(Node):
-    """What a processor forwards to one of its children: all that is addressed to ``child`` or to no one by name.
+    """Records that a processor forwards to one child: those for ``child``, and those without a child name.
 
-    The compiler adds one for each child of a processor that has several.
+    The compiler adds one for each child of a processor with several children.
     """
 
     prefix = "KSTREAM-PROCESSOR-CHILD"

@@ -1,6 +1,7 @@
-"""What stores are called in Spark's state store, which knows letters, digits and underscores, and reserves some names.
+"""Names of stores in Spark's state store, which allows letters, digits and underscores.
 
-Names that differ in punctuation alone would be one there, and two stores' entries would be mixed.
+Spark reserves some names. Names that differ only in punctuation would become equal there, and the entries of two stores
+would mix.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from millrace_streams.errors import TopologyError
 from millrace_streams.graph.nodes import Node
 
 PAGES: Final = "millrace_pages"
-"""Our own variable beside the stores' logs: pages of all stores of a stage."""
+"""millrace's own variable beside the stores' logs, with the pages of all stores of a stage."""
 
 _RESERVED: Final = frozenset({"default", PAGES})
 
 
 def state_name(store: str) -> str:
-    """The name of a store's log in Spark's state store, as the state reader takes it."""
+    """Return the name of a store's log in Spark's state store, for the state reader."""
     return re.sub(r"\W", "_", store)
 
 
 def check_store_names(nodes: Sequence[Node]) -> None:
-    """Refuse names that Spark's state store cannot tell apart, or does not take.
+    """Refuse names that Spark's state store cannot distinguish or does not accept.
 
     Raises ``TopologyError`` naming the nodes.
     """

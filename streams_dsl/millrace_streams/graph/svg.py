@@ -1,11 +1,12 @@
-"""The graph as an SVG picture: records flow from top to bottom, a colour for each sub-topology.
+"""The graph as an SVG picture, top to bottom, with a colour per sub-topology.
 
-Boxes lie on layers, each below all that it is reached from. An edge that passes over layers takes a place on each of
-them, so that it goes round the boxes there; places of a layer are ordered by the mean of what they are connected with,
-which keeps most edges from crossing.
+Boxes are on layers, each below all boxes that lead to it. An edge that crosses layers takes a place on each of them, so
+that it passes beside their boxes. The places of a layer are ordered by the mean position of their neighbours, which
+avoids most crossings.
 
-Laid out here, because graphviz needs a program that no wheel brings, and a picture in a notebook must not fail for it.
-The layered layout of igraph knows no widths of boxes: all would be as far apart as the longest name is long.
+The layout is computed here, because graphviz needs a program that no wheel contains, and a picture in a notebook must
+not fail without it. The layered layout of igraph ignores the widths of boxes, so all distances would be as long as the
+longest name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SWEEPS: Final = 4
 
 @dataclass(slots=True)
 class _Place:
-    """A box on its layer, or where an edge goes through (no box). ``x`` is its centre, ``y`` its upper edge, in px."""
+    """A box on its layer, or the place of a passing edge (no box). ``x`` is its centre, ``y`` its upper edge, in px."""
 
     box: Box | None
     above: list[_Place] = field(default_factory=list)
@@ -40,19 +41,19 @@ class _Place:
 
     @property
     def width(self) -> float:
-        """How much of its layer it takes."""
+        """Width of the place, in px."""
         if self.box is None:
             return 0
         return max(map(len, self.box.lines)) * _CHARACTER_PX + 2 * _PADDING_PX
 
     @property
     def height(self) -> float:
-        """How tall its box is."""
+        """Height of the box, in px."""
         return 0 if self.box is None else len(self.box.lines) * _LINE_PX + _PADDING_PX
 
 
 def svg(diagram: Diagram) -> str:
-    """A picture: topics and Delta tables in white, topics with round corners, nodes in their sub-topology's colour."""
+    """Return the picture: topics (rounded) and Delta tables in white, nodes in their sub-topology's colour."""
     layers = _layers(diagram)
     for _ in range(_SWEEPS):
         for layer in layers:
@@ -75,7 +76,9 @@ def svg(diagram: Diagram) -> str:
 
 
 def _layers(diagram: Diagram) -> list[list[_Place]]:
-    """The boxes by layer, with places for edges that pass over some, connected with those above and below."""
+    """Return the boxes by layer, with places for edges that cross layers, connected to their neighbours above and
+    below.
+    """
     depth = _depths(diagram)
     layers: list[list[_Place]] = [[] for _ in range(max(depth, default=-1) + 1)]
     places = [_Place(box) for box in diagram.boxes]
@@ -93,12 +96,12 @@ def _layers(diagram: Diagram) -> list[list[_Place]]:
 
 
 def _depths(diagram: Diagram) -> list[int]:
-    """The layer of each box: one below the lowest of those before it. Edges form no circle."""
+    """Return the layer of each box, one below the lowest of its predecessors. The edges are acyclic."""
     depth = [0] * len(diagram.boxes)
     for _ in diagram.boxes:
         for one, other in diagram.edges:
             depth[other] = max(depth[other], depth[one] + 1)
-    # What only begins something stands right above it.
+    # A box without predecessors is directly above its first successor.
     for place in range(len(depth)):
         below = [depth[other] for one, other in diagram.edges if one == place]
         if below and not any(other == place for _, other in diagram.edges):
@@ -112,9 +115,9 @@ def _connect(above: _Place, below: _Place) -> None:
 
 
 def _arrange(layer: list[_Place], wanted: Callable[[_Place], Sequence[_Place]]) -> None:
-    """Put each place of a layer as near as may be under or above the mean of those it is connected with.
+    """Place each box of a layer as near as possible to the mean of its neighbours.
 
-    Pushed to the right until nothing overlaps, and to the left: the middle between the two overlaps neither.
+    Boxes are pushed right until none overlap, and also left; the middle of both results has no overlap either.
     """
     means = {id(place): _mean([other.x for other in wanted(place)] or [place.x]) for place in layer}
     layer.sort(key=lambda place: means[id(place)])
@@ -126,7 +129,7 @@ def _arrange(layer: list[_Place], wanted: Callable[[_Place], Sequence[_Place]]) 
 
 
 def _pushed(layer: Sequence[_Place], wanted: Sequence[float]) -> list[float]:
-    """Centres from left to right: where wanted, or as far to the right as those before leave no other room."""
+    """Return centres from left to right: as wanted, or shifted right as far as the previous boxes require."""
     centres: list[float] = []
     edge = -math.inf
     for place, centre in zip(layer, wanted, strict=True):
@@ -140,7 +143,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _settle(layers: Sequence[Sequence[_Place]]) -> tuple[float, float]:
-    """Shift all to the right of 0 and give layers their heights; the width and height of the whole."""
+    """Shift all places right of 0 and set the heights of layers; returns the total width and height."""
     places = [place for layer in layers for place in layer]
     left = min((place.x - place.width / 2 for place in places), default=0) - _GAP_PX
     y: float = _GAP_PX

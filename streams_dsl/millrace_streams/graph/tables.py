@@ -1,7 +1,7 @@
-"""The nodes of tables: where a table comes from, what changes it row by row, and what holds its changes back.
+"""Table nodes: table sources, row-by-row changes, and suppression.
 
-``store`` names the store that keeps a table's rows; a table that nobody asks for its rows has none. ``sends_old`` says
-that the changes carry the values that they replace: the compiler finds out who needs them.
+``store`` names the store of a table's rows; a table whose rows are never looked up has none. With ``sends_old`` the
+changes carry the values that they replace; the compiler sets it where a node needs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millrace_streams.serdes import RowSerde, Serde
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableNode(Node):
-    """Base of the nodes that give a table and may keep it."""
+    """Base of table nodes, which can have a store."""
 
     store: str | None = None
     sends_old: bool = False
@@ -29,7 +29,7 @@ class TableNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ToTableNode(TableNode):
-    """A stream read as changes of a table. ``history_ms``: the table keeps versions for so long (KIP-889)."""
+    """A stream read as the changelog of a table. With ``history_ms`` the table keeps versions that long (KIP-889)."""
 
     prefix = "KTABLE-SOURCE"
     history_ms: int | None = None
@@ -37,7 +37,7 @@ class ToTableNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MaterializeNode(TableNode):
-    """Keeps the rows of the table before it, for a join that must look them up; the compiler adds it."""
+    """Store for the rows of the preceding table, for a join that looks them up; the compiler adds it."""
 
     prefix = "KTABLE-MATERIALIZE"
     history_ms: int | None = None
@@ -45,7 +45,9 @@ class MaterializeNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableFilterNode(TableNode):
-    """The rows for which ``predicate`` is true; with ``negate``, the others. A row that no longer passes is deleted."""
+    """Filter of rows for which ``predicate`` is true; with ``negate``, of the others. A row that no longer passes is
+    deleted.
+    """
 
     prefix = "KTABLE-FILTER"
     predicate: Expression | PythonFunction
@@ -63,7 +65,7 @@ class TableMapNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableSelectNode(TableNode):
-    """New values of a table's rows from expressions; with ``keep`` all columns and those."""
+    """New values of a table's rows from expressions; with ``keep`` all columns and these."""
 
     prefix = "KTABLE-MAPVALUES"
     columns: tuple[tuple[str, Expression], ...]
@@ -72,10 +74,10 @@ class TableSelectNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SuppressNode(TableNode):
-    """Holds changes back: until ``wait_ms`` after their time (or, with ``final``, after their window's end).
+    """Suppression of changes until ``wait_ms`` after their time (or, with ``final``, after their window's end).
 
     ``wait_ms`` is None for a final one whose grace the compiler takes from the window. ``records_max`` limits the
-    buffer: what is over it goes out early, or with ``strict`` is an error.
+    buffer; on overflow the oldest is emitted early, or with ``strict`` an error is raised.
     """
 
     prefix = "KTABLE-SUPPRESS"
@@ -87,20 +89,20 @@ class SuppressNode(TableNode):
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The buffer."""
+        """The buffer's store."""
         return (self.buffer,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ToStreamNode(Node):
-    """The changes of a table as a stream; the window, if any, stays part of the key."""
+    """The changes of a table as a stream; a window stays part of the key."""
 
     prefix = "KTABLE-TOSTREAM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupTableNode(Node):
-    """Changes under another key and value: what the old row adds to its group goes, what the new one adds comes."""
+    """Changes under another key and value: the old row is subtracted from its group, the new row added to its group."""
 
     prefix = "KTABLE-SELECT"
     selector: PythonFunction | None

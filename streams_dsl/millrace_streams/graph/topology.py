@@ -1,4 +1,4 @@
-"""The topology: an immutable graph of nodes, checked for what can be wrong without knowing any schema."""
+"""The topology: an immutable graph of nodes, checked as far as possible without schemas."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ DescriptionFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A graph of nodes, parents before children. Made by ``StreamsBuilder.build``; given to a runner.
+    """A graph of nodes, parents before children, for a runner. Made by ``StreamsBuilder.build``.
 
-    Raises ``TopologyError`` when made of nodes that do not form a topology: no source, no sink, names used twice,
-    unknown parents, stores that state could not tell apart.
+    Raises ``TopologyError`` for nodes that do not form a topology: no source, no sink, duplicate names, unknown
+    parents, or stores that Spark's state store cannot distinguish.
     """
 
     nodes: tuple[Node, ...]
@@ -64,12 +64,12 @@ class Topology:
             if parent not in names:
                 raise TopologyError(f"{node.name}: its parent {parent} is not a node before it")
         for store in node.stores:
-            # Processors may share a store: each of them names it.
+            # Processors can share a store, and each of them names it.
             if store in stores and not isinstance(node, ProcessNode):
                 raise TopologyError(f"{node.name}: the store {store} is used twice; name it with store=...")
 
     def _check_topics(self) -> None:
-        """Refuse what is no topic, and to write one that is read: what comes round again would go round for ever."""
+        """Refuse invalid topic names, and writes to a source topic, because its records would circulate forever."""
         read = {source.topic for source in self.sources}
         for node in self.nodes:
             if isinstance(node, SourceNode) or (isinstance(node, TopicSinkNode) and node.extractor is None):
@@ -82,12 +82,12 @@ class Topology:
 
     @cached_property
     def sources(self) -> tuple[SourceNode, ...]:
-        """Where records come in."""
+        """The sources."""
         return tuple(node for node in self.nodes if isinstance(node, SourceNode))
 
     @cached_property
     def sinks(self) -> tuple[TopicSinkNode | DeltaSinkNode, ...]:
-        """Where results go out."""
+        """The sinks to topics and Delta tables."""
         return tuple(node for node in self.nodes if isinstance(node, TopicSinkNode | DeltaSinkNode))
 
     @cached_property
@@ -101,22 +101,22 @@ class Topology:
         return tuple(dict.fromkeys(store for node in self.nodes for store in node.stores))
 
     def node(self, name: str) -> Node:
-        """A node by name. Raises ``TopologyError`` when there is none."""
+        """Return a node by name. Raises ``TopologyError`` if there is none."""
         for node in self.nodes:
             if node.name == name:
                 return node
         raise TopologyError(f"no node is named {name}; the nodes are {', '.join(node.name for node in self.nodes)}")
 
     def children(self, name: str) -> Iterator[Node]:
-        """The nodes that read from ``name``, in order."""
+        """Return the children of a node, in order."""
         return (node for node in self.nodes if name in node.parents)
 
     def describe(self, format: DescriptionFormat = "text") -> str:
-        """The graph as ``text`` in the form of Kafka Streams' ``TopologyDescription``, or as a picture.
+        """Describe the graph as ``text`` in the form of Kafka Streams' ``TopologyDescription``, or as a picture.
 
-        ``svg`` is one to look at, ``mermaid`` a flowchart for documents. Keys' columns are not known here: an
-        aggregation after a change of key is shown as one sub-topology with what comes before it. ``explain`` says where
-        records really move. Raises ``TopologyError`` for another format.
+        ``svg`` is a picture to view, ``mermaid`` a flowchart for documents. Key columns are unknown here, so an
+        aggregation after a change of key is in one sub-topology with its predecessors. ``explain`` shows where records
+        are really repartitioned. Raises ``TopologyError`` for another format.
         """
         match format:
             case "text":
@@ -128,12 +128,12 @@ class Topology:
         raise TopologyError(f"format={format!r}: describe as text, svg or mermaid")
 
     def _repr_svg_(self) -> str:
-        """The picture, for notebooks."""
+        """Return the picture, for notebooks."""
         return self.describe("svg")
 
 
 def is_topic_name(topic: object) -> bool:
-    """Whether something can be the name of a topic."""
+    """Return whether a value is a valid topic name."""
     return isinstance(topic, str) and _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
 
 

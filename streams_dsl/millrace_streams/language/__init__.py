@@ -1,6 +1,7 @@
-"""The handles of the language: streams, tables and groups. Each method adds nodes and gives a new handle.
+"""Handles of the DSL: streams, tables and groups.
 
-``handle`` is what they have in common, ``stream``, ``grouped``, ``cogrouped`` and ``table`` hold them.
+Each method adds nodes and returns a new handle. ``handle`` is the common base; ``stream``, ``grouped``, ``cogrouped``
+and ``table`` are the kinds.
 """
 
 from millrace_streams.language.cogrouped import (

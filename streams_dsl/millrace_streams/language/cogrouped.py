@@ -1,4 +1,4 @@
-"""Several grouped streams aggregated into one table."""
+"""Cogrouped streams: several grouped streams aggregated into one table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Cogrouped:
     _window: Windows | None = None
 
     def __init__(self, builder: TopologyBuilder, grouped: tuple[Grouped, ...]) -> None:
-        """Aggregate all of ``grouped`` together."""
+        """Create a handle that aggregates all of ``grouped`` together."""
         self._builder = builder
         self._grouped = grouped
 
@@ -65,15 +65,15 @@ class _Cogrouped:
 
 
 class CogroupedKStream(_Cogrouped):
-    """Grouped streams, each with its aggregator, to be aggregated into one table."""
+    """Grouped streams, each with its aggregator, that are aggregated into one table (Kafka's class of that name)."""
 
     def cogroup(self, grouped: KGroupedStream, aggregator: Function) -> CogroupedKStream:
-        """One stream more."""
+        """Add a grouped stream with its aggregator."""
         checked = exact_function(aggregator, grouped._where("cogroup", None), "key", "value", "aggregate")
         return CogroupedKStream(self._builder, (*self._grouped, (grouped, checked)))
 
     def windowed_by(self, window: Windows) -> TimeWindowedCogroupedKStream | SessionWindowedCogroupedKStream:
-        """Aggregate per window of time."""
+        """Aggregate per window."""
         where = self._grouped[0][0]._where("windowed_by", None)
         check_windows(window, Windows, where, "give tumbling(...), sessions(...) or others")
         if isinstance(window, SessionWindows):
@@ -89,12 +89,12 @@ class CogroupedKStream(_Cogrouped):
         emit: Emit | None = None,
         name: str | None = None,
     ) -> KTable:
-        """A table of what the aggregators make together of the values of a key, beginning with ``initializer()``."""
+        """Return a table of the values of a key, combined by the aggregators; it starts with ``initializer()``."""
         return self._aggregate(initializer, None, value, store, emit, name)
 
 
 class TimeWindowedCogroupedKStream(_Cogrouped):
-    """Cogrouped streams by window."""
+    """Cogrouped streams by window (Kafka's class of that name)."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class TimeWindowedCogroupedKStream(_Cogrouped):
         grouped: tuple[Grouped, ...],
         window: TimeWindows | SlidingWindows | UnlimitedWindows,
     ) -> None:
-        """Aggregate by ``window``."""
+        """Create a handle that aggregates by ``window``."""
         super().__init__(builder, grouped)
         self._window = window
 
@@ -115,15 +115,15 @@ class TimeWindowedCogroupedKStream(_Cogrouped):
         emit: Emit | None = None,
         name: str | None = None,
     ) -> KTable:
-        """As without a window; each stream has its own stream time by which it comes too late."""
+        """Aggregate per window; each stream has its own stream time, by which its records are late."""
         return self._aggregate(initializer, None, value, store, emit, name)
 
 
 class SessionWindowedCogroupedKStream(_Cogrouped):
-    """Cogrouped streams by session."""
+    """Cogrouped streams by session (Kafka's class of that name)."""
 
     def __init__(self, builder: TopologyBuilder, grouped: tuple[Grouped, ...], window: SessionWindows) -> None:
-        """Aggregate by ``window``."""
+        """Create a handle that aggregates by ``window``."""
         super().__init__(builder, grouped)
         self._window = window
 
@@ -137,7 +137,7 @@ class SessionWindowedCogroupedKStream(_Cogrouped):
         emit: Emit | None = None,
         name: str | None = None,
     ) -> KTable:
-        """As without a window; ``merger(key, one, other)`` joins two sessions that become one."""
+        """Aggregate per session; ``merger(key, one, other)`` combines the aggregates of two sessions that merge."""
         if merger is None:
             raise TopologyError("sessions of cogrouped streams need a merger of two aggregates")
         return self._aggregate(initializer, merger, value, store, emit, name)

@@ -1,4 +1,4 @@
-"""Folds of Python functions, and checks of what aggregations are given."""
+"""Folds of Python functions, and checks of aggregation arguments."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from millrace_streams.graph import Emit, Fold
 
 
 def check_emit(where: str, emit: Emit | None) -> Emit:
-    """What a fold gives, by default every update. Raises ``TopologyError`` naming ``where``."""
+    """Return the emit mode of a fold, by default every update. Raises ``TopologyError`` naming ``where``."""
     if emit not in ("every", "last", None):
         raise TopologyError(f"{where}: emit={emit!r}: must be 'every' or 'last'")
     return emit or "every"
 
 
 def reduction(reducer: Callable[[Any, Any], Any]) -> Fold:
-    """Fold values with ``reducer(aggregate, value)``; the first value is the first aggregate."""
+    """Make a fold of ``reducer(aggregate, value)``; the first value is the first aggregate."""
     return Fold(
         initializer=None,
         aggregator=lambda key, value, aggregate: reducer(aggregate, value),
@@ -28,7 +28,7 @@ def reduction(reducer: Callable[[Any, Any], Any]) -> Fold:
 
 
 def check_aggregates(where: str, aggregates: dict[str, Aggregate]) -> None:
-    """Refuse what is no aggregate. Raises ``TopologyError`` naming ``where``."""
+    """Refuse arguments that are no aggregates. Raises ``TopologyError`` naming ``where``."""
     if not aggregates:
         raise TopologyError(f"{where}: give at least one aggregate, such as departures=count()")
     for column, aggregate in aggregates.items():

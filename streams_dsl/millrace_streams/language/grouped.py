@@ -1,4 +1,4 @@
-"""Records grouped by key, and by window: what can be aggregated."""
+"""Records grouped by key and optionally by window, ready for aggregation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EmitStrategy = Literal["on_window_update", "on_window_close"]
 
 
 class Aggregating(Handle):
-    """What groups have in common, whatever their windows are."""
+    """Common base of groups with any kind of window."""
 
     _instead = "aggregate it first: count(), reduce(...) or aggregate(...)"
     _window: Windows | None = None
@@ -46,12 +46,13 @@ class Aggregating(Handle):
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> KTable:
-        """A table of named aggregates per key (and window), such as ``departures=count()``; or of Python functions.
+        """Return a table of aggregates per key (and window): named ones such as ``departures=count()``, or Python
+        functions.
 
-        ``initializer()`` gives the first aggregate, ``aggregator(key, value, aggregate)`` the next (None deletes it),
-        ``merger(key, one, other)`` that of two sessions which become one; ``value`` says of which type they are.
-        ``emit``: a result for each record (``"every"``, the default where it makes a difference), or the last one of
-        each key per batch (``"last"``, cheaper).
+        ``initializer()`` returns the first aggregate, and ``aggregator(key, value, aggregate)`` the next (None deletes
+        it). ``merger(key, one, other)`` combines the aggregates of two sessions that merge. ``value`` is the type of
+        the aggregates. ``emit`` selects a result for each record (``"every"``, the default where it makes a
+        difference), or the last one of each key per batch (``"last"``, cheaper).
         """
         if isinstance(value, Aggregate):
             aggregates["value"] = value
@@ -73,13 +74,15 @@ class Aggregating(Handle):
     def count(
         self, *, column: str = "count", store: str | None = None, emit: Emit | None = None, name: str | None = None
     ) -> KTable:
-        """A table of the number of records per key (and window), in ``column``."""
+        """Return a table of the number of records per key (and window), in ``column``."""
         return self._columns(self._where("count", name), {column: Count()}, store, emit, name, bare=True)
 
     def reduce(
         self, reducer: Function, *, store: str | None = None, emit: Emit | None = None, name: str | None = None
     ) -> KTable:
-        """A table of what ``reducer(aggregate, value)`` makes of the values of a key (and window), of their type."""
+        """Return a table of the values of a key (and window), combined by ``reducer(aggregate, value)``; the type is
+        theirs.
+        """
         where = self._where("reduce", name)
         fold = reduction(exact_function(reducer, where, "aggregate", "value"))
         return self._fold((fold,), None, store, emit, name)
@@ -130,7 +133,7 @@ class Aggregating(Handle):
 
 
 class KGroupedStream(Aggregating):
-    """Records grouped by key, to be aggregated."""
+    """Records grouped by key (Kafka's ``KGroupedStream``)."""
 
     @overload
     def windowed_by(self, window: SessionWindows) -> SessionWindowedKStream: ...
@@ -138,14 +141,14 @@ class KGroupedStream(Aggregating):
     def windowed_by(self, window: TimeWindows | SlidingWindows | UnlimitedWindows) -> TimeWindowedKStream: ...
 
     def windowed_by(self, window: Windows) -> TimeWindowedKStream | SessionWindowedKStream:
-        """Aggregate per window of time."""
+        """Aggregate per window."""
         check_windows(window, Windows, self._where("windowed_by", None), "give tumbling(...), sessions(...) or others")
         if isinstance(window, SessionWindows):
             return SessionWindowedKStream(self._builder, self._node, window)
         return TimeWindowedKStream(self._builder, self._node, window)
 
     def cogroup(self, aggregator: Function, *, name: str | None = None) -> CogroupedKStream:
-        """Begin an aggregation over several grouped streams, of which each has an aggregator of its own."""
+        """Start an aggregation over several grouped streams, each with its own aggregator."""
         from millrace_streams.language.cogrouped import CogroupedKStream
 
         where = self._where("cogroup", name)
@@ -158,26 +161,26 @@ class _Windowed(Aggregating):
     """Records grouped by key and window."""
 
     def __init__(self, builder: Any, node: Node, window: Windows, *, on_close: bool = False) -> None:
-        """Group what ``node`` gives by ``window``."""
+        """Create a handle that groups the output of ``node`` by ``window``."""
         super().__init__(builder, node)
         self._window = window
         self._on_close = on_close
 
 
 class TimeWindowedKStream(_Windowed):
-    """Records grouped by key and window, to be aggregated."""
+    """Records grouped by key and window (Kafka's ``TimeWindowedKStream``)."""
 
     def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream:
-        """Give a result for each record, or one per window when it closes."""
+        """Emit a result for each record, or one per window when it closes."""
         assert self._window is not None
         return TimeWindowedKStream(self._builder, self._node, self._window, on_close=_on_close(self, strategy))
 
 
 class SessionWindowedKStream(_Windowed):
-    """Records grouped by key and session, to be aggregated."""
+    """Records grouped by key and session (Kafka's ``SessionWindowedKStream``)."""
 
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream:
-        """Give a result for each record, or one per session when it closes."""
+        """Emit a result for each record, or one per session when it closes."""
         assert self._window is not None
         return SessionWindowedKStream(self._builder, self._node, self._window, on_close=_on_close(self, strategy))
 

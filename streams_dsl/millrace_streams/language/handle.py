@@ -1,4 +1,4 @@
-"""What a stream, a table and a group have in common: the builder and the node that they stand for."""
+"""Common base of stream, table and group handles: a builder and a node."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Columns = tuple[tuple[str, Expression], ...]
 
 
 class Handle:
-    """A node of a builder's topology."""
+    """Handle of a node in a builder's topology."""
 
     _instead = ""
-    """What to do where a method is asked for that only other kinds of handles have."""
+    """Remedy in the error for a method that only other kinds of handles have."""
 
     def __init__(self, builder: TopologyBuilder, node: Node) -> None:
-        """Stand for ``node``."""
+        """Create the handle of ``node``."""
         self._builder = builder
         self._node = node
 
@@ -42,7 +42,7 @@ class Handle:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Say what to do instead. Raises ``AttributeError``."""
+            """Raise ``AttributeError`` with the remedy."""
             raise AttributeError(f"{type(self).__name__} has no {name}(): {self._instead}")
 
     def _then(self, kind: type[NodeT], name: str | None, /, *others: Handle, **fields: Any) -> NodeT:
@@ -81,7 +81,7 @@ class Handle:
         return self._function(what, predicate, name, whole_frames=True)
 
     def _key_of(self, what: str, given: KeyOf, name: str | None) -> Expression | PythonFunction:
-        """The key of another table, from a column or an expression of the value, or from a function."""
+        """Convert the key selector of another table: a column, an expression of the value, or a function."""
         if isinstance(given, str):
             return col(given)
         return given if isinstance(given, Expression) else self._function(what, given, name)
@@ -89,7 +89,7 @@ class Handle:
     def _joined(
         self, what: str, joiner: JoinedBy, value: Any, keep: bool, columns: dict[str, Any], name: str | None
     ) -> dict[str, Any]:
-        """The fields of a join that say what its values are."""
+        """Return the fields of a join that define its values."""
         where = self._where(what, name)
         by_columns = joiner is None or isinstance(joiner, Expression)
         if by_columns:

@@ -1,4 +1,4 @@
-"""``KStream``: each record stands for itself."""
+"""``KStream``, a stream of independent records."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Joined: TypeAlias = "KStream | KTable | GlobalKTable"
 
 
 class KStream(Handle):
-    """A stream: each record stands for itself."""
+    """A stream of independent records (Kafka's ``KStream``)."""
 
     _instead = "group_by_key() groups it, to_table() makes a table of it"
 
@@ -56,13 +56,13 @@ class KStream(Handle):
         return self.filter(predicate, name=name, negate=True)
 
     def select(self, *columns: str | Alias, name: str | None = None, **expressions: Any) -> KStream:
-        """Keep these columns and compute those; the key's columns stay in any case."""
+        """Keep the named columns and compute the given ones; key columns always stay."""
         self._where("select", name)
         pairs = self._pairs("select", columns, expressions)
         return KStream(self._builder, self._then(MapValuesNode, name, columns=pairs))
 
     def with_columns(self, *columns: Alias, name: str | None = None, **expressions: Any) -> KStream:
-        """Keep all columns and add or replace those."""
+        """Keep all columns, and add or replace the given ones."""
         self._where("with_columns", name)
         pairs = self._pairs("with_columns", columns, expressions)
         return KStream(self._builder, self._then(MapValuesNode, name, columns=pairs, keep=True))
@@ -76,11 +76,11 @@ class KStream(Handle):
         name: str | None = None,
         **expressions: Any,
     ) -> KStream:
-        """New values: from expressions (as ``select``), or from a Python function.
+        """Compute new values from expressions (as ``select``), or by a Python function.
 
-        A function's results are of the type that ``value`` says (a serde, its name, or an Arrow schema; ``schema`` is
-        another word for the last), by default of the type that the values had. Of a row it gives a dict of these
-        columns; the key's columns stay as they are and need not be given.
+        ``value`` is the type of a function's results: a serde, its name, or an Arrow schema (``schema`` is a synonym).
+        The default is the type of the previous values. For rows the function returns a dict of these columns. Key
+        columns stay unchanged and can be omitted.
         """
         if function is None:
             if value is not None:
@@ -95,17 +95,17 @@ class KStream(Handle):
         return KStream(self._builder, self._then(MapFunctionNode, name, function=python, serde=serde))
 
     def flat_map_values(self, function: Function, *, value: Any = None, name: str | None = None) -> KStream:
-        """Any number of new values for each record: a Python function gives a sequence of them."""
+        """Compute any number of values per record: a Python function returns a sequence of them."""
         python = self._function("flat_map_values", function, name)
         serde = self._serde("flat_map_values", value, name)
         return KStream(self._builder, self._then(MapFunctionNode, name, function=python, serde=serde, flat=True))
 
     def map(self, function: Function, *, key: Any = None, value: Any = None, name: str | None = None) -> KStream:
-        """Another key and value for each record: a Python function of key and value gives the pair."""
+        """Compute another key and value per record: a Python function of key and value returns the pair."""
         return self._map("map", function, key, value, name, flat=False)
 
     def flat_map(self, function: Function, *, key: Any = None, value: Any = None, name: str | None = None) -> KStream:
-        """Any number of records for each record: a Python function of key and value gives a sequence of pairs."""
+        """Compute any number of records per record: a Python function of key and value returns a sequence of pairs."""
         return self._map("flat_map", function, key, value, name, flat=True)
 
     def _map(self, what: str, function: Function, key: Any, value: Any, name: str | None, *, flat: bool) -> KStream:
@@ -118,9 +118,9 @@ class KStream(Handle):
         return KStream(self._builder, self._then(MapNode, name, **fields))
 
     def select_key(self, *columns: str | Alias | Function, name: str | None = None, **expressions: Any) -> KStream:
-        """Give the records another key: existing columns, expressions that become columns, or a Python function.
+        """Set another key: existing columns, expressions that become columns, or a Python function.
 
-        With a function ``key`` is the key's serde, by default that of the key before.
+        With a function, ``key`` is the serde of the result. The default is the serde of the previous key.
         """
         self._where("select_key", name)
         if columns and is_function(columns[0]):
@@ -133,36 +133,36 @@ class KStream(Handle):
         return KStream(self._builder, self._then(SelectKeyNode, name, columns=pairs))
 
     def group_by(self, *columns: str | Alias | Function, name: str | None = None, **expressions: Any) -> KGroupedStream:
-        """Group by columns, expressions or a Python function, as ``select_key`` takes them.
+        """Group by columns, expressions or a Python function, as in ``select_key``.
 
-        Records move only where these columns do not decide the bucket.
+        Records are repartitioned only if these columns do not determine the bucket.
         """
         return self.select_key(*columns, name=name, **expressions).group_by_key()
 
     def group_by_key(self) -> KGroupedStream:
-        """Group by the key that the records have."""
+        """Group by the current key."""
         from millrace_streams.language.grouped import KGroupedStream
 
         return KGroupedStream(self._builder, self._node)
 
     def split(self, *, name: str | None = None) -> BranchedKStream:
-        """Send each record down the first branch that takes it."""
+        """Split the stream: each record goes to the first branch whose predicate is true."""
         return BranchedKStream(self._builder, self._node, name)
 
     def merge(self, other: KStream, *, name: str | None = None) -> KStream:
-        """The records of both streams, in the order in which they come."""
+        """Merge the records of both streams, in order of arrival."""
         return KStream(self._builder, self._then(MergeNode, name, other))
 
     def peek(self, function: Function, *, name: str | None = None) -> KStream:
-        """Show each record to a Python function and pass it on."""
+        """Pass each record to a Python function and keep it unchanged."""
         return KStream(self._builder, self._then(PeekNode, name, function=self._function("peek", function, name)))
 
     def for_each(self, function: Function, *, name: str | None = None) -> None:
-        """Show each record to a Python function; the stream ends here."""
+        """Pass each record to a Python function; the stream ends here."""
         self._then(ForEachNode, name, function=self._function("for_each", function, name))
 
     def repartition(self, topic: str | None = None, *, name: str | None = None) -> KStream:
-        """Let the records go through a topic of the topology's own, to the bucket of their key.
+        """Repartition the records by key through an internal topic.
 
         Records without a key are dropped.
         """
@@ -170,7 +170,7 @@ class KStream(Handle):
         return KStream(self._builder, self._then(RepartitionNode, name, topic=f"{topic}-repartition"))
 
     def through(self, topic: str, *, key: Any = None, value: Any = None, name: str | None = None) -> KStream:
-        """Write the records to a topic that others may read, as ``to`` does, and go on with what it holds."""
+        """Write the records to a topic that other readers can use, as ``to`` does, and continue with its content."""
         produced = self._produced("through", key, value, name)
         fields = {"topic": topic, "visible": True, "keep_null_keys": True, "produced": produced}
         return KStream(self._builder, self._then(RepartitionNode, name, **fields))
@@ -178,9 +178,10 @@ class KStream(Handle):
     def to_table(
         self, *, store: str | None = None, versioned: Duration | None = None, name: str | None = None
     ) -> KTable:
-        """Read the records as changes of a table: the last one of each key counts, one without a value deletes.
+        """Read the records as the changelog of a table: the last record of a key counts, and one without a value
+        deletes.
 
-        ``versioned``: keep the versions of each row for so long, by the records' time.
+        With ``versioned`` the store keeps the versions of each row for that duration, by the records' timestamps.
         """
         from millrace_streams.language.table import KTable
 
@@ -201,14 +202,16 @@ class KStream(Handle):
         name: str | None = None,
         **columns: Any,
     ) -> KStream:
-        """Join with a stream (within ``window``), a table, or a global table (by the key that ``selector`` gives).
+        """Join with a stream (within ``window``), a table, or a global table (by the key from ``selector``).
 
-        ``joiner(left, right)`` or ``joiner(key, left, right)`` gives the value, of the type that ``value`` says, by
-        default the left one's. Without a function it is made of expressions, ``region=right("region")`` or the one
-        ``left() + right()``: of these columns and the key's, with ``keep`` of all the left ones as well. ``selector``
-        is a column, an expression, or a function of value, or key and value. With ``grace`` records wait so long for
-        older changes of a versioned table. What a join with a ``name`` keeps is named after it, as state must be that
-        another topology goes on from.
+        ``joiner(left, right)`` or ``joiner(key, left, right)`` returns the value. ``value`` is its type; the default is
+        the type of the left value. Without a function the value is made of expressions, such as
+        ``region=right("region")`` or the single ``left() + right()``. It then has these columns and the key's, and with
+        ``keep`` all left columns as well.
+
+        ``selector`` is a column, an expression, or a function of value, or of key and value. With ``grace`` records
+        wait that long for older changes of a versioned table. ``name`` also names the join's stores, which an upgraded
+        topology needs to keep its state.
         """
         made = self._joined("inner join", joiner, value, keep, columns, name)
         return self._join("inner", other, made, window, selector, grace, name)
@@ -226,7 +229,7 @@ class KStream(Handle):
         name: str | None = None,
         **columns: Any,
     ) -> KStream:
-        """As ``join``; a record without a partner is joined with None, in expressions with nulls."""
+        """Join as ``join`` does; a record without a match is joined with None, which is null in expressions."""
         made = self._joined("left join", joiner, value, keep, columns, name)
         return self._join("left", other, made, window, selector, grace, name)
 
@@ -241,7 +244,7 @@ class KStream(Handle):
         name: str | None = None,
         **columns: Any,
     ) -> KStream:
-        """As ``join`` of two streams; records of either side without a partner are joined with None."""
+        """Join two streams as ``join`` does; records of either side without a match are joined with None."""
         made = self._joined("outer join", joiner, value, keep, columns, name)
         return self._join("outer", other, made, window, None, None, name)
 
@@ -293,10 +296,10 @@ class KStream(Handle):
         value: Any = None,
         name: str | None = None,
     ) -> KStream:
-        """Let a processor of one's own handle the records: ``supplier()`` makes one for each task.
+        """Process the records by a user's processor; ``supplier()`` creates one for each task.
 
-        ``stores`` are those that it may use (or the names of those added to the builder); ``key`` and ``value`` the
-        types of what it forwards, by default those of what it gets.
+        ``stores`` are the stores that it can use, or the names of stores added to the builder. ``key`` and ``value``
+        are the types of the forwarded records; the defaults are the types of the input.
         """
         return self._process("process", supplier, stores, key, value, name, fixed_key=False)
 
@@ -308,7 +311,7 @@ class KStream(Handle):
         value: Any = None,
         name: str | None = None,
     ) -> KStream:
-        """As ``process``, but what it forwards keeps the key."""
+        """Process the records as ``process`` does; forwarded records keep the key."""
         return self._process("process_values", supplier, stores, None, value, name, fixed_key=True)
 
     def _process(
@@ -337,14 +340,15 @@ class KStream(Handle):
         return KStream(self._builder, self._then(ProcessNode, name, **fields))
 
     def to(self, topic: str | Function, *, key: Any = None, value: Any = None, name: str | None = None) -> None:
-        """Write the records to a topic; or each to the one that a function names, as Kafka's ``TopicNameExtractor``.
+        """Write the records to a topic, or each record to the topic that a function returns (Kafka's
+        ``TopicNameExtractor``).
 
-        The function takes the value, key and value, or key, value and ``RecordContext``. The topics that it names must
-        be there and hold bytes, else the query stops.
+        The function takes the value, key and value, or key, value and ``RecordContext``. Its topics must exist and hold
+        bytes; otherwise the query fails.
 
-        Of a topic of bytes ``key`` and ``value`` say how they are written: serdes or their names, for single ones by
-        default those of their columns, for rows ``json_rows(...)``, ``avro(...)`` or ``protobuf(...)``, which take
-        their columns by name, the key's among them. A typed topic takes columns by name and neither of them.
+        For a topic of bytes, ``key`` and ``value`` are serdes or their names. The default for single values is the
+        serde of their column. Rows need ``json_rows(...)``, ``avro(...)`` or ``protobuf(...)``, which take columns by
+        name, key columns included. A typed topic takes columns by name, and neither argument.
         """
         produced = self._produced("to", key, value, name)
         if is_function(topic):
@@ -357,30 +361,32 @@ class KStream(Handle):
         return Produced(key=self._serde(what, key, name), value=self._serde(what, value, name))
 
     def to_delta(self, table: str, *, name: str | None = None) -> None:
-        """Append the records to a Delta table. ``table`` is a name; the runner is told where it lies."""
+        """Append the records to a Delta table. ``table`` is a name; the runner's ``tables`` has its path."""
         self._then(DeltaSinkNode, name, table=table)
 
 
 class BranchedKStream(Handle):
-    """A stream being split: each record goes to the first branch whose predicate lets it through."""
+    """A stream being split: each record goes to the first branch whose predicate is true (Kafka's
+    ``BranchedKStream``).
+    """
 
     _instead = "name a branch first: branch(predicate), or default_branch()"
 
     def __init__(self, stream_builder: Any, node: Node, name: str | None) -> None:
-        """Split what ``node`` gives."""
+        """Create a handle that splits the output of ``node``."""
         super().__init__(stream_builder, node)
         self._split_name = name
         self._earlier: tuple[Expression | PythonFunction, ...] = ()
 
     def branch(self, predicate: Predicate, *, name: str | None = None) -> KStream:
-        """The next branch."""
+        """Return the next branch."""
         checked = self._predicate("branch", predicate, name)
         node = self._then(BranchNode, self._branch_name(name), predicate=checked, earlier=self._earlier)
         self._earlier = (*self._earlier, checked)
         return KStream(self._builder, node)
 
     def default_branch(self, *, name: str | None = None) -> KStream:
-        """The branch of all that no other takes."""
+        """Return the branch of the records that no other branch takes."""
         node = self._then(BranchNode, self._branch_name(name), predicate=None, earlier=self._earlier)
         return KStream(self._builder, node)
 

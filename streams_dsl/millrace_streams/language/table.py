@@ -1,4 +1,4 @@
-"""``KTable``: the newest row of each key counts; its groups; and the global table, which every task holds whole."""
+"""``KTable``, its groups, and the global table that every task holds completely."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from millrace_streams.suppressed import Suppressed
 
 
 class KTable(Handle):
-    """A table: the newest row of each key (and window) counts."""
+    """A table in which the newest row of each key (and window) counts (Kafka's ``KTable``)."""
 
     _instead = "its changes are a stream: to_stream() first, or to_delta(name)"
 
     def filter(
         self, predicate: Predicate, *, store: str | None = None, name: str | None = None, negate: bool = False
     ) -> KTable:
-        """Keep the rows for which ``predicate`` is true; one that no longer passes is deleted."""
+        """Keep the rows for which ``predicate`` is true; a row that no longer passes is deleted."""
         checked = self._predicate("filter", predicate, name)
         fields = {"predicate": checked, "negate": negate, "store": store}
         return KTable(self._builder, self._then(TableFilterNode, name, **fields))
@@ -59,7 +59,9 @@ class KTable(Handle):
         name: str | None = None,
         **expressions: Any,
     ) -> KTable:
-        """New values: from expressions (as ``select``), or from a Python function of the value, or key and value."""
+        """Compute new values from expressions (as ``select``), or by a Python function of the value, or of key and
+        value.
+        """
         where = self._where("map_values", name)
         if function is None:
             if value is not None:
@@ -73,13 +75,13 @@ class KTable(Handle):
         return KTable(self._builder, self._then(TableMapNode, name, function=python, serde=serde, store=store))
 
     def select(self, *columns: str | Alias, name: str | None = None, **expressions: Any) -> KTable:
-        """Keep these columns and compute those; the key's columns stay in any case."""
+        """Keep the named columns and compute the given ones; key columns always stay."""
         self._where("select", name)
         pairs = self._pairs("select", columns, expressions)
         return KTable(self._builder, self._then(TableSelectNode, name, columns=pairs))
 
     def with_columns(self, *columns: Alias, name: str | None = None, **expressions: Any) -> KTable:
-        """Keep all columns and add or replace those."""
+        """Keep all columns, and add or replace the given ones."""
         self._where("with_columns", name)
         pairs = self._pairs("with_columns", columns, expressions)
         return KTable(self._builder, self._then(TableSelectNode, name, columns=pairs, keep=True))
@@ -92,9 +94,9 @@ class KTable(Handle):
         name: str | None = None,
         **expressions: Any,
     ) -> KGroupedTable:
-        """Group the rows by columns, by expressions, or by a Python function that gives the pair of key and value.
+        """Group the rows by columns, by expressions, or by a Python function that returns the pair of key and value.
 
-        ``key`` and ``value`` are the types that the function gives, by default those of the table.
+        ``key`` and ``value`` are the types of the function's results; the defaults are the types of the table.
         """
         self._where("group_by", name)
         if columns and is_function(columns[0]):
@@ -123,11 +125,12 @@ class KTable(Handle):
         name: str | None = None,
         **columns: Any,
     ) -> KTable:
-        """The rows of both tables that have the same key, joined by ``joiner(left, right)``, or by expressions.
+        """Join the rows of both tables with the same key, by ``joiner(left, right)`` or by expressions.
 
-        ``value``, ``keep`` and columns are as in ``KStream.join``. With ``foreign_key``, a column, an expression or a
-        function of the left value (or key and value), each left row is joined with the row of the right table that has
-        this key; ``foreign_key_type`` is the type of what a function gives, by default that of the left table's key.
+        ``value``, ``keep`` and columns are as in ``KStream.join``. ``foreign_key`` is a column, an expression or a
+        function of the left value, or of key and value. With it each left row is joined with the row of the right table
+        under that key. ``foreign_key_type`` is the type of a function's foreign key; the default is the key type of the
+        left table.
         """
         made = self._joined("inner join", joiner, value, keep, columns, name)
         return self._join("inner", other, made, foreign_key, foreign_key_type, store, name)
@@ -145,7 +148,7 @@ class KTable(Handle):
         name: str | None = None,
         **columns: Any,
     ) -> KTable:
-        """As ``join``; a left row without a partner is joined with None, in expressions with nulls."""
+        """Join as ``join`` does; a left row without a match is joined with None, which is null in expressions."""
         made = self._joined("left join", joiner, value, keep, columns, name)
         return self._join("left", other, made, foreign_key, foreign_key_type, store, name)
 
@@ -160,7 +163,7 @@ class KTable(Handle):
         name: str | None = None,
         **columns: Any,
     ) -> KTable:
-        """As ``join``; rows of either side without a partner are joined with None."""
+        """Join as ``join`` does; rows of either side without a match are joined with None."""
         made = self._joined("outer join", joiner, value, keep, columns, name)
         return self._join("outer", other, made, None, None, store, name)
 
@@ -191,9 +194,10 @@ class KTable(Handle):
         return self._foreign_key_join(other, name, fields)
 
     def _foreign_key_join(self, other: KTable, name: str | None, fields: dict[str, Any]) -> KTable:
-        """Three nodes, as the rows of both tables lie in different buckets: ask, answer, join the answer.
+        """Add the three nodes of a foreign-key join, because the rows of both tables are in different buckets.
 
-        What they keep is named after the join.
+        The nodes are the subscription, its response, and the join of the response. Their stores are named after the
+        join.
         """
         asked = self._then(SubscribeNode, name and f"{name}-subscribe", **fields.pop("subscription"))
         topic = f"{name}-subscription" if name else self._builder.new_name("KTABLE-FK-JOIN-SUBSCRIPTION")
@@ -206,7 +210,7 @@ class KTable(Handle):
         return KTable(self._builder, self._then(ResponseJoinNode, name, Handle(self._builder, back), **fields))
 
     def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
-        """Hold changes back: until their window closes, or for a time."""
+        """Suppress changes until their window closes, or for a time."""
         where = self._where("suppress", name)
         if not isinstance(suppressed, Suppressed):
             raise TopologyError(
@@ -222,7 +226,7 @@ class KTable(Handle):
         return KTable(self._builder, self._then(SuppressNode, name, **fields))
 
     def to_stream(self, selector: Function | None = None, *, key: Any = None, name: str | None = None) -> KStream:
-        """The table's changes as a stream, under another key if ``selector`` (of key and value) gives one."""
+        """Return the table's changes as a stream, under another key if ``selector`` (of key and value) returns one."""
         stream = KStream(self._builder, self._then(ToStreamNode, name))
         if selector is None:
             return stream
@@ -231,22 +235,24 @@ class KTable(Handle):
         return KStream(self._builder, stream._then(SelectKeyFunctionNode, None, function=function, serde=serde))
 
     def to_delta(self, table: str, *, name: str | None = None) -> None:
-        """Keep a Delta table equal to this one: rows are upserted by key and window start.
+        """Keep a Delta table equal to this table: rows are upserted by key and window start.
 
-        ``table`` is a name; the runner is told where it lies. Windows come as the columns ``window_start`` and
+        ``table`` is a name; the runner's ``tables`` has its path. Windows are in the columns ``window_start`` and
         ``window_end``.
         """
         self._then(DeltaSinkNode, name, table=table)
 
 
 class GlobalKTable(Handle):
-    """A table that every task holds whole, to be joined by any key."""
+    """A table that every task holds completely, for joins by any key (Kafka's ``GlobalKTable``)."""
 
     _instead = "streams join it, with selector=...: read the topic as table() for all else"
 
 
 class KGroupedTable(Handle):
-    """A table's rows grouped anew: aggregates take the old row away again and add the new one."""
+    """A table's rows under new groups (Kafka's ``KGroupedTable``): aggregates subtract the old row and add the
+    new one.
+    """
 
     _instead = "aggregate it first: count(), reduce(...) or aggregate(...)"
 
@@ -262,10 +268,10 @@ class KGroupedTable(Handle):
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> KTable:
-        """A table of named aggregates per group, such as ``rows=count()``; or of Python functions.
+        """Return a table of aggregates per group: named ones such as ``rows=count()``, or Python functions.
 
-        ``adder(key, value, aggregate)`` adds a row, ``subtractor(key, value, aggregate)`` takes one away. Raises
-        ``TopologyError`` for ``min`` and ``max``: they cannot tell what is left when a row goes.
+        ``adder(key, value, aggregate)`` adds a row, and ``subtractor(key, value, aggregate)`` subtracts one. Raises
+        ``TopologyError`` for ``min`` and ``max``, because they cannot be updated when a row is removed.
         """
         where = self._where("aggregate", name)
         if isinstance(value, Aggregate):
@@ -297,7 +303,7 @@ class KGroupedTable(Handle):
         )
 
     def count(self, *, store: str | None = None, emit: Emit | None = None, name: str | None = None) -> KTable:
-        """A table of the number of rows per group; one that falls to 0 stays."""
+        """Return a table of the number of rows per group; a group that falls to 0 stays."""
         where = self._where("count", name)
         return self._fold(where, store, emit, name, aggregates=((VALUE, Count()),), bare=True)
 
@@ -310,7 +316,7 @@ class KGroupedTable(Handle):
         emit: Emit | None = None,
         name: str | None = None,
     ) -> KTable:
-        """A table of ``adder(aggregate, value)`` and ``subtractor(aggregate, value)``, of the values' type."""
+        """Return a table of ``adder(aggregate, value)`` and ``subtractor(aggregate, value)``, of the values' type."""
         where = self._where("reduce", name)
         add = exact_function(adder, where, "aggregate", "value")
         subtract = exact_function(subtractor, where, "aggregate", "value")
