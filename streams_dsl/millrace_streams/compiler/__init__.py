@@ -1,8 +1,9 @@
-"""The compiler as a visible pipeline: graph → checked graph → rewritten graph → physical plan.
+"""The compiler as a pipeline: graph → checked graph → rewritten graph → physical plan.
 
-``check`` gives every edge its layout and refuses what is wrong (``beginnings``: aggregates that begin as what they are
-not), ``rewrite`` makes it read and carry less, ``plan`` cuts it into what runs in the reader and what runs per bucket,
-``stages`` cuts the latter where records move (by ``stage_numbers``), ``explain`` puts the plan into ``words``.
+``check`` gives every edge its layout and refuses invalid topologies (``beginnings``: initializers of the wrong type).
+``rewrite`` reduces the columns and rows that are read and passed on. ``plan`` separates the work of the readers from
+the work per bucket. ``stages`` cuts the latter at repartitions (by ``stage_numbers``). ``explain`` describes the plan
+in ``words``.
 """
 
 from millrace_streams.compiler.check import CheckedTopology, check

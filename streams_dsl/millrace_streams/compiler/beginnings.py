@@ -1,7 +1,7 @@
-"""Whether aggregates begin as what they are said to be: an initializer's value fits the type of the table.
+"""Check that the values of initializers fit the types of their tables.
 
-It is called once when a topology is compiled. The commonest mistake is to leave ``value=`` out where an aggregate is of
-another type than the records, and that shows here, before anything runs.
+Each initializer is called once at compilation. The most common mistake is a missing ``value=`` for an aggregate whose
+type differs from the records'. This check finds it before anything runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""First stage of the compiler: a topology and the shapes of its topics become a checked graph with types.
+"""First stage of the compiler: a topology and its topics' shapes to a checked, typed graph.
 
-What cannot be right is refused here, with the node's name: unknown columns, predicates that are not boolean, changes
-of the key where the key must stay, aggregates of what cannot be aggregated, tables where a stream is needed, joins of
-keys that are not alike. What each kind of node gives is in ``layouts`` (streams) and ``table_layouts``.
+Errors are refused here with the node's name: unknown columns, predicates that are not boolean, changes of the key where
+it must stay, aggregates of unsuitable types, tables in place of streams, joins of keys with different types. The
+layouts of each kind of node are in ``layouts`` (streams) and ``table_layouts``.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from millrace_streams.serdes import RowSerde
 
 @dataclass(frozen=True)
 class CheckedTopology:
-    """A topology whose edges have layouts: ``layouts`` says what each node gives."""
+    """A topology with the layout of each node's output in ``layouts``."""
 
     topology: Topology
     layouts: Mapping[str, Layout]
 
     def inputs_of(self, node: Node) -> tuple[Layout, ...]:
-        """What a node other than a source reads."""
+        """Return the input layouts of a node that is no source."""
         return tuple(self.layouts[parent] for parent in node.parents)
 
 
 def check(topology: Topology, shapes: Mapping[str, TopicShape]) -> CheckedTopology:
-    """Give every node its layout. ``shapes``: of each topic that does not declare its schema itself.
+    """Determine the layout of every node. ``shapes`` has the topics that do not declare their schema themselves.
 
-    Raises ``TopologyError`` (``UnknownColumnError`` among them) naming the node.
+    Raises ``TopologyError`` (including ``UnknownColumnError``) naming the node.
     """
     layouts: dict[str, Layout] = {}
     for node in topology.nodes:
@@ -89,5 +89,5 @@ def _layout_of_topic(node: SourceNode, shape: TopicShape | None) -> Layout:
 
 
 def has_function(node: Node) -> bool:
-    """Whether the node calls Python code of the user's, which needs all columns and can do anything."""
+    """Return whether the node calls a Python function of the user, which needs all columns."""
     return any(isinstance(part, PythonFunction) for name in node.__dataclass_fields__ for part in [getattr(node, name)])

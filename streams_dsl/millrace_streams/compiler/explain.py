@@ -1,4 +1,4 @@
-"""``explain``: a plan in words: what was pushed down, what runs where, what keeps state."""
+"""``explain``: a text of the plan with its pushdown, its stages and its state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from millrace_streams.steps import Operator
 
 
 def explain(plan: Plan) -> str:
-    """The plan as text, one step a line, top to bottom as records flow.
+    """Return the plan as text, one step per line, from top to bottom in the direction of the records.
 
-    Raises ``UnsupportedTopologyError`` for a plan that cannot be cut into stages, which the test driver alone can run.
+    Raises ``UnsupportedTopologyError`` for a plan that cannot be cut into stages; only the test driver can run it.
     """
     stages = stages_of(plan)
     moves = [send for stage in (*stages.prologues, *stages.stages) for send in stage.sends if send.way == "key"]

@@ -1,4 +1,4 @@
-"""Forks: where ways part that meet again, so that the order of what comes back together has to be kept."""
+"""Forks of the graph whose branches meet again, so that record order must be kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from millrace_streams.graph import Node, RepartitionNode, TopicSinkNode
 
 
 def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int, int]]:
-    """Number the edges (parent, child, input) of forks: which fork, which way, of how many.
+    """Number the edges (parent, child, input) of forks: the fork, the branch, and the number of branches.
 
-    ``nodes`` are those of a task, parents first. Sinks of one topic meet in it; one whose topics a function names may
-    meet every other.
+    ``nodes`` are those of a task, parents first. Sinks of one topic meet in the topic. A sink whose topics a function
+    names may meet every other sink.
     """
     any_topic = any(isinstance(node, TopicSinkNode) and node.extractor is not None for node in nodes)
     reached = {node.name: _meetings(node, any_topic=any_topic) for node in nodes}
@@ -32,7 +32,7 @@ def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int
 
 
 def _meetings(node: Node, *, any_topic: bool) -> set[str]:
-    """Where a node's rows may meet others: in itself, or in the topic that it writes."""
+    """Return where rows of a node may meet other rows: in the node, or in the topic that it writes."""
     if isinstance(node, TopicSinkNode | RepartitionNode):
         return {node.name, "topics" if any_topic else f"topic {node.topic}"}
     return {node.name}

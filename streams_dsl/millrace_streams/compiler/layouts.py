@@ -1,4 +1,4 @@
-"""What each kind of node on streams gives, of what it is given: columns, types, key, and what decides the bucket."""
+"""Output layouts of stream nodes: columns, types, key and bucket columns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from millrace_streams.serdes import RowSerde, Serde
 
 @singledispatch
 def layout_of(node: Node, given: tuple[Layout, ...]) -> Layout:
-    """The layout of what a node gives. Raises ``TopologyError`` naming the node."""
+    """Return the layout of a node's output. Raises ``TopologyError`` naming the node."""
     raise TopologyError(f"{node.name}: {type(node).__name__} is not a node that the compiler knows")
 
 
@@ -160,7 +160,7 @@ def _(node: TopicSinkNode | DeltaSinkNode, given: tuple[Layout, ...]) -> Layout:
 
 
 def _check_produced(node: TopicSinkNode | RepartitionNode, given: Layout) -> None:
-    """Refuse what a topic of bytes, as far as the topology says that it is one, cannot hold."""
+    """Refuse rows that a topic of bytes cannot hold, if the topology declares the topic as one."""
     if isinstance(node, TopicSinkNode) and node.extractor is not None:
         produced_of(given, node.produced, node.name, f"a topic {node.destination}")
     elif node.produced:
@@ -168,7 +168,7 @@ def _check_produced(node: TopicSinkNode | RepartitionNode, given: Layout) -> Non
 
 
 def named_alike(layout: Layout, other: Layout) -> Layout:
-    """The layout of bare values with the names that ``other`` gives its key and value, if they can be so called."""
+    """Rename key and value of a layout of bare values to those of ``other``, if possible."""
     if layout.value is None or other.value is None or len(layout.key) != len(other.key):
         return layout
     if layout.value in layout.key or other.value in other.key:
@@ -196,7 +196,7 @@ def check_predicate(node: Node, given: Layout, predicate: Expression | PythonFun
 
 
 def check_alike(node: Node, left: Layout, right: Layout) -> None:
-    """Refuse to join by keys that are not alike. Raises ``TopologyError`` naming the node."""
+    """Refuse joins of keys with different types. Raises ``TopologyError`` naming the node."""
     if not left.key or not right.key:
         raise TopologyError(f"{node.name}: both sides of a join need a key: select_key(column) first")
     keys = [[layout.schema.field(name).type for name in layout.key] for layout in (left, right)]
@@ -208,7 +208,7 @@ def check_alike(node: Node, left: Layout, right: Layout) -> None:
 
 
 def computed_layout(node: Node, given: Layout, computed: tuple[tuple[str, Expression], ...], *, keep: bool) -> Layout:
-    """The layout after columns were computed; the key's stay as they are."""
+    """Return the layout after the computation of columns; key columns stay unchanged."""
     for name, expression in computed:
         if name in given.key_columns and not (isinstance(expression, Column) and expression.name == name):
             raise TopologyError(f"{node.name}: {name} is part of the key: change it with group_by or select_key")
@@ -221,20 +221,20 @@ def computed_layout(node: Node, given: Layout, computed: tuple[tuple[str, Expres
 
 
 def with_key_columns(node: Node, given: Layout, computed: tuple[tuple[str, Expression], ...]) -> Layout:
-    """The layout under a key of columns, existing or computed ones."""
+    """Return the layout under a key of existing or computed columns."""
     new = {field.name: field for field in fields_of(node, given, computed)}
     fields = [new.pop(field.name, field) for field in given.schema] + list(new.values())
     layout = _with_schema(given, pa.schema(fields), _moved(computed))
     layout = replace(layout, key=tuple(name for name, _ in computed), windowed=False)
     if given.value is None:
         return layout
-    # What is left of another key is no part of a bare value.
+    # Remaining columns of the old key are not part of a bare value.
     kept = [field for field in layout.schema if field.name in layout.key or field.name == given.value]
     return replace(layout, schema=pa.schema(kept))
 
 
 def with_key(node: Node, given: Layout, serde: Serde | None) -> Layout:
-    """The layout under a key that a function gives, in the column ``key``; None: of the type that the key had."""
+    """Return the layout under a key from a function, in the column ``key``; None means the type of the previous key."""
     if serde is not None:
         field = serde.field(KEY)
     elif len(given.key) == 1:
@@ -248,7 +248,7 @@ def with_key(node: Node, given: Layout, serde: Serde | None) -> Layout:
 
 
 def with_value(node: Node, given: Layout, serde: Serde | RowSerde | None) -> Layout:
-    """The layout with values that a function gives; None: of the type that the values had."""
+    """Return the layout with values from a function; None means the type of the previous values."""
     if serde is None:
         return given
     key_fields = [given.schema.field(name) for name in given.key_columns]
@@ -266,7 +266,7 @@ def with_value(node: Node, given: Layout, serde: Serde | RowSerde | None) -> Lay
 
 
 def with_joined(node: Node, left: Layout, right: Layout, joiner: Joiner, serde: Serde | RowSerde | None) -> Layout:
-    """The layout of joined records: the left side's key, and values that a function gives or that are computed."""
+    """Return the layout of joined records: the left key, and values that a function returns or expressions compute."""
     if isinstance(joiner, PythonFunction):
         return with_value(node, left, serde)
     keys = [left.schema.field(name) for name in left.key_columns]
@@ -285,7 +285,7 @@ def with_joined(node: Node, left: Layout, right: Layout, joiner: Joiner, serde: 
 
 
 def fields_of(node: Node, given: Layout, computed: tuple[tuple[str, Expression], ...]) -> list[pa.Field]:
-    """Names and types of expressions. Raises ``TopologyError`` naming the node for what does not fit."""
+    """Return names and types of expressions. Raises ``TopologyError`` naming the node for an invalid one."""
     for name, expression in computed:
         given.require(expression.columns(), node.name)
         if name.startswith(RESERVED_PREFIX):
@@ -313,17 +313,17 @@ def _check_selector(node: Node, selector: Expression, stream: Layout, table: Lay
 
 
 def window_fields() -> list[pa.Field]:
-    """The columns of a window."""
+    """Return the columns of a window."""
     return [pa.field(name, WINDOW_TYPE) for name in ("window_start", "window_end")]
 
 
 def columns(layout: Layout) -> dict[str, pa.DataType]:
-    """Names and types of the columns."""
+    """Return names and types of the columns."""
     return {field.name: field.type for field in layout.schema}
 
 
 def describe(layout: Layout) -> str:
-    """Key and columns in words, for error messages."""
+    """Describe key and columns for error messages."""
     key = ", ".join(f"{name} {layout.schema.field(name).type}" for name in layout.key)
     others = ", ".join(f"{name} {layout.schema.field(name).type}" for name in layout.value_columns)
     return f"the {'windowed ' if layout.windowed else ''}key ({key}) and the columns ({others})"
@@ -334,7 +334,7 @@ def _moved(computed: tuple[tuple[str, Expression], ...]) -> set[str]:
 
 
 def _with_schema(given: Layout, schema: pa.Schema, changed: set[str]) -> Layout:
-    """The layout after a change of columns; ``changed`` ones no longer say anything about the bucket."""
+    """Return the layout with another schema; ``changed`` columns no longer determine the bucket."""
     buckets = given.bucket_columns
     if buckets is not None and any(name in changed or name not in schema.names for name in buckets):
         buckets = None

@@ -1,8 +1,8 @@
-"""Aggregations in two parts: records that are read together are folded there, and few rows cross into the JVM.
+"""Partial aggregation where records are read, so that few rows enter the JVM.
 
-That is done where nobody can tell: the results of a batch are the last ones of each key, records do not move before
-the aggregation, there is one source, parts may be folded in any order, and no function of the user's comes after, which
-could fail on a row and would have all its records put aside in the place of the last one.
+It is used only if the result stays the same. The results of a batch must be the last ones of each key. Records must not
+be repartitioned before the aggregation. There must be one source, and folds in any order. No user function may follow:
+it could fail on a row, and then all records of that row would become dead letters instead of the last one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millrace_streams.steps.lifting import Lifting
 
 
 def split_aggregates(checked: CheckedTopology) -> Topology:
-    """Put a ``PartialAggregateNode`` before each aggregation that may be done in parts."""
+    """Insert a ``PartialAggregateNode`` before each aggregation that can be split."""
     nodes: list[Node] = []
     for node in checked.topology.nodes:
         if not isinstance(node, AggregateNode) or not _may_be_split(node, checked):
@@ -45,7 +45,7 @@ def _may_be_split(node: AggregateNode, checked: CheckedTopology) -> bool:
 
 
 def _is_read_alone(node: Node, topology: Topology) -> bool:
-    """Whether all before the node can run where the source is read, and nobody else needs it."""
+    """Return whether all nodes before this one can run at the source and have no other children."""
     while not isinstance(node, SourceNode):
         node = topology.node(node.parents[0])
         if len(list(topology.children(node.name))) != 1 or not isinstance(node, (*STATELESS, SourceNode)):

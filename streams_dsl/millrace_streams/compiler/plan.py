@@ -1,8 +1,8 @@
-"""Third stage of the compiler: the rewritten graph becomes a physical plan that every runner can carry out.
+"""Third stage of the compiler: the rewritten graph to a physical plan for every runner.
 
-A plan has two parts. *Readers* are the chains of stateless operators right after each source, up to the first that
-keeps state, branches or ends: they run where the batches are decoded, before anything crosses into the JVM. The *task*
-is all the rest: it runs per bucket, in record order, with state. Where records move to another bucket, a *stage* ends.
+A plan has two parts. *Readers* are the chains of stateless operators after each source, up to the first node that has
+state, branches or ends. They run where the batches are decoded, before rows enter the JVM. The *task* is the rest: it
+runs per bucket, in record order, with state. A *stage* ends where records move to another bucket.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.steps import STATELESS, Operator
 
 Edge = tuple[str, str, int]
-"""Parent, child, and which of the child's inputs."""
+"""Parent, child, and number of the child's input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repartition:
-    """Where records must move to the bucket of their new key before ``node`` can group them."""
+    """A repartition by ``key`` that ``node`` needs for its grouping."""
 
     node: str
     key: tuple[str, ...]
@@ -51,7 +51,7 @@ class Repartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReader:
-    """A source with the chain of operators that runs where it is read."""
+    """A source with the chain of operators that runs at its reading."""
 
     source: SourceNode
     layout: Layout
@@ -64,7 +64,7 @@ class SourceReader:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read from the topic: of one whose values are payloads of rows, key and value."""
+        """Columns that are read from the topic; key and value if values are payloads of rows."""
         serdes = self.source.serdes
         if serdes is not None and isinstance(serdes[1], PayloadRows):
             return (KEY, VALUE)
@@ -73,9 +73,9 @@ class SourceReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a runner carries out. ``layouts`` are those of the rewritten graph, by node.
+    """Physical plan for a runner. ``layouts`` are those of the rewritten graph, by node.
 
-    ``forks`` numbers the edges at which ways part that meet again: fork, way, and number of ways.
+    ``forks`` numbers the edges of forks whose branches meet again: fork, branch, and number of branches.
     """
 
     topology: Topology
@@ -87,50 +87,54 @@ class Plan:
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
-        """Where results go."""
+        """The sinks."""
         return self.topology.sinks
 
     @property
     def outputs(self) -> tuple[SinkNode | RepartitionNode, ...]:
-        """The nodes whose rows leave the topology: the sinks, and topics to go through that others may read."""
+        """Nodes whose rows leave the topology: sinks, and visible repartition topics."""
         return tuple(node for node in self.topology.nodes if is_output(node))
 
     @property
     def repartition_numbers(self) -> dict[str, int]:
-        """Numbers of the moves, as the marks of what went through them have them."""
+        """Numbers of the repartitions, as in the marks of repartitioned rows."""
         moves = [each.node.name for each in self.task if isinstance(each.node, RepartitionNode)]
         return {name: place for place, name in enumerate(moves, start=1)}
 
     @property
     def subtopologies(self) -> dict[str, int]:
-        """The number of each node's sub-topology; a stage may hold pieces of one that only another stage joins."""
+        """Number of each node's sub-topology. A stage may hold parts of one that are connected only in another
+        stage.
+        """
         return {node.name: number for number, part in enumerate(subtopologies(self.topology.nodes)) for node in part}
 
     @property
     def stateful(self) -> bool:
-        """Whether the task keeps state."""
+        """Whether the task has state."""
         return any(operator.node.stores for operator in self.task)
 
     @property
     def carries_headers(self) -> bool:
-        """Whether headers of records are read: topics get them, and users' processors may look at them."""
+        """Whether headers are read: topics receive them, and processors can access them."""
         looks = any(isinstance(node, ProcessNode) for node in self.topology.nodes)
         return looks or any(not isinstance(node, DeltaSinkNode) for node in self.outputs)
 
     def deletes(self, sink: SinkNode) -> bool:
-        """Whether rows of a sink's table can be deleted: those of named aggregates right before it never are."""
+        """Return whether rows of a sink's table can be deleted; those of a directly preceding named aggregation never
+        are.
+        """
         return self.layouts[sink.name].table and not isinstance(self.topology.node(sink.parents[0]), AggregateNode)
 
 
 def is_output(node: Node) -> TypeGuard[SinkNode | RepartitionNode]:
-    """Whether a node's rows leave the topology."""
+    """Return whether a node's rows leave the topology."""
     return isinstance(node, TopicSinkNode | DeltaSinkNode) or (isinstance(node, RepartitionNode) and node.visible)
 
 
 def compile_topology(topology: Topology, shapes: Mapping[str, TopicShape]) -> Plan:
-    """Compile: check, rewrite, plan. ``shapes``: of the topics that do not declare their schema.
+    """Compile a topology: check, rewrite, plan. ``shapes`` has the topics that do not declare their schema.
 
-    Raises ``TopologyError`` for what is wrong, ``UnsupportedTopologyError`` for what no runner can do yet.
+    Raises ``TopologyError`` for an invalid topology and ``UnsupportedTopologyError`` for an unsupported one.
     """
     checked = check(topology, shapes)
     check_beginnings(checked)
@@ -174,7 +178,7 @@ def _operator(node: Node, checked: CheckedTopology) -> Operator:
 
 
 def _minds_versions(node: Node) -> bool:
-    """Whether changes that are not the newest of their key are another thing to the node (KIP-914)."""
+    """Return whether the node treats changes that are not the newest of their key differently (KIP-914)."""
     return isinstance(node, GroupTableNode | TableTableJoinNode | SubscribeNode | AnswerNode | TableFilterNode)
 
 
@@ -182,7 +186,7 @@ def _reader_chain(topology: Topology, source: SourceNode, operators: Mapping[str
     chain: list[Operator] = []
     head = source.name
     if any(isinstance(node, ProcessNode) for node in topology.nodes):
-        # Records that a filter drops make a processor's time go by as well: they must come into its task.
+        # Records that a filter drops advance a processor's stream time too, so they must reach its task.
         return ()
     while True:
         children = list(topology.children(head))
@@ -193,7 +197,7 @@ def _reader_chain(topology: Topology, source: SourceNode, operators: Mapping[str
 
 
 def _repartitions(checked: CheckedTopology) -> list[Repartition]:
-    """Where records move, by the node that asks for it."""
+    """Return the repartitions, by the node that needs each."""
     found = []
     for node in checked.topology.nodes:
         if isinstance(node, RepartitionNode):

@@ -1,7 +1,7 @@
-"""What a topic of bytes can hold of a stream: the serdes that write its keys and values, told or found.
+"""Serdes that write keys and values to a topic of bytes, given or derived.
 
-Without a serde of the user's, keys and values that are single are written by that of their column. Rows need one that
-says in which format. What cannot be written is refused here, with the node's name, before anything runs.
+Without a serde of the user, single keys and values use the serde of their column. Rows need a serde with a format.
+Values that cannot be written are refused here with the node's name, before anything runs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _FORMATS = "json_rows(...), avro(...) or protobuf(...)"
 
 
 def produced_of(layout: Layout, given: Produced, node: str, topic: str) -> Produced:
-    """Both serdes of a topic of bytes, of which ``given`` may leave some out; no one for keys where there are none.
+    """Return both serdes of a topic of bytes, completing ``given``; None for the key of records without one.
 
-    Raises ``TopologyError`` naming the node for what they cannot write.
+    Raises ``TopologyError`` naming the node for values that they cannot write.
     """
     return Produced(
         key=_Part(layout, f"{node}: the key of {topic}", "key", layout.key).serde(given.key),
@@ -33,7 +33,7 @@ def _value_columns(layout: Layout) -> tuple[str, ...]:
 
 
 class _Part:
-    """Keys, or values: ``columns`` are what they are made of."""
+    """Key or value part of records; ``columns`` are its columns."""
 
     def __init__(self, layout: Layout, what: str, word: str, columns: tuple[str, ...]) -> None:
         self._layout = layout

@@ -1,4 +1,4 @@
-"""The repartitions that a topology needs: records move to the bucket of their key before a node that looks there."""
+"""Repartitions of a topology: records move to the bucket of their key before a node that needs it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _NEED_BUCKETS: Final = (
     StreamStreamJoinNode,
     TableTableJoinNode,
 )
-"""The nodes that find a key's records in one bucket."""
+"""Nodes that need all records of a key in one bucket."""
 
 
 def insert_repartitions(checked: CheckedTopology) -> Topology:
-    """Put a ``RepartitionNode`` before each node whose input's key does not decide the bucket.
+    """Insert a ``RepartitionNode`` before each node whose input key does not determine the bucket.
 
-    What comes behind a node that is put in lies in the buckets of its key, so layouts are found anew on the way.
+    Rows after an inserted node are in the buckets of their key, so layouts are determined again along the way.
     """
     inserter = _RepartitionInserter(checked)
     for node in checked.topology.nodes:
@@ -49,7 +49,7 @@ def insert_repartitions(checked: CheckedTopology) -> Topology:
 
 
 class _RepartitionInserter:
-    """The nodes so far, with those that were put in, and what each gives."""
+    """The nodes so far, including inserted ones, with their layouts."""
 
     def __init__(self, checked: CheckedTopology) -> None:
         self.nodes: list[Node] = []
@@ -57,14 +57,16 @@ class _RepartitionInserter:
         self._layouts: dict[str, Layout] = {}
 
     def add(self, node: Node) -> None:
-        """Take a node whose parents were taken."""
+        """Add a node whose parents have been added."""
         given = tuple(self._layouts[parent] for parent in node.parents)
         is_source = isinstance(node, SourceNode)
         self._layouts[node.name] = self._checked.layouts[node.name] if is_source else layout_of(node, given)
         self.nodes.append(node)
 
     def repartitioned(self, node: Node, place: int, parent: str) -> str:
-        """The node that gives a parent's rows where ``node`` needs them: the parent, or one that moves them."""
+        """Return the node that delivers a parent's rows where ``node`` needs them: the parent, or a repartition
+        of it.
+        """
         if not _needs_repartition(node, place, self._layouts[parent]):
             return parent
         keep_null_keys = _keeps_null_keys(node, place)
@@ -76,24 +78,24 @@ class _RepartitionInserter:
 
 
 def with_parents(node: Node, parents: tuple[str, ...]) -> Node:
-    """The node with other parents."""
+    """Return the node with other parents."""
     return node if parents == node.parents else replace(node, parents=parents)
 
 
 def decided(layout: Layout) -> bool:
-    """Whether rows of one key are in one bucket."""
+    """Return whether rows of one key are in one bucket."""
     return layout.bucket_columns is not None and set(layout.bucket_columns) <= set(layout.key)
 
 
 def _needs_repartition(node: Node, place: int, given: Layout) -> bool:
     if not isinstance(node, _NEED_BUCKETS) or decided(given):
         return False
-    # A global table is in every bucket: neither it nor the stream has to move.
+    # A global table is in every bucket, so neither the table nor the stream moves.
     return not (isinstance(node, StreamTableJoinNode) and (node.selector is not None or place == 1))
 
 
 def _keeps_null_keys(node: Node, place: int) -> bool:
-    """Outer sides of a join keep what has no key (KIP-962)."""
+    """Return whether records without a key are kept, for the outer sides of a join (KIP-962)."""
     if isinstance(node, StreamTableJoinNode):
         return node.kind == "left"
     if isinstance(node, StreamStreamJoinNode):
@@ -102,7 +104,7 @@ def _keeps_null_keys(node: Node, place: int) -> bool:
 
 
 def _check_order(node: Node, checked: CheckedTopology, parent: str) -> None:
-    """A table cannot move by itself: its changes would overtake one another."""
+    """Refuse to repartition a table, because its changes would overtake each other."""
     if checked.layouts[parent].table and not isinstance(checked.topology.node(parent), GroupTableNode):
         raise TopologyError(
             f"{node.name}: the rows of {parent} are in the buckets of another key: group_by() them first"

@@ -1,14 +1,14 @@
-"""Second stage of the compiler: the checked graph becomes one that says all that must happen, and does no more.
+"""Second stage of the compiler: rewriting of the checked graph for execution.
 
-In this order:
+The rewritings run in this order:
 
-* ``address_children``: a processor that forwards to children by name gets a node for each of several;
-* ``insert_repartitions``: records whose key no longer decides their bucket go through a topic before they are grouped
-  or joined; ways that need the same topic share it (``compiler.repartitions``);
-* ``old_values``: who needs to know what a change replaces, and ``materialize``: whose rows are looked up
+* ``address_children``: a processor that forwards to children by name gets a node for each of several children;
+* ``insert_repartitions``: records whose key no longer determines their bucket go through a topic before they are
+  grouped or joined. Branches that need the same topic share it (``compiler.repartitions``);
+* ``old_values``: tables whose changes must carry the old values, and ``materialize``: tables whose rows are looked up
   (``compiler.tables``);
-* ``split_aggregates``: what may be aggregated in parts is begun where it is read (``compiler.partial``);
-* ``prune_columns``: sources read only what somebody needs, expressions that nobody uses are not computed.
+* ``split_aggregates``: aggregations that can be split start where records are read (``compiler.partial``);
+* ``prune_columns``: sources read only needed columns, and unused expressions are not computed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from millrace_streams.windows import SlidingWindows
 
 
 def rewrite(checked: CheckedTopology) -> CheckedTopology:
-    """Apply all rewritings; the result is checked anew after each."""
+    """Apply all rewritings; the result is checked again after each."""
     for change in (
         address_children,
         insert_repartitions,
@@ -60,9 +60,9 @@ def rewrite(checked: CheckedTopology) -> CheckedTopology:
 
 
 def address_children(checked: CheckedTopology) -> Topology:
-    """Tell each processor its children, and put a ``ChildNode`` before each of several.
+    """Tell each processor its children, and insert a ``ChildNode`` before each of several children.
 
-    The node takes what is addressed to the child, before anything else is put between the two.
+    The node takes the records for the child. It is inserted before any other node between the two.
     """
     nodes: list[Node] = []
     children: dict[str, tuple[str, ...]] = {}
@@ -81,7 +81,7 @@ def address_children(checked: CheckedTopology) -> Topology:
 
 
 def recheck(topology: Topology, before: CheckedTopology) -> CheckedTopology:
-    """Check a rewritten topology, whose sources say what they read themselves."""
+    """Check a rewritten topology, whose sources declare their content themselves."""
     if topology is before.topology:
         return before
     shapes = {
@@ -93,13 +93,13 @@ def recheck(topology: Topology, before: CheckedTopology) -> CheckedTopology:
 
 
 def prune_columns(checked: CheckedTopology) -> Topology:
-    """Leave out columns that no sink, function, key or expression needs."""
+    """Drop columns that no sink, function, key or expression needs."""
     needed = _needed_columns(checked)
     return Topology(tuple(_prune(node, checked, needed[node.name]) for node in checked.topology.nodes))
 
 
 def _needed_columns(checked: CheckedTopology) -> dict[str, set[str]]:
-    """Of each node's output, the columns that somebody needs."""
+    """Return the needed columns of each node's output."""
     needed: dict[str, set[str]] = {}
     for node in reversed(checked.topology.nodes):
         own = needed.setdefault(node.name, set())
@@ -110,7 +110,7 @@ def _needed_columns(checked: CheckedTopology) -> dict[str, set[str]]:
 
 
 def _needed_of_input(node: Node, place: int, given: Layout, wanted: set[str]) -> set[str]:
-    """The columns of input number ``place`` that a node needs where ``wanted`` ones of what it gives are needed."""
+    """Return the columns of input number ``place`` that a node needs to compute the ``wanted`` output columns."""
     if has_function(node):
         return set(given.names)
     if isinstance(node, StreamTableJoinNode | StreamStreamJoinNode) and isinstance(node.joiner, JoinColumns):
@@ -126,7 +126,7 @@ def _needed_of_input(node: Node, place: int, given: Layout, wanted: set[str]) ->
         return passed.union(*(value.columns() for name, value in node.columns if name in wanted))
     if isinstance(node, FoldNode | AggregateNode | PartialAggregateNode) and _aggregates_columns(node):
         arguments = set[str]().union(*(aggregate.columns() for _, aggregate in node.aggregates))
-        # Of a record without a value nothing is counted, but in windows that are not sliding it is.
+        # A record without a value is not counted, except in windows that are not sliding.
         needs_value = node.window is None or isinstance(node.window, SlidingWindows)
         value = set(given.names) if given.scalar and needs_value else set[str]()
         return arguments | set(given.key) | value
@@ -134,7 +134,7 @@ def _needed_of_input(node: Node, place: int, given: Layout, wanted: set[str]) ->
 
 
 def _aggregates_columns(node: FoldNode | AggregateNode | PartialAggregateNode) -> bool:
-    """Whether a node reads what its named aggregates name, and no more."""
+    """Return whether a node reads only the columns that its named aggregates use."""
     return bool(node.aggregates) and not (isinstance(node, AggregateNode) and node.records is not None)
 
 
@@ -148,7 +148,7 @@ def _needed_of_side(
         found |= wanted - {name for name, _ in joiner.columns}
     if place == 0 and isinstance(node, StreamTableJoinNode) and isinstance(node.selector, Expression):
         found |= node.selector.columns()
-    # A bare value says by being null that there is none.
+    # A bare value that is null means that there is no value.
     return found | ({given.value} if given.value is not None else set())
 
 
@@ -156,7 +156,7 @@ def _prune(node: Node, checked: CheckedTopology, needed: set[str]) -> Node:
     layout = checked.layouts[node.name]
     if isinstance(node, SourceNode):
         if layout.scalar or node.serdes is not None:
-            # Such a topic has no other columns than these, so they stay where nobody looks at them.
+            # Such a topic has only these columns, so they stay even if unused.
             return replace(node, unread=frozenset(layout.names) - needed)
         columns = needed | ({node.timestamp} if node.timestamp is not None else set())
         if node.extractor is not None:

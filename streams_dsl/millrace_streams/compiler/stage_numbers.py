@@ -1,8 +1,8 @@
-"""The number of the stage on which each node runs: how many repartitions are before it.
+"""Stage number of each node: the number of repartitions before it.
 
-A stage is what runs between two moves. Rows that a later stage needs are *sent* there, and a send goes to the bucket of
-the row's key; so rows may be brought together that lie in different places: those of a topic lie in the partition that
-its producer chose, those that were sent lie by our own hash.
+A stage runs between two repartitions. Rows that a later stage needs are *sent* there, to the bucket of the row's key.
+So a stage may receive rows with different placements: rows of a topic are in the partition that its producer chose, and
+sent rows are placed by millrace's own hash.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from millrace_streams.layout import Layout
 from millrace_streams.steps import Operator
 
 Placement: TypeAlias = Literal["partition", "key", "other"]
-"""Where rows lie: in the partition of their key, in the bucket of their key's hash, or by what was their key before."""
+"""Placement of rows: by their key's partition, by the hash of their key, or by a former key."""
 
 _NEW_KEY: Final = (SelectKeyFunctionNode, MapNode, GroupTableNode, SubscribeNode, AnswerNode)
 
 
 @dataclass(slots=True)
 class StageNumbers:
-    """The stage of each node of a plan's task, and of the heads of its readers (0).
+    """Stages of the nodes of a plan's task, and of the heads of its readers (0).
 
-    ``everywhere`` are the nodes of global tables: they run on each stage that looks at them, in every bucket.
+    ``everywhere`` are the nodes of global tables, which run on each stage that uses them, in every bucket.
     """
 
     plan: Plan
@@ -51,7 +51,9 @@ class StageNumbers:
 
     @classmethod
     def of(cls, plan: Plan) -> StageNumbers:
-        """Find the stages. Raises ``UnsupportedTopologyError`` for processors of several stages that share a store."""
+        """Determine the stages. Raises ``UnsupportedTopologyError`` for processors of different stages that share a
+        store.
+        """
         moves = frozenset(each.node.name for each in plan.task if isinstance(each.node, RepartitionNode))
         numbers = cls(plan, everywhere=_everywhere(plan), _moves=moves)
         for reader in plan.readers:
@@ -68,11 +70,11 @@ class StageNumbers:
         return numbers
 
     def available(self, name: str) -> int:
-        """The first stage that can read a node's rows where they were sent, or the one that they are made on."""
+        """Return the first stage that can read a node's rows: its own stage, or the next one after a repartition."""
         return self.number[name] + (name in self._moves)
 
     def parents(self, node: Node) -> list[str]:
-        """The parents whose rows come from buckets."""
+        """Return the parents whose rows come from buckets."""
         return [name for name in node.parents if name not in self.everywhere]
 
     def _place(self, operator: Operator) -> None:
@@ -85,7 +87,7 @@ class StageNumbers:
         self._placed[node.name] = self._result(operator, parents, here)
 
     def _found(self, name: str, here: int) -> Placement:
-        """How a parent's rows lie on a stage: those that are sent there lie by their key."""
+        """Return the placement of a parent's rows on a stage; rows sent there are placed by key."""
         return self._placed[name] if self.available(name) == here else "key"
 
     def _together(self, parents: list[str], here: int) -> bool:
@@ -103,7 +105,7 @@ class StageNumbers:
         return _placed_by_key(operator.result, placed) if isinstance(node, SelectKeyNode) else placed
 
     def _raise(self, node: Node) -> None:
-        """Move a table to the stage that looks at its rows, if nobody needs it before."""
+        """Move a table to the stage that looks up its rows, if no earlier stage needs it."""
         children = list(self.plan.topology.children(node.name))
         looking = [self.number[child.name] for child in children if node.name in looked_up(child)]
         if looking and max(looking) > self.number[node.name]:
@@ -125,7 +127,7 @@ class StageNumbers:
 
 
 def _brings_together(operator: Operator) -> bool:
-    """Whether rows of one key must be in one bucket, whichever parent they come from."""
+    """Return whether rows of one key must be in one bucket across all parents."""
     node = operator.node
     if isinstance(node, MergeNode):
         return operator.result.bucket_columns is not None
@@ -133,7 +135,7 @@ def _brings_together(operator: Operator) -> bool:
 
 
 def _placed_by_key(layout: Layout, placed: Placement) -> Placement:
-    """Rows whose bucket is decided by a part of the key alone, or by none, lie otherwise than by their key."""
+    """Return the placement, which is other than by key if the bucket depends on a part of the key, or on no key."""
     return placed if layout.key and layout.bucket_columns == layout.key else "other"
 
 
@@ -146,9 +148,10 @@ def _everywhere(plan: Plan) -> frozenset[str]:
 
 
 def prologues(plan: Plan, numbers: StageNumbers, stateless: Mapping[str, bool]) -> dict[str, frozenset[str]]:
-    """The nodes of the first stage that can run where a source is read, by the source's head.
+    """Return the nodes of the first stage that can run at their source, by the source's head.
 
-    They and all before them come from one source and keep no state, and nobody of their stage that does needs them.
+    They and all nodes before them come from one source and are stateless, and no stateful node of their stage needs
+    them.
     """
     head_of = {reader.head: reader.head for reader in plan.readers if not reader.source.broadcast}
     first = [each.node for each in plan.task if numbers.number.get(each.node.name) == 0]
@@ -167,7 +170,7 @@ def prologues(plan: Plan, numbers: StageNumbers, stateless: Mapping[str, bool]) 
 
 
 def _not_alone(nodes: Sequence[Node], early: set[str]) -> set[str]:
-    """The early ones among the nodes that another one needs which is not, or that need such a one."""
+    """Return early nodes that another node needs which is not early, and early nodes that need such a node."""
     found: set[str] = set()
     for node in nodes:
         if node.name not in early:

@@ -1,8 +1,8 @@
-"""Stages: a plan's task cut where records move, for runners that have more than one bucket.
+"""Stages: a plan's task cut at repartitions, for runners with several buckets.
 
-*Prologues* run where a source is read, before anything crosses into the JVM; *stages* run per bucket. Each says which
-rows it sends to which later stage. A table that a later stage looks up, and that an earlier one needs as well, is kept
-twice: its changes are sent on and filed again.
+*Prologues* run where a source is read, before rows enter the JVM; *stages* run per bucket. Each lists the rows that it
+sends to later stages. A table that a later stage looks up and an earlier one needs too is stored twice: its changes are
+sent on and stored again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from millrace_streams.layout import ASKING, KEY, WINDOW_COLUMNS, Layout
 from millrace_streams.steps import Operator
 
 Way: TypeAlias = Literal["partition", "key", "all"]
-"""To which bucket rows go: their partition's, their key's, all."""
+"""Destination bucket of rows: that of their partition, that of their key, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Rows of ``node`` go to ``stage``, there to the bucket of ``key`` if that is the way.
+    """Rows of ``node`` that go to ``stage``, by ``key`` if that is the way.
 
-    ``pickled`` ones are notes of a foreign-key join, which have no columns.
+    ``pickled`` rows are messages of a foreign-key join, which have no columns.
     """
 
     node: str
@@ -52,7 +52,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What runs per bucket between two moves, or (``number`` -1) where the source of ``head`` is read.
+    """Operators that run per bucket between two repartitions, or (``number`` -1) where the source of ``head`` is read.
 
     ``receives`` are the nodes whose rows come in.
     """
@@ -65,12 +65,12 @@ class Stage:
 
     @property
     def outputs(self) -> tuple[SinkNode | RepartitionNode, ...]:
-        """The nodes whose rows leave the topology."""
+        """Nodes whose rows leave the topology."""
         return tuple(operator.node for operator in self.operators if is_output(operator.node))
 
     @property
     def incremental(self) -> bool:
-        """Whether a bucket's rows come in the order in which they are to be taken, from one source."""
+        """Whether a bucket's rows come from one source and already in processing order."""
         return [send.way for send in self.receives] == ["partition"]
 
 
@@ -99,16 +99,16 @@ def stages_of(plan: Plan) -> Stages:
 
 
 def stateless(operator: Operator) -> bool:
-    """Whether an operator may run on any piece of a partition."""
+    """Return whether an operator can run on any part of a partition."""
     node = operator.node
     if isinstance(node, DeltaSinkNode):
-        # Of a table's rows only the newest of a key goes out: all of them must be in one place.
+        # Only the newest row of each key leaves a table, so all of them must be in one place.
         return not operator.given.table
     return not (node.stores or looked_up(node) or isinstance(node, ProcessNode))
 
 
 class _Cutter:
-    """Sorts operators into stages, and finds what must be sent."""
+    """Assignment of operators to stages, with the rows that are sent."""
 
     def __init__(self, plan: Plan, numbers: StageNumbers, early: Mapping[str, frozenset[str]]) -> None:
         self.forks = dict(plan.forks)
@@ -122,7 +122,7 @@ class _Cutter:
         self._received = {number: tuple(self._receives(number)) for number in self._operators}
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that run per bucket, without those on which nothing does."""
+        """Return the stages with operators, which run per bucket."""
         return tuple(
             Stage(
                 number=number,
@@ -135,7 +135,9 @@ class _Cutter:
         )
 
     def prologue(self, reader: SourceReader) -> Stage:
-        """What runs where a source is read, and where its records go from there."""
+        """Return the prologue of a source: the operators that run at its reading, and the destinations of its
+        records.
+        """
         head = reader.head
         own = self._early.get(head, frozenset())
         operators = tuple(operator for operator in self._plan.task if operator.node.name in own)
@@ -157,7 +159,7 @@ class _Cutter:
             yield number, [*(each for each in everywhere if each.node.name in used), *operators]
 
     def _with_copies(self, operator: Operator, number: int) -> Iterator[Operator]:
-        """The operator, after copies of the tables that it looks up and that are kept on another stage."""
+        """Yield the operator, after copies of the tables that it looks up and that another stage stores."""
         node = operator.node
         parents, reads = list(node.parents), list(operator.reads)
         for place, parent in enumerate(node.parents):
@@ -174,7 +176,7 @@ class _Cutter:
 
     def _copy(self, node: Node, parent: str) -> MaterializeNode:
         table = self._plan.topology.node(parent)
-        # Named after the store that it copies, and the join: both may be the user's names.
+        # Named after the copied store and the join, because both may have the user's names.
         assert isinstance(table, TableNode)
         nodes = {each.name: each for each in self._plan.topology.nodes}
         return MaterializeNode(
@@ -186,7 +188,7 @@ class _Cutter:
         )
 
     def _receives(self, number: int) -> Iterator[Send]:
-        """What comes into a stage from before it."""
+        """Yield the rows that a stage receives."""
         operators = self._operators[number]
         own = {operator.node.name for operator in operators}
         wanted = (name for operator in operators for name in operator.node.parents if name not in own)
@@ -199,7 +201,7 @@ class _Cutter:
             yield Send(node=name, layout=layout, stage=number, way=way, key=key, pickled=name in self._notes)
 
     def _sends(self, number: int, names: Iterable[str]) -> Iterator[Send]:
-        """What of these nodes, made on one stage, later stages receive."""
+        """Yield the rows of these nodes, made on one stage, that later stages receive."""
         made = set(names)
         for later, received in self._received.items():
             if later > number:
@@ -207,9 +209,10 @@ class _Cutter:
 
 
 def _notes(plan: Plan) -> dict[str, tuple[pa.Field, ...]]:
-    """The nodes that give notes of a foreign-key join, before and after they moved, with the key that these go by.
+    """Return the nodes that emit messages of a foreign-key join, before and after the repartition, with their routing
+    key.
 
-    A question goes to the row that it asks for, an answer back to the row that asked.
+    A subscription goes to the right row of its foreign key, and a response back to the left row.
     """
     found: dict[str, tuple[pa.Field, ...]] = {}
     for operator in plan.task:

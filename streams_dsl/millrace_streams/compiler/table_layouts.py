@@ -1,4 +1,4 @@
-"""What each kind of node on tables, groups and foreign-key joins gives, of what it is given."""
+"""Output layouts of nodes on tables, groups and foreign-key joins."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _(node: SubscribeNode, given: tuple[Layout, ...]) -> Layout:
         [key] = fields_of(node, left, ((KEY, node.extractor),))
     else:
         key = with_key(node, left, node.key_serde).schema.field(KEY)
-    # A subscription says which left row it is of: that key's columns come with it.
+    # A subscription carries the key columns of its left row.
     asking = [left.schema.field(name).with_name(f"{ASKING}{name}") for name in left.key_columns]
     return Layout(schema=pa.schema([key, *asking]), key=(KEY,), bucket_columns=None)
 
@@ -204,7 +204,7 @@ def _check_groups(node: Node, given: tuple[Layout, ...], *, windows: bool) -> No
 
 
 def _named(node: AggregateNode | FoldNode | TableFoldNode, given: Layout, window: Windows | None) -> Layout:
-    """The layout of named aggregates."""
+    """Return the layout of named aggregates."""
     windows = list(WINDOW_COLUMNS) if window is not None else []
     names = [*given.key_columns, *windows, *(name for name, _ in node.aggregates)]
     for name in names:

@@ -1,8 +1,8 @@
-"""What tables must do for others: say what their changes replace, keep their rows, wait for their windows' grace.
+"""Requirements on tables from other nodes: old values, stored rows, grace periods.
 
-The rules of old values are Kafka Streams': a grouping, a suppression and the outer side of a join ask for them, and
-then every table above has to have them; a filter takes them where they are to be had, and is then quiet about rows that
-never passed.
+The rules of old values are those of Kafka Streams. A grouping, a suppression and the outer side of a join need them,
+and then every table upstream must send them. A filter uses old values if they are available, and then emits nothing for
+rows that never passed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROW_BY_ROW = (TableFilterNode, TableMapNode, TableSelectNode, SuppressNode)
 
 
 def old_values(checked: CheckedTopology) -> Topology:
-    """Set ``sends_old`` on all tables whose consumers ask for it, and give a store to those that need one for it."""
+    """Set ``sends_old`` on all tables whose consumers need it, and add a store to tables that need one for it."""
     nodes = {node.name: node for node in checked.topology.nodes}
     asked: set[str] = set()
     for node in reversed(checked.topology.nodes):
@@ -54,7 +54,7 @@ def old_values(checked: CheckedTopology) -> Topology:
 
 
 def _asks(node: Node, nodes: dict[str, Node], asked: set[str]) -> set[str]:
-    """The nodes that must send old values for the sake of this one."""
+    """Return the nodes that must send old values for this node."""
     parents = set(node.parents)
     match node:
         case GroupTableNode() | SuppressNode() | SubscribeNode():
@@ -67,13 +67,13 @@ def _asks(node: Node, nodes: dict[str, Node], asked: set[str]) -> set[str]:
             if _offers_old(nodes[node.parents[0]], nodes) or (node.name in asked and store is None):
                 return parents | {node.name}
         case TableMapNode(store=store) | TableSelectNode(store=store):
-            # One that keeps its rows knows what it replaces.
+            # A node that stores its rows knows their old values.
             return parents if node.name in asked and store is None else set()
     return set()
 
 
 def _offers_old(node: Node, nodes: dict[str, Node]) -> bool:
-    """Whether a table has its old values anyway."""
+    """Return whether a table knows its old values anyway."""
     match node:
         case ToTableNode(store=store) | ResponseJoinNode(store=store):
             return store is not None
@@ -91,13 +91,13 @@ def _sending_old(node: TableNode) -> TableNode:
     if isinstance(node, ToTableNode | ResponseJoinNode) and node.store is None:
         fields["store"] = f"{node.name}-STATE-STORE"
     if isinstance(node, AggregateNode | FoldNode | TableFoldNode):
-        # Each change must say what it replaces, so that none may be left out.
+        # Each change must carry the value that it replaces, so none can be omitted.
         fields["emit"] = "every"
     return replace(node, **fields)
 
 
 def materialize(checked: CheckedTopology) -> Topology:
-    """Give every table that a join looks up a store with its rows."""
+    """Add a store to every table that a join looks up."""
     nodes: list[Node] = list(checked.topology.nodes)
     by_name = {node.name: node for node in nodes}
     renamed: dict[str, str] = {}
@@ -123,13 +123,13 @@ def materialize(checked: CheckedTopology) -> Topology:
 
 
 def _reading_kept(node: Node, renamed: dict[str, str]) -> Node:
-    """Joins read the kept table in place of the table itself."""
+    """Return the node with stored tables as its parents in place of the original ones."""
     tables = looked_up(node)
     return with_parents(node, tuple(renamed.get(name, name) if name in tables else name for name in node.parents))
 
 
 def looked_up(node: Node) -> tuple[str, ...]:
-    """The parents whose rows a node looks up."""
+    """Return the parents whose rows a node looks up."""
     match node:
         case TableTableJoinNode():
             return node.parents
@@ -141,12 +141,12 @@ def looked_up(node: Node) -> tuple[str, ...]:
 
 
 def store_of(node: Node) -> str | None:
-    """The store with a table's rows, if it keeps them."""
+    """Return the store of a table's rows, or None."""
     return node.store if isinstance(node, TableNode) and not isinstance(node, SuppressNode) else None
 
 
 def history_of(name: str, nodes: dict[str, Node]) -> int | None:
-    """How long the table keeps versions, or the one whose rows it passes on; None if it has but one."""
+    """Return the history time of a table, or of the table whose rows it passes on; None without versions."""
     node = nodes[name]
     if isinstance(node, ToTableNode | MaterializeNode):
         return node.history_ms
@@ -156,7 +156,7 @@ def history_of(name: str, nodes: dict[str, Node]) -> int | None:
 
 
 def final_waits(checked: CheckedTopology) -> Topology:
-    """Tell suppressions until a window closes how long that takes after its end."""
+    """Set the wait after the window's end on suppressions until a window closes."""
     nodes = {node.name: node for node in checked.topology.nodes}
     changed = [
         replace(node, wait_ms=_wait_after_end(node, nodes))
@@ -186,7 +186,7 @@ def _wait_after_end(node: SuppressNode, nodes: dict[str, Node]) -> int:
 
 
 def choose_emit(checked: CheckedTopology) -> Topology:
-    """Aggregates that only Delta tables read may leave out what the same batch replaces: the table is the same."""
+    """Set ``emit="last"`` on aggregations that only Delta tables read, because the table's content is the same."""
     changed: list[Node] = []
     for node in checked.topology.nodes:
         children = list(checked.topology.children(node.name))

@@ -1,4 +1,4 @@
-"""What each kind of node does, in the words of ``explain``: an expression is shown, a Python function is named."""
+"""Texts of nodes for ``explain``, with expressions in full and Python functions by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from millrace_streams.steps import Operator
 
 @singledispatch
 def words_of(node: Node, operator: Operator) -> str:
-    """What a node does, and what it keeps."""
+    """Return the text of a node, with its stores."""
     raise TypeError(f"{node.name}: there are no words for {type(node).__name__}")
 
 

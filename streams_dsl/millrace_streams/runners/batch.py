@@ -1,7 +1,7 @@
-"""The batch runner: the same topology over what is retained (or any DataFrame), as one bounded Spark job.
+"""Batch runner: a topology over retained records or DataFrames, as one bounded Spark job.
 
-Packed rows are sorted by bucket and offset; each bucket then runs through the same stages as in the stream, with its
-state in memory, and a table's final rows replace the Delta table in one commit.
+Packed rows are sorted by bucket and offset. Each bucket runs through the same stages as in the stream, with its state
+in memory. A table's final rows replace the Delta table in one commit.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What a batch run did: records read, rows by table or topic, records dropped as late or without a key.
+    """Result of a batch run: records read, rows by table or topic, records dropped as late or without a key.
 
-    ``dead_letters`` are the records put aside.
+    ``dead_letters`` counts the records sent to the dead-letter topic.
     """
 
     records: int
@@ -53,11 +53,9 @@ def run_batch(
 ) -> BatchResult:
     """Run a topology over the retained records of its topics and overwrite its Delta tables.
 
-    A range is chosen by the source's ``options`` (``startingTimestamp``, ``endingOffsets`` ...). Other arguments are as
-    in ``run_stream``; the rows are equal to those that the stream comes to after the same records. Topics get their
-    records added, in every run anew.
-
-    Raises ``TopologyError`` and its kind for a topology that cannot be run.
+    The source's ``options`` select a range (``startingTimestamp``, ``endingOffsets`` ...). Other arguments are as in
+    ``run_stream``. The rows equal those of the stream after the same records. Records for topics are appended, again in
+    each run. Raises ``TopologyError`` and its subclasses for a topology that cannot run.
     """
     job = Job.prepare(
         topology,
@@ -85,7 +83,7 @@ def run_batch(
 
 
 def bounded_results(job: Job, spark: SparkSession) -> DataFrame:
-    """What leaves a topology, as packed rows: its sources' rows through one stage after the other."""
+    """Return the packed rows that leave a topology, after all of its stages."""
     limit_worker_threads(spark)
     defaults = {"startingOffsets": "earliest", "endingOffsets": "latest"}
     rows: list[DataFrame] = []

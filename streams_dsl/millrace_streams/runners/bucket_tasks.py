@@ -1,6 +1,6 @@
-"""The task of a bucket from one batch to the next: one that lives on, or one that is made over what was kept.
+"""Tasks of a bucket across batches: kept in memory, or rebuilt over stored rows.
 
-Invariant: what a task that was not ended has changed is lost with it; the next one begins where the last ended.
+Invariant: changes of a task that was not ended are lost with it, and the next task starts where the last one ended.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from millrace_streams.steps.task import Task, TaskResult
 
 
 class Tasks(Protocol):
-    """Gives a bucket's task for each batch."""
+    """Provider of a bucket's task for each batch."""
 
     def begin(self) -> Task:
-        """The task as the last batch left it."""
+        """Return the task in the state after the last batch."""
         ...
 
     def end(self, task: Task, result: TaskResult) -> None:
-        """Keep what a batch changed: the next one goes on from there."""
+        """Store the changes of a batch for the next one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LivingTask:
-    """A task that stays in memory. A batch that fails on it ends its use."""
+    """A task that stays in memory. After a failed batch it must not be used again."""
 
     task: Task
 
     def begin(self) -> Task:
-        """The task."""
+        """Return the task."""
         return self.task
 
     def end(self, task: Task, result: TaskResult) -> None:
-        """Nothing is to be done: the task has its changes."""
+        """Do nothing, because the task holds its changes."""
 
 
 @dataclass(slots=True)
 class KeptTasks:
-    """Tasks made over the rows in which a bucket's stores lie; ``make`` makes one of its stores.
+    """Tasks over the stored rows of a bucket's stores; ``make`` creates one from its stores.
 
-    ``buckets`` is how many there are now.
+    ``buckets`` is the current number of buckets.
     """
 
     make: Callable[[Mapping[str, AnyStore]], Task]
@@ -57,7 +57,7 @@ class KeptTasks:
     _kept: dict[str, KeptRows] = field(default_factory=dict)
 
     def begin(self) -> Task:
-        """A task over the rows. Raises ``IncompatibleStateError`` when they are not its own."""
+        """Create a task over the stored rows. Raises ``IncompatibleStateError`` if they belong to another topology."""
         if not self._kept:
             self._kept = {
                 spec.name: kept_rows(spec, self.variables[spec.name], self.limits, buckets=self.buckets)
@@ -66,6 +66,6 @@ class KeptTasks:
         return self.make({spec.name: store_over(spec, self._kept[spec.name]) for spec in self.specs})
 
     def end(self, task: Task, result: TaskResult) -> None:
-        """Leave what the batch changed in the rows, which are read again when the next begins."""
+        """Write the changes of the batch to the rows, which the next ``begin`` reads again."""
         save(task.stores, self._kept, result)
         self._kept = {}

@@ -1,13 +1,14 @@
-"""Records that a user's function cannot handle, or that are not what their serde says: put aside, with the reason.
+"""Dead letters: records that fail in a user's function or that a serde cannot read.
 
-A record is put aside as a whole where the stage begins that it came to: it changes nothing there, as if it had not
-come. What earlier stages made of it stays. A dead letter holds key and value as they were, if they were bytes; else as
-they came to that stage, as JSON. Its headers say where the record was read, and what was wrong.
+A record becomes a dead letter as a whole at the start of the stage that it reached. It changes nothing there, as if it
+had not arrived; results of earlier stages stay. A dead letter holds the original key and value if they were bytes;
+otherwise it holds them as JSON, as they reached that stage. Its headers have the record's position and the error.
 
-Which records fail is what it would be if they came one by one: a record may fail by what one before it did, that
-fails itself further on. So where one fails, those before it are run by themselves first; then it is known to be bad.
-Parts that went well are ended like batches of their own, and are run no more. The next part is twice as long, so that
-many bad records cost a few short runs each, and one among many good ones about three runs of a batch in all.
+The records that fail are the same as if they came one by one. A record may fail because of a state change of an earlier
+record, which fails itself further on. So after a failure, the records before the failing one run by themselves first;
+if they succeed, the record is bad. Parts that succeed are ended like batches of their own and are not repeated. The
+next part is twice as long. So many bad records cost a few short runs each, and one among many good ones about three
+runs of a batch.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _HEADERS: Final = {
     "offset": "__millrace.errors.offset",
     "node": "__millrace.errors.node",
 }
-"""Those of the jobs' dead letters, and the node's name."""
+"""Headers of the jobs' dead letters, and the node's name."""
 RECORDS: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -66,7 +67,7 @@ RECORDS: Final = pa.schema(
 
 
 class DeadLetter(NamedTuple):
-    """A record that was put aside."""
+    """A dead letter."""
 
     topic: str
     partition: int
@@ -79,12 +80,12 @@ class DeadLetter(NamedTuple):
 
 
 def as_bytes(value: Any) -> bytes | None:
-    """A key or value as it is written: bytes as they are, others as JSON."""
+    """Return a key or value as written: bytes unchanged, others as JSON."""
     return value if value is None or isinstance(value, bytes) else json.dumps(value, default=repr).encode()
 
 
 def packed_letters(letters: Sequence[DeadLetter], bucket: int) -> Iterator[Packed]:
-    """Dead letters as they leave the topology."""
+    """Yield the packed row of dead letters."""
     if letters:
         columns = dict(zip((*COLUMNS.names, TIMESTAMP), zip(*letters, strict=True), strict=True))
         types = {"partition": pl.Int32, "key": pl.Binary, "value": pl.Binary, TIMESTAMP: pl.Int64}
@@ -99,13 +100,13 @@ def run_without_bad(
     roots: Roots,
     topics: Sequence[str],
 ) -> tuple[TaskResult, list[DeadLetter]]:
-    """Run a batch without the records that fail. Raises ``UserFunctionError`` for what is no single record's fault."""
+    """Run a batch without the records that fail. Raises ``UserFunctionError`` if no single record is the cause."""
     numbers = np.unique(np.concatenate([flow.marks[:, ROOT] for flow in arrivals.values()]))
     letters: list[DeadLetter] = []
     results: list[TaskResult] = []
     start, length = 0, len(numbers)
     bad: UserFunctionError | None = None
-    """Why the record fails that comes after the part in hand."""
+    """Error of the record that follows the current part."""
     while start < len(numbers) or not results:
         task, part = tasks.begin(), numbers[start : start + length]
         try:
@@ -130,7 +131,7 @@ def run_without_bad(
 
 
 def _of_roots(arrivals: Mapping[str, Flow], roots: Rows) -> dict[str, Flow]:
-    """The rows of records that follow one another."""
+    """Return the rows of consecutive records."""
     found = {}
     for name, flow in arrivals.items():
         marks = flow.marks[:, ROOT]
@@ -160,10 +161,10 @@ def _letter(error: UserFunctionError, arrivals: Mapping[str, Flow], root: int) -
 
 @dataclass(frozen=True, slots=True)
 class LetterRecords:
-    """Turns packed dead letters into records of a topic of bytes; a callable for ``mapInArrow``."""
+    """Conversion of packed dead letters to records of a topic of bytes; a callable for ``mapInArrow``."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Make records of a Spark task's dead letters."""
+        """Yield the records of a Spark task's dead letters."""
         for batch in batches:
             for payload in batch.column("payload"):
                 yield from self._records(unpack_frame(payload.as_py()))

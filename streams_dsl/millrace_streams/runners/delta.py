@@ -1,6 +1,7 @@
-"""Writing Delta tables: upserts and appends that a replayed micro-batch does not repeat, and overwrites in one step.
+"""Writes to Delta tables: idempotent upserts and appends, and overwrites in one commit.
 
-How a write happens once is ``pyspark_millrace.delta.transactions``; the application is the query and the sink.
+``pyspark_millrace.delta.transactions`` ensures that a repeated micro-batch writes once. The application id is made of
+the query and the sink.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def ensure_table(spark: SparkSession, path: str, schema: StructType) -> None:
-    """Create the Delta table at ``path`` if it is not there.
+    """Create the Delta table at ``path`` if it does not exist.
 
-    Raises ``TopologyError`` when a table with other columns is, ``EnvironmentProblemError`` when Delta is missing.
+    Raises ``TopologyError`` if a table has other columns, ``EnvironmentProblemError`` if Delta is missing.
     """
     from delta.tables import DeltaTable
 
@@ -44,9 +45,9 @@ def ensure_table(spark: SparkSession, path: str, schema: StructType) -> None:
 def upsert(
     rows: DataFrame, path: str, key: Sequence[str], transaction: Transaction, *, mark: str | None = None
 ) -> None:
-    """Update the rows whose key is there, insert the others. Null keys are equal to null keys.
+    """Update the rows whose key exists, and insert the others. Null keys equal null keys.
 
-    ``rows`` must not hold a key twice. With ``mark``, a boolean column, those in which it is true delete their row.
+    ``rows`` must have unique keys. With ``mark``, a boolean column, rows where it is true delete the row of their key.
     """
     if mark is not None:
         _upsert_or_delete(rows, path, key, transaction, mark)
@@ -78,7 +79,7 @@ def _upsert_or_delete(rows: DataFrame, path: str, key: Sequence[str], transactio
 
 
 def overwrite(rows: DataFrame, path: str) -> None:
-    """Replace a table's rows (and its columns, if they are others) in one commit."""
+    """Replace a table's rows (and columns, if they differ) in one commit."""
     rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
 
 

@@ -1,8 +1,8 @@
-"""The test driver: a topology run in process, without Spark or broker, in milliseconds.
+"""Test driver: a topology run in process, without Spark or broker, in milliseconds.
 
-It runs the same compiled plan and the same steps as the Spark runners. What is piped in one call is one batch: pipe
-records one by one to see every intermediate result, or many at once as a micro-batch would. Time is the test's: stream
-time comes from the records, the wall clock moves when it is told to.
+It runs the same compiled plan and the same steps as the Spark runners. Each call pipes one batch: pipe records one by
+one to see every intermediate result, or many at once as in a micro-batch. The test controls time: stream time comes
+from the records, and ``advance_wall_clock`` moves the wall clock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PipedRows: TypeAlias = "Sequence[Mapping[str, Any]] | pl.DataFrame | pa.Table"
 
 @dataclass(frozen=True, slots=True)
 class TestRecord:
-    """A record to be piped: key and value as functions of the topology see them, the time in ms."""
+    """A record for the test driver: key and value as in the topology's functions, the time in ms."""
 
     __test__ = False
 
@@ -53,12 +53,11 @@ class TestRecord:
 
 
 class TopologyTestDriver:
-    """Runs a topology on records piped in, one task per partition, and keeps what comes out.
+    """Test driver of a topology (Kafka's ``TopologyTestDriver``), with one task per partition.
 
-    ``topics`` gives the shapes of topics whose schema the topology does not declare; and of those that it writes, which
-    then refuse what they cannot hold. ``wall_clock_ms`` is the time of day at which the test begins, and
-    ``application_id`` is for processors. Raises ``TopologyError`` as the compiler does, and for a topology whose
-    records would have to move between more than one partition.
+    ``topics`` has the shapes of topics whose schema the topology does not declare. Shapes of output topics are checked
+    against the rows. ``wall_clock_ms`` is the initial wall-clock time, and ``application_id`` the id for processors.
+    Raises ``TopologyError`` as the compiler does, and for a topology with repartitions if there are several partitions.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class TopologyTestDriver:
         self._outputs: dict[str, list[Flow]] = {}
         self._unread: dict[str, int] = {}
         self.dropped_records = 0
-        # Processors begin, and schedule their punctuations, now.
+        # Processors are initialized and schedule their punctuations now.
         for number in range(partitions):
             self._run(number, {}, {})
 
@@ -105,8 +104,8 @@ class TopologyTestDriver:
     ) -> None:
         """Pipe records, in order, as one batch. Missing columns are null.
 
-        Timestamps are those given, else the rows' ``__timestamp`` (ms), else 0. Raises ``TopologyError`` for an unknown
-        topic, ``UserFunctionError`` as the steps do.
+        Timestamps are ``timestamps_ms``, else the rows' ``__timestamp`` (ms), else 0. Raises ``TopologyError`` for an
+        unknown topic, and ``UserFunctionError`` as the steps do.
         """
         sources = self._sources_of(topic)
         height = len(rows)
@@ -116,7 +115,7 @@ class TopologyTestDriver:
         self._run(partition, self._read(sources, batches, numbers, origins, partition), origins)
 
     def pipe_record(self, topic: str, row: Mapping[str, Any], *, timestamp_ms: int, partition: int = 0) -> None:
-        """Pipe one record as a batch of its own."""
+        """Pipe one record as its own batch."""
         self.pipe(topic, [row], timestamps_ms=[timestamp_ms], partition=partition)
 
     def pipe_records(self, records: Sequence[TestRecord], *, partition: int = 0) -> None:
@@ -133,16 +132,16 @@ class TopologyTestDriver:
         self._run(partition, arrivals, origins)
 
     def advance_wall_clock(self, milliseconds: int) -> None:
-        """Let time pass: punctuations that are due by the wall clock are called, each at most once."""
+        """Advance the wall clock; each due punctuation is called at most once."""
         self._wall_clock_ms += milliseconds
         for number in range(len(self._tasks)):
             self._run(number, {}, {})
 
     def read(self, name: str) -> list[dict[str, Any]]:
-        """What came out, since the last ``read``, at the sink that writes to this table or topic.
+        """Return the new output since the last ``read`` of the sink that writes this table or topic.
 
-        Each row is a dict of its columns and ``__timestamp``; one without a value has ``__tombstone``, if it is typed.
-        What goes to a topic has ``__headers`` if the record that it is made of has some.
+        Each row is a dict of its columns and ``__timestamp``; a typed row without a value has ``__tombstone``. A row
+        for a topic has ``__headers`` if its input record has headers.
         """
         is_table = name in self._plan.topology.tables
         return [
@@ -152,7 +151,9 @@ class TopologyTestDriver:
         ]
 
     def read_records(self, name: str) -> list[Record]:
-        """The same as records: keys and values as functions of the topology see them, a windowed key ``Windowed``."""
+        """Return the new output as records: keys and values as in the topology's functions, windowed keys as
+        ``Windowed``.
+        """
         return [
             Record(key, value, time_ms)
             for flow in self._next(name)
@@ -160,7 +161,7 @@ class TopologyTestDriver:
         ]
 
     def table(self, name: str) -> pl.DataFrame:
-        """What a Delta table would hold now: all appended records, or the newest row of each key and window."""
+        """Return the content of a Delta table now: all appended records, or the newest row of each key and window."""
         layout = self._plan.layouts[self._sink(name).name]
         types = polars_schema(layout.schema)
         flows = self._outputs.get(name, [])
@@ -171,15 +172,15 @@ class TopologyTestDriver:
         return rows.select(layout.names)
 
     def store(self, name: str, *, partition: int = 0) -> pl.DataFrame:
-        """The rows that a state store holds, as columns."""
+        """Return the rows of a state store as columns."""
         return frame_of(self._store(name, partition))
 
     def entries(self, name: str, *, partition: int = 0) -> list[StoreEntry]:
-        """The rows that a state store holds, as keys and values, in the order of the keys."""
+        """Return the rows of a state store as keys and values, in key order."""
         return entries_of(self._store(name, partition), self._plan)
 
     def view(self, name: str, *, partition: int = 0) -> Any:
-        """A state store as a processor sees it: ``get``, ``fetch``, ``all`` ..."""
+        """Return a state store as a processor sees it: ``get``, ``fetch``, ``all`` ..."""
         return view_of_store(self._store(name, partition))
 
     def _store(self, name: str, partition: int) -> AnyStore:
@@ -196,7 +197,7 @@ class TopologyTestDriver:
         return sources
 
     def _origins(self, records: Iterable[tuple[str, Headers]], partition: int) -> dict[int, Origin]:
-        """Number the records that come in, and note where each was read, and its headers."""
+        """Number the input records, and store the position and headers of each."""
         origins = {}
         for topic, headers in records:
             offset = self._offsets.get((topic, partition), 0)
@@ -234,7 +235,7 @@ class TopologyTestDriver:
         self.dropped_records += sum(result.dropped.values())
 
     def _collect(self, result: TaskResult) -> None:
-        """File what came out under the table or topic; of several sinks of a topic in the order of their records."""
+        """Store the output by table or topic; several sinks of a topic are merged in record order."""
         by_name: dict[str, list[Flow]] = {}
         for node_name, flow in result.outputs.items():
             for name, part in _by_topic(self._plan.topology.node(node_name), flow):
@@ -269,7 +270,7 @@ class TopologyTestDriver:
 
 
 def _topics_of_bytes(plan: Plan, topics: Mapping[str, TopicShape]) -> dict[str, OpaqueRows]:
-    """What writes the topics that are known to be of bytes, by node: what it cannot write is refused, as on Spark."""
+    """Return the writers of known topics of bytes by node; they refuse rows that cannot be written, as on Spark."""
     return {
         node.name: OpaqueRows.of(node, plan.layouts[node.name])
         for node in plan.outputs
@@ -279,7 +280,7 @@ def _topics_of_bytes(plan: Plan, topics: Mapping[str, TopicShape]) -> dict[str, 
 
 
 def _by_topic(node: Node, flow: Flow) -> Iterator[tuple[str, Flow]]:
-    """The rows of a sink by the table or topic that they go to."""
+    """Yield the rows of a sink by their table or topic."""
     if TOPIC not in flow.batch.frame.columns:
         yield address(node), flow
         return
@@ -291,7 +292,7 @@ def _by_topic(node: Node, flow: Flow) -> Iterator[tuple[str, Flow]]:
 
 
 def _batch_of(source: SourceReader, records: Sequence[TestRecord]) -> Batch:
-    """Records as the source reads them; columns that a row lacks are null."""
+    """Return records as the source reads them; missing columns are null."""
     layout = source.layout
     values = [record.value for record in records]
     if not layout.scalar:

@@ -1,4 +1,4 @@
-"""State stores as the test driver shows them: entries, columns, views."""
+"""State stores in the test driver: entries, columns, views."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from millrace_streams.stores.base import Stored
 
 
 def entries_of(store: AnyStore, plan: Plan) -> list[StoreEntry]:
-    """All rows that can be read, by key (and window)."""
+    """Return all readable rows, by key (and window)."""
     [operator, *_] = [each for each in plan.task if store.spec.name in each.node.stores]
     return list(entries.entries_of(store, describe_store(store.spec, operator, plan.topology)))
 
 
 def frame_of(store: AnyStore) -> pl.DataFrame:
-    """All rows that can be read, in columns."""
+    """Return all readable rows as columns."""
     if isinstance(store, Store):
         return store.rows()
     layout = store.spec.layout
@@ -39,7 +39,7 @@ def frame_of(store: AnyStore) -> pl.DataFrame:
 
 
 def view_of_store(store: AnyStore) -> Any:
-    """A store as a processor sees it."""
+    """Return a store as a processor sees it."""
     if isinstance(store, Store):
         raise TopologyError(f"store {store.spec.name} holds columns: read it with store() or entries()")
     return view_of(store)

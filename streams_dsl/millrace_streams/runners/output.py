@@ -1,4 +1,4 @@
-"""What the runners share behind a task: a table's newest rows, types to Spark's, the threads of workers."""
+"""Shared parts of the runners behind a task: newest rows, Spark types, worker threads."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _RESERVED: Final = {
 
 
 def newest_rows(frame: pl.DataFrame, layout: Layout) -> pl.DataFrame:
-    """The last row of each key and window of a table; all rows of a stream."""
+    """Return the last row of each key and window of a table; all rows of a stream."""
     if not layout.table:
         return frame
     return frame.unique(layout.row_key, keep="last", maintain_order=True)
 
 
 def gone(columns: Sequence[str], layout: Layout) -> pl.Expr:
-    """Which of a table's rows say that the row is deleted."""
+    """Return a mask of a table's rows that are deletions."""
     if layout.value is not None:
         return pl.col(layout.value).is_null()
     return pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in columns else pl.lit(False)
 
 
 def spark_schema(layout: Layout, reserved: Sequence[str] = ()) -> StructType:
-    """A layout's columns, and reserved ones, as Spark has them; all nullable, as Delta tables' are by default."""
+    """Return a layout's columns and reserved ones as a Spark schema; all nullable, as in Delta tables by default."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructField, StructType
 
@@ -49,18 +49,18 @@ def spark_schema(layout: Layout, reserved: Sequence[str] = ()) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """A schema of Spark's as the batches must have that are given to it."""
+    """Return the Arrow schema of batches for a Spark schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return cast("pa.Schema", to_arrow_schema(schema, timezone="UTC"))
 
 
 def address(node: object) -> str:
-    """The table or topic that a node writes; the name of a node whose topics a function names."""
+    """Return the table or topic that a node writes; the node's name if a function names the topics."""
     name: str = getattr(node, "table", None) or node.topic or node.name  # type: ignore[attr-defined]
     return name
 
 
 def limit_worker_threads(spark: SparkSession) -> None:
-    """Keep polars to one thread in workers, where Spark runs one task per core, unless somebody chose otherwise."""
+    """Limit polars to one thread in workers, because Spark runs one task per core; an explicit setting is kept."""
     spark.sparkContext.environment.setdefault("POLARS_MAX_THREADS", "1")

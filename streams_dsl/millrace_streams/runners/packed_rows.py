@@ -1,11 +1,13 @@
-"""Packed rows: the form in which batches cross Spark, one Spark row for many records.
+"""Packed rows: the form of batches within Spark, one Spark row for many records.
 
-Spark hands rows to Python one by one where state is kept, which no vectorised step survives. So records of one bucket
-travel as one row: ``stage`` (the one that is to take them), ``bucket``, ``target`` (the node whose rows they are),
-``sequence`` (the first record's offset), ``rows``, ``records`` (how many were read for it), ``dropped``, and
-``payload``, an Arrow IPC stream; or, ``by_reference``, what the task reads these records with. What leaves the topology
-has ``stage`` -1, ``target`` is then the sink's node; a row without a target carries ``records`` and ``dropped`` alone.
-Stages pass on what is not theirs.
+Spark passes rows to stateful Python code one by one, which rules out vectorised steps. So records of one bucket travel
+as one row. ``stage`` is the receiving stage, ``bucket`` the bucket, and ``target`` the node of the rows. ``sequence``
+is the first record's offset, ``rows`` the number of rows. ``records`` counts the records read for it, and ``dropped``
+the dropped ones. ``payload`` is an Arrow IPC stream or, with ``by_reference``, a reference by which the task reads the
+records.
+
+Rows that leave the topology have ``stage`` -1 and the sink's node as ``target``. A row without a target carries only
+``records`` and ``dropped``. Stages pass on rows of other stages.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ PACKED: Final = pa.schema(
     ]
 )
 OUT: Final = -1
-"""The ``stage`` of what leaves the topology."""
+"""The ``stage`` of rows that leave the topology."""
 
 ROWS_PER_PAYLOAD: Final = 262_144
 BYTES_PER_PAYLOAD_MAX: Final = 16 * 2**20
@@ -61,19 +63,19 @@ class Packed(NamedTuple):
 
     @property
     def frame(self) -> pl.DataFrame:
-        """The payload as a frame, which it is already where it was read by the task that takes it."""
+        """The payload as a frame; it is one already if the task itself read the records."""
         return unpack_frame(self.payload) if isinstance(self.payload, bytes) else self.payload
 
 
 def to_batches(rows: Iterable[Packed]) -> Iterator[pa.RecordBatch]:
-    """A batch per row, because payloads are large and Arrow's binary ends at 2 GiB."""
+    """Yield a batch per row, because payloads are large and Arrow's binary type ends at 2 GiB."""
     for row in rows:
         columns = [pa.array([value], field.type) for value, field in zip(row, PACKED, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[Packed]:
-    """The packed rows of a batch."""
+    """Yield the packed rows of a batch."""
     columns = (batch.column(name) for name in Packed._fields)
     for cells in zip(*columns, strict=True):
         yield Packed(*(cell.as_py() for cell in cells))
@@ -81,12 +83,12 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Packed]:
 
 @dataclass(frozen=True, slots=True)
 class Unpacker:
-    """Turns packed outputs of one sink into rows of ``schema`` (as Spark expects it); a callable for ``mapInArrow``."""
+    """Conversion of one sink's packed output to rows of ``schema`` (in Spark's form); a callable for ``mapInArrow``."""
 
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Unpack a Spark task's outputs."""
+        """Unpack a Spark task's output."""
         for batch in batches:
             for payload in batch.column("payload"):
                 frame = unpack_frame(payload.as_py())

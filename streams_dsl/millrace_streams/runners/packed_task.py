@@ -1,7 +1,7 @@
-"""The stateful processor of a stage: a bucket's packed rows in and out, its stores in Spark's state store.
+"""Stateful processor of a stage: a bucket's packed rows in and out, stores in Spark's state store.
 
-Each store has a list, its log. The pages of all stores lie in one map, for opening a variable costs some milliseconds
-of every micro-batch.
+Each store has a list, its log. The pages of all stores share one map, because opening a state variable costs some
+milliseconds in every micro-batch.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PAGE: Final = StructType(
 
 
 class PackedTask(StatefulProcessor):  # type: ignore[misc]
-    """Runs a stage. A micro-batch makes one call of each bucket that has rows."""
+    """Spark's ``StatefulProcessor`` that runs a stage. A micro-batch makes one call per bucket with rows."""
 
     def __init__(
         self, worker_stage: WorkerStage, limits: Limits = LIMITS, sources: Mapping[str, ReferredSource] | None = None
     ) -> None:
-        """Carry ``worker_stage`` to the worker; ``limits`` are those of its stores' logs and pages.
+        """Create the processor of ``worker_stage``; ``limits`` are those of its stores' logs and pages.
 
-        ``sources`` are those that it reads itself, by the node whose rows they give.
+        ``sources`` are the sources that it reads itself, by the node of their rows.
         """
         self._worker_stage = worker_stage
         self._sources = dict(sources or {})
@@ -56,7 +56,7 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
             )
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """Run a bucket's part of a micro-batch. Argument names are Spark's: it passes them by keyword."""
+        """Run a bucket's part of a micro-batch. Argument names are Spark's, which passes them by keyword."""
         own: list[Packed] = []
         given = (Packed(*(row[name] for name in Packed._fields)) for row in rows)
         for packed in chain.from_iterable(resolved(each, self._sources) for each in given):
@@ -79,39 +79,39 @@ class PackedTask(StatefulProcessor):  # type: ignore[misc]
         yield Packed(OUT, bucket, records=sum(run.records for run in runs), dropped=dropped)
 
     def close(self) -> None:
-        """Nothing is held open. Spark calls this at the end of a task."""
+        """Settle the worker; no resource is open. Spark calls it at the end of a task."""
         settle_worker()
 
 
 @dataclass(frozen=True, slots=True)
 class SparkVariables:
-    """The state of one store in Spark's state store, of the bucket in hand."""
+    """State of one store in Spark's state store, for the current bucket."""
 
     store: str
     log: Any
     pages: Any
 
     def read_log(self) -> list[bytes]:
-        """The log's chunks, in order."""
+        """Return the log's chunks, in order."""
         return [bytes(row[0]) for row in self.log.get()]
 
     def append_to_log(self, chunk: bytes) -> None:
-        """Add a chunk to the log."""
+        """Append a chunk to the log."""
         self.log.appendValue((chunk,))
 
     def replace_log(self, chunk: bytes) -> None:
-        """Put one chunk in the place of the whole log."""
+        """Replace the whole log by one chunk."""
         self.log.put([(chunk,)])
 
     def read_page(self, page: Page) -> bytes | None:
-        """A page; None if it holds nothing."""
+        """Return a page; None if it is empty."""
         row = self.pages.getValue((self.store, *page))
         return None if row is None else bytes(row[0])
 
     def write_page(self, page: Page, chunk: bytes) -> None:
-        """Put a page in its place."""
+        """Write a page."""
         self.pages.updateValue((self.store, *page), (chunk,))
 
     def remove_page(self, page: Page) -> None:
-        """Remove a page, if it is there."""
+        """Remove a page, if it exists."""
         self.pages.removeKey((self.store, *page))

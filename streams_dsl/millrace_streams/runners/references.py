@@ -1,8 +1,8 @@
-"""Records that a stream's task reads itself: of a source whose records stay in the bucket of their partition.
+"""Sources that a stream's task reads itself, because records stay in their partition's bucket.
 
-What Spark shuffles to the task is then no record but a reference to a split of the topic, one packed row of a few
-hundred bytes (``pyspark_millrace.reading.references``). The task reads the split and runs what happens to records where
-they are read; the rows that this gives are the same as if the source had sent them.
+Spark then shuffles no records, but references to splits of the topic, as packed rows of a few hundred bytes
+(``pyspark_millrace.reading.references``). The task reads the split and runs the source's operators. The rows equal
+those that the source would have sent.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReferredSource:
-    """What a task needs to read a source's splits: what happens to their records, and the source's options."""
+    """Data for reading a source's splits in a task: its operators and its options."""
 
     run: SourceRun
     options: SourceOptions
 
     def rows(self, reference: bytes) -> Iterator[Packed]:
-        """The packed rows of a split."""
+        """Yield the packed rows of a split."""
         return replace(self.run, packs=False).rows(read_reference(reference, self.options))
 
 
 def may_refer(prologue: Stage) -> bool:
-    """Whether all records of a source go to the bucket of their partition, and to nowhere else."""
+    """Return whether all records of a source go to the bucket of their partition, and nowhere else."""
     return not prologue.operators and [send.way for send in prologue.sends] == ["partition"]
 
 
 def packed_references(references: DataFrame, prologue: Stage) -> DataFrame:
-    """Rows of references as packed rows, which say so by ``by_reference``."""
+    """Convert reference rows to packed rows with ``by_reference``."""
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
     [send] = prologue.sends
@@ -58,7 +58,7 @@ def packed_references(references: DataFrame, prologue: Stage) -> DataFrame:
 
 
 def resolved(packed: Packed, sources: Mapping[str, ReferredSource]) -> Iterator[Packed]:
-    """A packed row itself, or what it refers to; ``sources`` are by the node whose rows they give."""
+    """Return a packed row itself, or the rows that it refers to; ``sources`` are by the node of their rows."""
     if not packed.by_reference:
         return iter((packed,))
     assert isinstance(packed.payload, bytes)

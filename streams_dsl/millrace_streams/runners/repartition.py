@@ -1,14 +1,14 @@
-"""Repartition: rows on their way from one stage to another, with the place of each in the order of records.
+"""Rows on their way between stages, with the order of their records.
 
-Beside the layout's columns a frame has ``__offset``, ``__headers`` if a record has any, and where it is not what the
-receiver takes without it: ``__order`` (of records of several partitions, the one with the smaller number goes first),
-``__topic`` and ``__partition`` of the record that a row goes back to, its marks as ``__mark.<n>``, what a change of a
-table replaces as ``__old.<column>``, and ``__latest``. Notes of a foreign-key join, which have no columns, are
-pickled; they live within a micro-batch only.
+Beside the layout's columns a frame has ``__offset``, and ``__headers`` if a record has any. Other columns are present
+only if they differ from the receiver's default. These are ``__order`` (among records of several partitions, the smaller
+number goes first), ``__topic`` and ``__partition`` of the input record, the row's marks as ``__mark.<n>``, the old
+values of a table's change as ``__old.<column>``, and ``__latest``. Messages of a foreign-key join have no columns and
+are pickled; they exist within one micro-batch only.
 
-Where rows of several partitions meet, they are put in order by ``__sequence`` if the source has it. Else the record
-goes first that comes first in its partition and has the earliest time, as in Kafka Streams; one that is older than
-another before it in its partition counts as that one. Records of global tables go before all others.
+Rows of several partitions are ordered by ``__sequence`` if the source has it. Otherwise, as in Kafka Streams, the next
+record is the first unprocessed one of the partition with the earliest time. A record that is older than an earlier one
+of its partition counts with the time of that one. Records of global tables go before all others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FIRST: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The records that rows go back to, by their root mark: their order, and where they were read."""
+    """Input records of rows, by root mark: their order, positions and headers."""
 
     order: Rows
     topic: Rows
@@ -53,7 +53,7 @@ class Roots:
     headers: pl.Series | None = None
 
     def origin(self, topics: Sequence[str]) -> Callable[[int], Origin]:
-        """Where a record was read, and its headers, by its root mark."""
+        """Return a function from root mark to the record's position and headers."""
 
         def found(root: int) -> Origin:
             place = topics[int(self.topic[root])], int(self.partition[root]), int(self.offset[root])
@@ -63,15 +63,15 @@ class Roots:
         return found
 
     def headers_of(self, marks: Marks) -> pl.Series | None:
-        """The headers of the records that rows go back to; None if no record has any."""
+        """Return the headers of the rows' input records; None if no record has headers."""
         if self.headers is None:
             return None
         roots = pl.Series(marks[:, ROOT])
-        # What the wall clock caused goes back to no record.
+        # Rows from wall-clock punctuations have no input record.
         return self.headers.gather(roots.set(roots < 0, None))
 
     def find(self, topic: str | None, partition: int | None, offset: int | None, topics: Sequence[str]) -> int | None:
-        """The root mark of the record that was read there; None if it is none of these."""
+        """Return the root mark of the record at a position; None if there is none."""
         if topic is None or partition is None or offset is None:
             return None
         found = np.flatnonzero(
@@ -81,7 +81,7 @@ class Roots:
 
 
 def repartition_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -> pl.DataFrame:
-    """The rows of a flow as they travel; ``topic`` says that their records may be of several topics."""
+    """Return the rows of a flow in their form between stages; ``topic`` means that they may be of several topics."""
     batch, marks = flow.batch, flow.marks
     number = marks[:, ROOT]
     frame = _pickled_frame(batch) if pickled else _plain_frame(batch)
@@ -101,7 +101,7 @@ def repartition_frame(flow: Flow, roots: Roots, *, pickled: bool, topic: bool) -
 
 
 def head_frame(read: pl.DataFrame, source_number: int, *, goes_first: bool) -> pl.DataFrame:
-    """Rows of a source on the way to the bucket of their own partition, or before all others to every bucket."""
+    """Return rows of a source on the way to their partition's bucket, or to every bucket before all others."""
     frame = read.rename({SEQUENCE: ORDER}, strict=False)
     if goes_first and ORDER not in frame.columns:
         frame = frame.with_columns(pl.lit(_FIRST, pl.Int64).alias(ORDER))
@@ -109,9 +109,9 @@ def head_frame(read: pl.DataFrame, source_number: int, *, goes_first: bool) -> p
 
 
 def by_bucket(frame: pl.DataFrame, key: Sequence[pa.Field], buckets: int) -> list[tuple[int, pl.DataFrame]]:
-    """Rows on their way, cut by the bucket of its rows' keys, which are of the types of ``key``.
+    """Divide rows by the bucket of their keys, which have the types of ``key``.
 
-    The hash is that of topics' partitions (murmur2); what has no key is in the first bucket.
+    The hash is that of topic partitions (murmur2). Rows without a key go to the first bucket.
     """
     if not frame.height:
         return []
@@ -132,9 +132,9 @@ def arrive(
     bucket: int,
     forks: int,
 ) -> tuple[dict[str, Flow], Roots]:
-    """Frames that came to a stage as flows in the order of their records, by node.
+    """Convert frames that arrived at a stage to flows in record order, by node.
 
-    ``topics`` gives the number of the topic of nodes whose rows are all of one.
+    ``topics`` maps nodes whose rows are all of one topic to the number of that topic.
     """
     whole = pl.concat(
         [_identity(frame, topics.get(name, 0), bucket) for name, frame in frames.items()]
@@ -155,7 +155,7 @@ _IDENTITY: Final = {TOPIC: pl.Int32, PARTITION: pl.Int32, OFFSET: pl.Int64, ORDE
 
 
 def _identity(frame: pl.DataFrame, topic: int, bucket: int) -> pl.DataFrame:
-    """Which record each row goes back to, the order of it that the row itself knows, and its headers if it has any."""
+    """Return the input record of each row, its order as far as the row knows it, and headers if present."""
     defaults = {TOPIC: pl.lit(topic), PARTITION: pl.lit(bucket), ORDER: pl.col(TIMESTAMP)}
     columns = [pl.col(name) if name in frame.columns else defaults[name].alias(name) for name in _IDENTITY]
     found = frame.select(*columns).cast(_IDENTITY)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def _identity(frame: pl.DataFrame, topic: int, bucket: int) -> pl.DataFrame:
 
 
 def _number(rows: pl.DataFrame) -> tuple[Rows, Roots]:
-    """Number the records: the root mark of each row, and what is known of each record."""
+    """Number the records; returns the root mark of each row, and the data of each record."""
     topic, partition, offset, order = (rows[name].to_numpy().astype(np.int64) for name in _IDENTITY)
     sorting = np.arange(len(offset))
     if _changes(topic, partition)[1:].any() or not _is_sorted(offset):
@@ -173,9 +173,9 @@ def _number(rows: pl.DataFrame) -> tuple[Rows, Roots]:
     begins = place_changes | _changes(offset)
     order = _never_back(order, np.flatnonzero(place_changes))
     first = np.flatnonzero(begins)
-    # Rows of one record count as the last of them.
+    # Rows of one record have the order of the last of them.
     last = np.append(first[1:], len(order)) - 1 if len(first) else first
-    # What is equal in order stays as it is sorted: by topic, partition, offset.
+    # Records of equal order stay sorted by topic, partition, offset.
     of_record = np.argsort(order[last], kind="stable")
     rank = np.empty(len(first), dtype=np.int64)
     rank[of_record] = np.arange(len(first))
@@ -187,7 +187,7 @@ def _number(rows: pl.DataFrame) -> tuple[Rows, Roots]:
 
 
 def _changes(*columns: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Where a row differs from the one before it; the first one does."""
+    """Return a mask of rows that differ from the previous row; the first one does."""
     changed = np.zeros(len(columns[0]), dtype=np.bool_)
     for column in columns:
         changed[1:] |= column[1:] != column[:-1]
@@ -200,7 +200,7 @@ def _is_sorted(numbers: Rows) -> bool:
 
 
 def _never_back(order: Rows, begins: Rows) -> Rows:
-    """The largest order so far, in each partition by itself."""
+    """Return the largest order so far, per partition."""
     result = order.copy()
     for start, end in pairwise([*begins, len(order)]):
         np.maximum.accumulate(order[start:end], out=result[start:end])
@@ -269,7 +269,7 @@ def _pickled_frame(batch: Batch) -> pl.DataFrame:
 
 
 def _keys(frame: pl.DataFrame, key: Sequence[pa.Field]) -> pl.DataFrame:
-    """The columns that decide the bucket: the key's, without its window."""
+    """Return the columns that determine the bucket: those of the key, without its window."""
     if _PICKLED not in frame.columns:
         return frame.select(field.name for field in key)
     keys = [pickle.loads(row)[0] for row in frame[_PICKLED].to_list()]

@@ -1,8 +1,8 @@
-"""What left a topology in a micro-batch or a batch job: packed rows, counted, and unpacked for each sink.
+"""Results of a micro-batch or batch job: packed rows, counted and unpacked per sink.
 
-The task must run once and whole, whatever the sinks read of it, for its state is committed by that run; so results are
-read once, here, and are persisted by then. What is little comes along into the driver and is unpacked there: a job of
-Spark's for each sink is most of a small micro-batch's time. What is more is unpacked by tasks.
+The task must run exactly once and completely, whatever the sinks read, because that run commits its state. So the
+packed rows are persisted, and read once here. Small results are collected into the driver and unpacked there, because a
+Spark job per sink would take most of a small micro-batch's time. Tasks unpack larger results.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _DRIVER_BYTES_MAX: Final = 8 * 2**20
-"""How many bytes of payloads come into the driver at most."""
+"""Most payload bytes that are collected into the driver."""
 LOCAL_ROWS_BYTES_MAX: Final = 64 * 2**10
-"""How large rows of the driver may be, in Arrow, to be part of a plan; each rule of Spark's planning visits them.
+"""Largest Arrow size of driver rows that become part of a plan, because each rule of Spark's planner visits them.
 
-Larger ones go to a task as they are, in Arrow; those that are part of a plan are collected without a job.
+Larger rows go to a task in Arrow. Rows in a plan are collected without a job.
 """
 LEAF_PARTITIONS: Final = "spark.sql.leafNodeDefaultParallelism"
-"""Spark's setting of how many partitions small tables of the driver are cut into."""
+"""Spark's setting for the number of partitions of small driver tables."""
 _PAYLOADS: Final = pa.schema([("payload", pa.binary())])
 
 Records = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Takes batches of packed payloads and gives rows; as for ``mapInArrow``."""
+"""Converts batches of packed payloads to rows, as for ``mapInArrow``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Records that went in, rows that came out by the node of their sink (dead letters too), records dropped."""
+    """Counts of input records, output rows by sink node (and dead letters), and dropped records."""
 
     records: int
     rows: Mapping[str, int]
     dropped: int
 
     def by_name(self, plan: Plan) -> dict[str, int]:
-        """Rows by Delta table and topic; a topic that has a table's name is told from it."""
+        """Return the rows by Delta table and topic; a topic with a table's name gets the prefix ``topic``."""
         found: dict[str, int] = {}
         for node in plan.outputs:
             name = address(node)
@@ -60,7 +60,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Packed rows ``frame``, persisted; ``payloads`` has those of the targets that are whole in the driver."""
+    """Persisted packed rows ``frame``; ``payloads`` has the targets that are completely in the driver."""
 
     frame: DataFrame
     counts: Counts
@@ -68,9 +68,9 @@ class Results:
 
     @classmethod
     def of(cls, frame: DataFrame, plan: Plan, buckets: int) -> Results:
-        """Run the task: count what came out, and take along what is little."""
+        """Run the task: count the output, and collect small results."""
         names = [*(node.name for node in plan.outputs), DEAD_LETTERS]
-        # Each bucket has a row for each target at least, of which some may be as large as this.
+        # Each bucket has at least one row per target, and some may be as large as this.
         bytes_max = _DRIVER_BYTES_MAX // (len(names) * buckets)
         little = f"CASE WHEN length(payload) <= {bytes_max} THEN payload END AS payload"
         rows = frame.selectExpr("target", "rows", "records", "dropped", little).toArrow()
@@ -84,7 +84,7 @@ class Results:
         return cls(frame, counts, _whole(rows, names))
 
     def mapped(self, target: str, function: Records, schema: StructType) -> DataFrame:
-        """What a function makes of a target's payloads, those of a bucket in their order."""
+        """Apply a function to a target's payloads; those of a bucket are in order."""
         if target not in self.payloads:
             return self._packed(target).mapInArrow(function, schema)
         payloads = pa.array(self.payloads[target], pa.binary())
@@ -92,11 +92,11 @@ class Results:
         table = pa.Table.from_batches(batches, arrow_schema(schema))
         spark = self.frame.sparkSession
         rows = spark.createDataFrame(table, schema)
-        # Cut into partitions, as by default, it would be written side by side. Uncut, it is collected without a job.
+        # Default partitioning would write it in parallel; an undivided table is collected without a job.
         return rows if spark.conf.get(LEAF_PARTITIONS, None) == "1" else rows.coalesce(1)
 
     def unpacked(self, sink: str, layout: Layout, reserved: tuple[str, ...] = ()) -> DataFrame:
-        """The rows of a sink, with those of the reserved columns that its rows have."""
+        """Return the rows of a sink, with the given reserved columns."""
         schema = spark_schema(layout, reserved)
         return self.mapped(sink, Unpacker(arrow_schema(schema)), schema)
 
@@ -105,7 +105,7 @@ class Results:
 
 
 def _whole(rows: pa.Table, names: list[str]) -> dict[str, list[bytes]]:
-    """The payloads of the targets of which none was too large."""
+    """Return the payloads of targets without a payload over the limit."""
     payloads: dict[str, list[bytes]] = {name: [] for name in names}
     for target, payload in zip(rows["target"].to_pylist(), rows["payload"].to_pylist(), strict=True):
         if payload is None:

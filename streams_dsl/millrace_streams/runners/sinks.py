@@ -1,8 +1,9 @@
-"""Where results go: Delta tables, topics, functions of the user's; each takes a micro-batch once.
+"""Sinks: Delta tables, topics, and user functions, each written once per micro-batch.
 
-Tables are written under a Delta transaction, topics under a transaction of our sink, both named by the query's id (from
-its checkpoint) and the sink's node, and numbered by the micro-batch: one that Spark runs again after a crash is passed
-over by those that had it. A function is told the number and must see to that itself, as with Spark's ``foreachBatch``.
+Tables are written in a Delta transaction, topics in a transaction of the millrace sink. Both are named by the query's
+id (from its checkpoint) and the sink's node, and numbered by the micro-batch. A repeated micro-batch is skipped by
+sinks that have written it. A user function receives the number and must handle repetitions itself, as with Spark's
+``foreachBatch``.
 """
 
 from __future__ import annotations
@@ -31,24 +32,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BatchFunction: TypeAlias = "Callable[[DataFrame, int], None]"
-"""Takes the rows of a micro-batch and its number."""
+"""Function of the rows of a micro-batch and its number."""
 
 
 class Target(Protocol):
-    """What takes the rows of one sink."""
+    """Target of one sink's rows."""
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """Make ready before the first batch, or check what a batch job will replace. Raises what is wrong with it."""
+        """Prepare the target before the first batch, or check the target that a batch job replaces. Raises its
+        errors.
+        """
         ...
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
-        """Take a micro-batch's rows, or without a transaction all rows of a batch job."""
+        """Write a micro-batch's rows, or without a transaction all rows of a batch job."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
-    """A Delta table at a path: a stream's rows are appended, a table's update or delete those of their key."""
+    """A Delta table at a path: a stream's rows are appended, a table's rows update or delete those of their key."""
 
     sink: Sink
     path: str
@@ -59,7 +62,7 @@ class DeltaTarget:
             ensure_table(spark, self.path, spark_schema(self.sink.layout))
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
-        """Append, upsert, or replace all."""
+        """Append, upsert, or overwrite."""
         sink, layout = self.sink, self.sink.layout
         if transaction is None:
             overwrite(results.unpacked(sink.name, layout), self.path)
@@ -73,9 +76,9 @@ class DeltaTarget:
 
 @dataclass(frozen=True)
 class TopicTarget:
-    """A topic: a typed one takes columns by name, one of bytes what the tasks have written (``writer``).
+    """A topic: a typed one takes columns by name, one of bytes the bytes from the tasks (``writer``).
 
-    Where a function names the topic of each record, all of them must hold bytes; the column ``__topic`` names them.
+    If a function names the topic of each record, all topics must hold bytes; the column ``__topic`` names them.
     """
 
     sink: Sink
@@ -84,9 +87,9 @@ class TopicTarget:
 
     @cached_property
     def writer(self) -> OpaqueRows | None:
-        """What makes bytes of the rows, if the topic holds these.
+        """Writer that converts rows to bytes, if the topic holds bytes.
 
-        Raises ``TopologyError`` if it cannot hold the rows, and what ``is_opaque`` raises.
+        Raises ``TopologyError`` if the topic cannot hold the rows, and the errors of ``is_opaque``.
         """
         if not self.node.topic or is_opaque(self.node.topic, self.bootstrap_servers):
             return OpaqueRows.of(self.node, self.sink.layout)
@@ -98,18 +101,20 @@ class TopicTarget:
         return None
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """Check that the topic is there and can hold the rows."""
-        self.writer  # noqa: B018 - to find it is the check
+        """Check that the topic exists and can hold the rows."""
+        self.writer  # noqa: B018 - the look-up is the check
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
-        """Send the rows, in the order in which they came out of each bucket."""
+        """Send the rows, in the order of each bucket's output."""
         sink = self.sink if self.writer is None else written_sink(self.sink)
         rows = results.unpacked(sink.name, sink.layout, sink.reserved)
         send(rows, self.node.topic or None, self.bootstrap_servers, transaction)
 
 
 def is_opaque(topic: str, bootstrap_servers: str) -> bool:
-    """Whether a topic holds bytes. Raises ``UnknownTopicOrPartitionError`` and what else the admin client raises."""
+    """Return whether a topic holds bytes. Raises ``UnknownTopicOrPartitionError`` and other errors of the admin
+    client.
+    """
     from millrace.clients import Admin
 
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
@@ -117,7 +122,7 @@ def is_opaque(topic: str, bootstrap_servers: str) -> bool:
 
 
 def writers_of(plan: Plan, bootstrap_servers: str) -> dict[str, OpaqueRows]:
-    """What writes the topics of bytes that are there, by their nodes. Raises ``TopologyError``."""
+    """Return the writers of existing topics of bytes, by node. Raises ``TopologyError``."""
     sinks, found = sinks_of(plan), {}
     for node in plan.outputs:
         if not isinstance(node, DeltaSinkNode):
@@ -129,7 +134,7 @@ def writers_of(plan: Plan, bootstrap_servers: str) -> dict[str, OpaqueRows]:
 
 
 def send(rows: DataFrame, topic: str | None, bootstrap_servers: str, transaction: Transaction | None) -> None:
-    """Write rows to a topic, or to those of their column: once for the transaction, or as a write of its own."""
+    """Write rows to a topic, or to the topics of their column, once per transaction or as a separate write."""
     options = {"kafka.bootstrap.servers": bootstrap_servers}
     if topic is not None:
         options["topic"] = topic
@@ -140,13 +145,13 @@ def send(rows: DataFrame, topic: str | None, bootstrap_servers: str, transaction
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTarget:
-    """A topic of bytes for records that were put aside; what is wrong with each is in its headers."""
+    """A topic of bytes for dead letters, with the error of each in its headers."""
 
     topic: str
     bootstrap_servers: str
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """Check that the topic is there and holds bytes. Raises ``TopologyError``."""
+        """Check that the topic exists and holds bytes. Raises ``TopologyError``."""
         if not is_opaque(self.topic, self.bootstrap_servers):
             raise TopologyError(f"dead_letters: {self.topic} is a typed topic; name one of bytes")
 
@@ -160,16 +165,16 @@ class DeadLetterTarget:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTarget:
-    """A function of the user's."""
+    """A user function as a target."""
 
     sink: Sink
     function: BatchFunction
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """There is nothing to do."""
+        """Do nothing."""
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
-        """Call it."""
+        """Call the function."""
         rows = results.unpacked(self.sink.name, self.sink.layout, self.sink.reserved)
         self.function(rows, 0 if transaction is None else transaction.version)
 
@@ -189,7 +194,9 @@ class Sinks:
         foreach_batch: Mapping[str, BatchFunction] | None,
         dead_letters: str | None = None,
     ) -> Sinks:
-        """Say where each sink's rows go. Raises ``UsageError`` for one without a place, or a place without a sink."""
+        """Determine the target of each sink. Raises ``UsageError`` for a sink without a target, or a target without a
+        sink.
+        """
         functions = dict(foreach_batch or {})
         names = [address(node) for node in plan.outputs] + ([dead_letters] if dead_letters is not None else [])
         for name in functions.keys() - set(names):
@@ -221,30 +228,30 @@ class Sinks:
 
     @property
     def writers(self) -> dict[str, OpaqueRows]:
-        """What writes the topics of bytes, by their nodes: the tasks do."""
+        """Writers of the topics of bytes, by node; the tasks use them."""
         found = {name: target.writer for name, target in self.targets.items() if isinstance(target, TopicTarget)}
         return {name: writer for name, writer in found.items() if writer is not None}
 
     def prepare(self, spark: SparkSession, *, replaced: bool = False) -> None:
-        """Make all ready; ``replaced`` says that tables are written anew, whatever they are. Raises what is wrong."""
+        """Prepare all targets; with ``replaced`` tables will be overwritten, whatever they are. Raises their errors."""
         for target in self.targets.values():
             target.prepare(spark, replaced=replaced)
 
     def write(self, results: Results, query_id: str | None, batch_id: int) -> None:
-        """Write a micro-batch to all sinks that it has rows for."""
+        """Write a micro-batch to all sinks with rows."""
         for name, target in self.targets.items():
             if results.counts.rows[name]:
                 target.write(results, Transaction(application=f"{query_id}/{name}", version=batch_id))
 
     def write_all(self, results: Results) -> None:
-        """Write what a batch job came to: tables are replaced, topics get it added."""
+        """Write the results of a batch job: tables are replaced, topics appended."""
         for name, target in self.targets.items():
             if results.counts.rows[name] or isinstance(target, DeltaTarget):
                 target.write(results, None)
 
 
 def _paths(names: Sequence[str], tables: Mapping[str, str] | str | None) -> dict[str, str]:
-    """Where each Delta table lies. ``tables`` may be one path if there is one table."""
+    """Return the path of each Delta table. ``tables`` can be one path if there is one table."""
     if isinstance(tables, str):
         if len(names) != 1:
             raise UsageError(f"one path for the tables {', '.join(names) or 'none'}: give tables={{name: path}}")

@@ -1,11 +1,11 @@
-"""Where a Spark runner's records come from: topics through ``format("millrace")``, or any DataFrame.
+"""Sources of a Spark runner: topics through ``format("millrace")``, or DataFrames.
 
-From a topic, columns are pushed down by the option ``columns`` and the reader's part of the plan runs inside the
-source's own ``read()``, by the option ``transform``: only packed rows cross into the JVM. In a stream not even these
-do where records stay in their partition: its task is told what to read, and reads it (``references``). A DataFrame
-given instead must have the plan's columns, ``__offset`` (a long that gives the order of records within a partition)
-and, unless the topology takes event time from a column, ``__timestamp``; without ``__partition`` all records are of one
-partition.
+For a topic, the option ``columns`` pushes columns down, and the option ``transform`` runs the reader's part of the plan
+inside the source's ``read()``. So only packed rows enter the JVM. In a stream whose records stay in their partition,
+not even these do: the task gets references and reads the records itself (``references``).
+
+A DataFrame must have the plan's columns, ``__offset`` (a long with the order of records within a partition) and
+``__timestamp``, unless a column has the event time. Without ``__partition`` all records are of one partition.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS_UNKNOWN: Final = 8
-"""Buckets, where DataFrames have partitions and nobody knows how many."""
+"""Number of buckets if DataFrames have an unknown number of partitions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobInputs:
-    """What a runner reads: topics of a cluster, or DataFrames in the place of topics.
+    """Inputs of a runner: topics of a cluster, or DataFrames in place of topics.
 
     ``options`` are further options of ``format("millrace")``, such as ``maxOffsetsPerTrigger`` or
     ``startingTimestamp``.
@@ -54,9 +54,9 @@ class JobInputs:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def shape_of(self, topic: str, declared_key: tuple[str, ...] | None) -> tuple[TopicShape, int | None]:
-        """Columns and key of a topic, and its number of partitions if that is known.
+        """Return columns and key of a topic, and its number of partitions if known.
 
-        Raises ``UsageError`` when neither a cluster nor a DataFrame was given, and what the admin client raises.
+        Raises ``UsageError`` without a cluster and a DataFrame, and the errors of the admin client.
         """
         if topic in self.frames:
             return _frame_shape(self.frames[topic], declared_key), None
@@ -77,8 +77,9 @@ class JobInputs:
 class Job:
     """A compiled topology with its inputs.
 
-    ``partitions``: of the source topics, None when not known. ``puts_aside``: records that fail become dead letters.
-    ``writers``: of sinks whose topics hold bytes. ``application_id`` is empty in a stream: its tasks know the query's.
+    ``partitions`` is that of the source topics, None if unknown. With ``puts_aside`` failing records become dead
+    letters. ``writers`` are those of sinks to topics of bytes. ``application_id`` is empty in a stream, whose tasks
+    know the query's id.
     """
 
     stages: Stages
@@ -95,7 +96,7 @@ class Job:
 
     @classmethod
     def prepare(cls, topology: Topology, inputs: JobInputs, *, puts_aside: bool = False) -> Job:
-        """Find the topics' shapes, compile, and refuse what cannot be run.
+        """Look up the topics' shapes, compile, and refuse a topology that cannot run.
 
         Raises ``TopologyError``, ``UnsupportedTopologyError``, ``UnknownTopicOrPartitionError`` and the client's
         errors.
@@ -118,16 +119,16 @@ class Job:
 
     @cached_property
     def buckets(self) -> int:
-        """How many buckets there are for records that move: as many as the topic of the most partitions has.
+        """Number of buckets for repartitioned records: the largest number of partitions of a source topic.
 
-        Without topics there is one for DataFrames without partitions.
+        Without topics it is one for DataFrames without partitions.
         """
         if self.partitions is not None:
             return self.partitions
         return PARTITIONS_UNKNOWN if self._partitions_in_frames else 1
 
     def worker_stages(self) -> list[WorkerStage]:
-        """What runs per bucket, stage by stage."""
+        """Return the stages that run per bucket, in order."""
         return [self._worker_stage(stage) for stage in self.stages.stages]
 
     def _worker_stage(self, stage: Stage) -> WorkerStage:
@@ -143,7 +144,7 @@ class Job:
     def packed(
         self, spark: SparkSession, *, streaming: bool, defaults: Mapping[str, str]
     ) -> list[tuple[int, DataFrame]]:
-        """What each source's readers give, as packed rows, with the first stage that takes them; -1 if none does.
+        """Return the packed rows of each source, with the first stage that receives them; -1 if none does.
 
         ``defaults`` are source options that the caller may override.
         """
@@ -162,7 +163,7 @@ class Job:
         return found
 
     def referred(self, spark: SparkSession, stage: int, defaults: Mapping[str, str]) -> dict[str, ReferredSource]:
-        """The sources that the tasks of a stage read themselves in a stream, by the node whose rows they give."""
+        """Return the sources that the tasks of a stage read themselves in a stream, by the node of their rows."""
         found = {}
         for reader, prologue in self._sources:
             if self._refers(reader, prologue, spark) and prologue.sends[0].stage == stage:
@@ -171,10 +172,10 @@ class Job:
         return found
 
     def _refers(self, reader: SourceReader, prologue: Stage, spark: SparkSession) -> bool:
-        """Whether tasks read a source's splits themselves.
+        """Return whether tasks read a source's splits themselves.
 
-        With fewer buckets than cores the source's own tasks, of which several share a partition, are worth what the
-        repartition costs if they have more to do than to read.
+        With fewer buckets than cores, several source tasks share a partition. They are worth the cost of the shuffle if
+        they do more than read.
         """
         if reader.source.topic in self.inputs.frames or reader.source.broadcast or not may_refer(prologue):
             return False
@@ -201,13 +202,13 @@ class Job:
         given = self.inputs.frames[reader.source.topic]
         frame = _with_metadata(given, reader)
         if not streaming:
-            # Runs of one partition must not overlap; a stream's are put in order by the stage.
+            # Runs of one partition must not overlap. In a stream the stage sorts them.
             together = frame.repartition(PARTITION) if PARTITION in given.columns else frame.coalesce(1)
             frame = together.sortWithinPartitions(PARTITION, OFFSET)
         return frame.mapInArrow(self._run(reader, prologue), PACKED_DDL)
 
     def _options(self, reader: SourceReader, defaults: Mapping[str, str]) -> dict[str, str]:
-        """What ``format("millrace")`` is told of a source."""
+        """Return the options of ``format("millrace")`` for a source."""
         chosen = _of_topic({**defaults, **self.inputs.options}, reader.source.topic)
         options = {
             "kafka.bootstrap.servers": self.inputs.bootstrap_servers,
@@ -227,7 +228,7 @@ class Job:
         return any(PARTITION in frame.columns for frame in self.inputs.frames.values())
 
     def _buckets_of(self, reader: SourceReader, stage: int) -> int:
-        """How many buckets of a stage a broadcast source's records must go to."""
+        """Return the number of buckets of a stage that receive a broadcast source's records."""
         if stage > 0 or self.partitions is not None:
             return self.buckets
         if self._partitions_in_frames:
@@ -244,7 +245,7 @@ def _load(reader: Any, options: Mapping[str, str]) -> DataFrame:
 
 
 def _of_topic(options: Mapping[str, Any], topic: str) -> dict[str, Any]:
-    """Options of one topic's source: of those that are mappings by topic, as positions may be, its own part in JSON."""
+    """Return the options of one topic's source. Of an option that maps topics, such as a position, its part as JSON."""
     return {
         name: json.dumps({topic: value[topic]}) if isinstance(value, Mapping) else value
         for name, value in options.items()
@@ -253,7 +254,7 @@ def _of_topic(options: Mapping[str, Any], topic: str) -> dict[str, Any]:
 
 
 def _of_whole_topic(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a source without those that choose a part of its topic: a global table is read whole, and first."""
+    """Return the options of a source without a range or limit, because a global table is read completely, and first."""
     parts = (
         "starting",
         "ending",
@@ -316,7 +317,9 @@ def _check_serdes(source: SourceNode, serdes: tuple[Serde, Serde | RowSerde], sh
 
 
 def _check_partitions(stages: Stages, partitions: Mapping[str, int]) -> None:
-    """Refuse topics that are not partitioned alike where their records meet, at a node or store, before they moved."""
+    """Refuse topics with different numbers of partitions whose records meet at a node or store without a
+    repartition.
+    """
     comes_from: dict[str, SourceNode] = {}
     kept_of: dict[str, SourceNode] = {}
     for reader, prologue in zip(stages.plan.readers, stages.prologues, strict=True):

@@ -1,9 +1,9 @@
-"""The streaming runner: a topology as a Structured Streaming query, with exactly-once results in tables and topics.
+"""Streaming runner: a topology as a Structured Streaming query with exactly-once results.
 
-Packed rows are grouped by bucket and go through ``transformWithState``, once for each stage: one call per bucket and
-micro-batch runs the whole stage over all its keys, with state in Spark's own state store (``runners.packed_task``). So
-checkpoints, recovery and the pairing of state with offsets are Spark's. Rows that move go from stage to stage within
-their micro-batch. What comes out, packed, is written by ``foreachBatch`` in transactions.
+Packed rows are grouped by bucket and go through one ``transformWithState`` per stage. One call per bucket and
+micro-batch runs the stage over all keys, with state in Spark's state store (``runners.packed_task``). So Spark handles
+checkpoints, recovery and the consistency of state and offsets. Repartitioned rows go from stage to stage within their
+micro-batch. ``foreachBatch`` writes the packed output in transactions.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 BATCH_RECORDS: Final = 4_000_000
-"""Most records in a micro-batch, by default: a bucket's share is in a worker's memory at once."""
+"""Default maximum of records in a micro-batch, because a worker holds a bucket's share in memory."""
 BATCH_RECORDS_STATELESS: Final = 10_000_000
-"""The same where records pass in pieces, for nothing is kept or moved: a micro-batch's fixed costs are spread wider."""
+"""Default maximum for stateless plans, which process records in pieces. It spreads a micro-batch's fixed cost wider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """What a micro-batch did: records read, rows by table or topic, records dropped as late or without a key.
+    """Report of a micro-batch: records read, rows by table or topic, records dropped as late or without a key.
 
-    ``dead_letters`` are the records put aside.
+    ``dead_letters`` counts the records sent to the dead-letter topic.
     """
 
     batch_id: int
@@ -74,18 +74,20 @@ def run_stream(
     on_batch: Callable[[BatchReport], None] | None = None,
     on_plan: Callable[[str], None] | None = None,
 ) -> StreamingQuery:
-    """Start a topology as a streaming query; it reads its topics from the earliest offset, then goes on.
+    """Start a topology as a streaming query, which reads its topics from the earliest offset.
 
-    ``tables`` says where each Delta table lies (one path will do for one table). With ``available_now`` the query ends
-    when it has read what was there at its start; else it runs every ``interval`` ("10 seconds"), by default without
-    pause. ``inputs`` gives streaming DataFrames in the place of topics, ``options`` are further ones of the source.
-    ``foreach_batch`` names functions that take a table's or topic's rows in the place of writing them: they are called
-    with a DataFrame and the micro-batch's number for each one that has rows, again after a crash. ``dead_letters``
-    names a topic for records that a function fails on, or that cannot be read; without it they stop the query.
-    ``on_batch`` is called after each micro-batch, ``on_plan`` with the explained plan before the start.
+    ``tables`` has the path of each Delta table; one path is enough for one table. With ``available_now`` the query ends
+    at the offsets that were the latest at its start. Otherwise it runs every ``interval`` ("10 seconds"), by default
+    without pause. ``inputs`` has streaming DataFrames in place of topics; ``options`` are further options of the
+    source.
 
-    Raises ``TopologyError`` and its kind for a topology that cannot be run, and ``IncompatibleStateError`` for one that
-    cannot go on from the checkpoint, before anything starts.
+    ``foreach_batch`` has functions that receive a table's or topic's rows in place of a write. Each is called with a
+    DataFrame and the number of every micro-batch with rows, and again after a crash. ``dead_letters`` names a topic for
+    records on which a function fails, or that cannot be read; without it they fail the query. ``on_batch`` is called
+    after each micro-batch, ``on_plan`` with the explained plan before the start.
+
+    Raises ``TopologyError`` and its subclasses for a topology that cannot run, and ``IncompatibleStateError`` for one
+    that cannot resume from the checkpoint, before anything starts.
     """
     if available_now and interval is not None:
         raise UsageError("available_now and interval exclude each other: a query that ends has no interval")
@@ -123,7 +125,7 @@ def start(
     name: str | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> StreamingQuery:
-    """Start the query of a prepared job; arguments are those of ``run_stream``."""
+    """Start the query of a prepared job; the arguments are those of ``run_stream``."""
     results = streaming_results(job, spark)
     writer = results.writeStream.outputMode("update").option("checkpointLocation", checkpoint)
     writer = writer.foreachBatch(_Writer(job, sinks, on_batch or (lambda report: None)))
@@ -138,7 +140,7 @@ def start(
 
 
 def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
-    """What leaves a topology, as packed rows: its sources' rows through one stage after the other."""
+    """Return the packed rows that leave a topology, after all of its stages."""
     limit_worker_threads(spark)
     rows: list[DataFrame] = []
     defaults = _source_defaults(job)
@@ -162,7 +164,7 @@ def _source_defaults(job: Job) -> dict[str, str]:
 
 
 class _Writer:
-    """The ``foreachBatch`` function: gives each sink its rows of a micro-batch."""
+    """The ``foreachBatch`` function, which passes each sink its rows of a micro-batch."""
 
     def __init__(self, job: Job, sinks: Sinks, on_batch: Callable[[BatchReport], None]) -> None:
         self._plan = job.plan
@@ -195,23 +197,24 @@ class _Writer:
 
 @contextmanager
 def _query_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Settings that a query takes over when it starts, into the session that Spark makes for it.
+    """Set session settings that a query copies at its start.
 
-    The number of state partitions is fixed for the life of the checkpoint. More than there are buckets would stay
-    empty, more than there are cores would have to wait, and each costs some of every micro-batch's time.
+    The number of state partitions is fixed for the life of the checkpoint. More partitions than buckets would be empty,
+    and more than cores would wait; each costs time in every micro-batch.
     """
     parallelism = spark.sparkContext.defaultParallelism
     settings = {
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.shuffle.partitions": str(state_partitions(partitions, parallelism)),
-        # Small results are in one partition; files are read by as many as before.
+        # Small results use one partition; files are read by as many as before.
         LEAF_PARTITIONS: "1",
         "spark.sql.execution.arrow.localRelationThreshold": str(LOCAL_ROWS_BYTES_MAX),
         "spark.sql.files.minPartitionNum": spark.conf.get("spark.sql.files.minPartitionNum", None) or str(parallelism),
-        # Else Spark clones its session whenever a micro-batch is persisted, and removes the clone's files by a process.
+        # Otherwise Spark clones its session for every persisted micro-batch, and starts a process to remove the clone's
+        # files.
         "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
-        # Plans are told to listeners for every job of a micro-batch. The other modes say the same at greater length.
+        # Listeners get the plan of every job of a micro-batch; the other modes print the same at greater length.
         "spark.sql.ui.explainMode": "simple",
     }
     before = {setting: spark.conf.get(setting, None) for setting in settings}

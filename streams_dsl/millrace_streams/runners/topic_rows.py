@@ -1,9 +1,9 @@
-"""Results as records of topics of bytes: keys and values as their serdes write them.
+"""Results as records of topics of bytes, with keys and values written by their serdes.
 
-They are written where the task runs, so that one that cannot be written is a record that fails like any other.
+They are written where the task runs, so a record that cannot be written fails like any other.
 
-The key of a window is the key's bytes and the window's bounds, as Kafka Streams' ``TimeWindowedSerializer`` and
-``SessionWindowedSerializer`` write it: the start in ms (8 bytes), of a session the end and then the start.
+A windowed key is the key's bytes and the window's bounds, as in Kafka Streams' ``TimeWindowedSerializer`` and
+``SessionWindowedSerializer``: the start in ms (8 bytes); for a session the end and then the start.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from millrace_streams.windows import Windowed
 _START: Final = struct.Struct(">q")
 _END_AND_START: Final = struct.Struct(">qq")
 WRITTEN: Final = Layout(schema=OPAQUE_SHAPE.schema, key=OPAQUE_SHAPE.key_columns, bucket_columns=None, value=VALUE)
-"""The layout of what goes into a topic of bytes."""
+"""Layout of rows for a topic of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpaqueRows:
-    """Turns what comes to a sink into keys and values of bytes.
+    """Conversion of a sink's rows to keys and values of bytes.
 
-    ``produced`` has the serdes of both, unless the records have no key.
+    ``produced`` has both serdes, except if the records have no key.
     """
 
     layout: Layout
@@ -43,17 +43,17 @@ class OpaqueRows:
 
     @classmethod
     def of(cls, node: TopicSinkNode | RepartitionNode, layout: Layout) -> OpaqueRows:
-        """Those of a node that writes a topic of bytes. Raises ``TopologyError`` for what that cannot hold."""
+        """Return the writer of a node for a topic of bytes. Raises ``TopologyError`` for rows that it cannot hold."""
         return cls(layout, produced_of(layout, node.produced, node.name, node.topic or "a topic"), node.name)
 
     def written(self, flow: Flow, origin: Callable[[int], Origin]) -> Flow:
-        """The same rows as bytes. Raises ``UserFunctionError`` for one that a serde cannot write, and its record."""
+        """Convert rows to bytes. Raises ``UserFunctionError`` with the record of a row that a serde cannot write."""
         batch = flow.batch
         try:
             columns = {KEY: self._keys(batch), VALUE: self._values(batch)}
         except _UnwritableError as error:
             root = int(flow.marks[error.row, ROOT])
-            place = origin(root) if root >= 0 else None  # the wall clock caused it
+            place = origin(root) if root >= 0 else None  # None: a wall-clock punctuation
             raise failure_of(self.node, str(error), place, batch.times[error.row]) from error.__cause__
         reserved = [TIMESTAMP, TOPIC] if TOPIC in batch.frame.columns else [TIMESTAMP]
         frame = pl.DataFrame(pa.table(columns)).with_columns(batch.frame[reserved])
@@ -84,22 +84,22 @@ class OpaqueRows:
     def _cells(
         self, what: str, serde: Serde, frame: pl.DataFrame, name: str, cells: Callable[[], list[Any]]
     ) -> pa.Array:
-        """A column as bytes; ``cells`` gives what its serde takes."""
+        """Return a column as bytes; ``cells`` returns the input of its serde."""
         column = self.layout.schema.field(name)
         if column.type in (pa.string(), pa.binary()) and serde.name == serde_of_field(column).name:
-            # Texts, JSON among them, are in columns what they are in bytes.
+            # Text columns, including JSON, hold the same bytes.
             return frame[name].cast(pl.Binary).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.binary())
         return self._written(what, serde, cells())
 
     def _rows(self, what: str, serde: RowSerde, batch: Batch, present: list[bool]) -> pa.Array:
-        """Rows of the serde's columns as payloads; null where there is none."""
+        """Return rows of the serde's columns as payloads; null without a value."""
         rows = batch.frame.select(serde.schema.names).to_dicts()
         return self._written(what, serde, [row if there else None for row, there in zip(rows, present, strict=True)])
 
     def _written(self, what: str, serde: Any, values: list[Any]) -> pa.Array:
         found: list[bytes | None] = []
         try:
-            # As far as it got, what was written is in the list: so no row has to be noted.
+            # The list holds everything written so far, so the failing row is known.
             found.extend(None if value is None else serde.serialize(value) for value in values)
             return pa.array(found, pa.binary())
         except Exception as error:
@@ -114,7 +114,7 @@ class OpaqueRows:
 
 
 class _UnwritableError(Exception):
-    """What no serde can write, and in which row it is."""
+    """A value that no serde can write, with its row."""
 
     def __init__(self, text: str, row: int) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
-"""What runs in a Spark worker: a source's records through its prologue, a bucket's rows through its stage.
+"""Code of a Spark worker: source records through the prologue, bucket rows through the stage.
 
-Packed rows come in and go out (``runners.packed_rows``). The state of a bucket is its caller's: Spark's state store
-for a stream, this process for a batch.
+Packed rows come in and go out (``runners.packed_rows``). The caller owns the state of a bucket: Spark's state store for
+a stream, this process for a batch.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from pyspark_millrace.sink.identity import QUERY_ID
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where results go: the node, the layout of its rows, reserved columns that go out beside it.
+    """Output of a node: the layout of its rows, and the reserved columns beside it.
 
-    ``deletes`` says that the rows are of a table, and some of them delete that of their key. Of the reserved columns
-    headers go out only where some record has any.
+    With ``deletes`` the rows are of a table, and some delete the row of their key. The reserved column of headers is
+    present only if a record has headers.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Sink:
     reserved: tuple[str, ...] = ()
 
     def rows(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """What goes out of a task's result: of a table the newest row of each key."""
+        """Return the output rows of a task's result: for a table the newest row of each key."""
         reserved = [name for name in self.reserved if name != HEADERS or name in frame.columns]
         if self.deletes:
             frame = frame.with_columns(gone(frame.columns, self.layout).alias(TOMBSTONE))
@@ -70,7 +70,7 @@ class Sink:
 
 
 def sinks_of(plan: Plan) -> dict[str, Sink]:
-    """The sinks of a plan by their nodes' names; topics that records go through and that others may read are such."""
+    """Return the sinks of a plan by node name, including visible repartition topics."""
     sinks = {}
     for node in plan.outputs:
         layout = plan.layouts[node.name]
@@ -84,17 +84,17 @@ def sinks_of(plan: Plan) -> dict[str, Sink]:
 
 
 def written_sink(sink: Sink) -> Sink:
-    """The sink of a topic of bytes, where rows are bytes already."""
+    """Return the sink of a topic of bytes, whose rows are bytes already."""
     return replace(sink, layout=WRITTEN, reserved=tuple(name for name in sink.reserved if name != TOMBSTONE))
 
 
 @dataclass(frozen=True)
 class WorkerStage:
-    """A stage or a prologue as it is sent to workers. ``buckets``: how many there are for rows that move.
+    """A stage or prologue as sent to workers. ``buckets`` is the number of buckets for repartitioned rows.
 
-    ``topics`` are those that the plan reads; ``topic_of`` numbers that of each node whose records are all of one.
-    ``puts_aside`` says that records which fail become dead letters; else they stop the query. ``writers`` are those of
-    sinks whose topics hold bytes. ``application_id`` is empty in a stream: its tasks know the query's.
+    ``topics`` are the plan's source topics; ``topic_of`` numbers the topic of nodes whose records are all of one. With
+    ``puts_aside`` failing records become dead letters; otherwise they fail the query. ``writers`` are those of sinks to
+    topics of bytes. ``application_id`` is empty in a stream, whose tasks know the query's id.
     """
 
     stage: Stage
@@ -120,7 +120,7 @@ class WorkerStage:
         writers: Mapping[str, OpaqueRows] | None = None,
         application_id: str = "",
     ) -> WorkerStage:
-        """Take from a plan what a worker needs for one of its stages."""
+        """Extract the parts of a plan that a worker needs for one stage."""
         own = {node.name: writer for node in stage.outputs if (writer := (writers or {}).get(node.name))}
         sinks = {name: written_sink(sink) if name in own else sink for name, sink in sinks_of(stages.plan).items()}
         topics = list(dict.fromkeys(reader.source.topic for reader in stages.plan.readers))
@@ -146,25 +146,25 @@ class WorkerStage:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps, made once per worker."""
+        """The steps, created once per worker."""
         operators = [*self.stage.operators, *map(_ending, self.stage.sends)]
         return Steps.of(operators, self.forks, self.repartition_numbers, self.subtopologies)
 
     @property
     def stores(self) -> list[AnyStoreSpec]:
-        """The stores to be kept."""
+        """The stores of the stage."""
         return self.steps.stores()
 
     def task(self, bucket: int, stores: Mapping[str, AnyStore] | None = None) -> Task:
-        """A task for one bucket, with its stores or with empty ones."""
+        """Create the task of one bucket, with its stores or empty ones."""
         return Task(self.steps, dict(stores or {}), bucket, self.application_id or query_id_of_task())
 
     def arrive(self, frames: Mapping[str, pl.DataFrame], bucket: int) -> tuple[dict[str, Flow], Roots]:
-        """What came in, in the order of its records."""
+        """Return the arrived rows as flows in record order."""
         return arrive(frames, self._layouts, self.topic_of, bucket, self.steps.fork_count)
 
     def run(self, tasks: Tasks, runs: Iterable[Packed], bucket: int) -> Outcome:
-        """Run what came for a bucket, as packed rows, through its task."""
+        """Run the packed rows of a bucket through its task."""
         frames: dict[str, list[Packed]] = {}
         for run in sorted(runs, key=lambda run: run.sequence):
             frames.setdefault(run.target, []).append(run)
@@ -178,14 +178,14 @@ class WorkerStage:
         return Outcome(result, [], roots)
 
     def run_flows(self, task: Task, arrivals: Mapping[str, Flow], roots: Roots) -> TaskResult:
-        """Run flows through a task, to bytes where its sinks write these."""
+        """Run flows through a task, and convert the output of sinks to topics of bytes."""
         origin = roots.origin(self.topics)
         result = task.run(arrivals, origin, wall_clock_ms=time.time_ns() // 1_000_000)
         written = {name: writer.written(result.outputs[name], origin) for name, writer in self.writers.items()}
         return replace(result, outputs={**result.outputs, **written})
 
     def packed(self, outcome: Outcome, bucket: int, sinks: Iterable[Sink] | None = None) -> Iterator[Packed]:
-        """What leaves the topology at some sinks, or all, and what goes on to later stages."""
+        """Yield the output of some sinks (default: all), and the rows for later stages."""
         outputs = outcome.result.outputs
         for sink in self.sinks if sinks is None else sinks:
             flow = outputs[sink.name]
@@ -212,7 +212,7 @@ class WorkerStage:
 
 
 class Outcome(NamedTuple):
-    """What a bucket's batch gave: outputs, the records put aside, and those that outputs go back to."""
+    """Result of a bucket's batch: output, dead letters, and the input records."""
 
     result: TaskResult
     letters: list[DeadLetter]
@@ -220,7 +220,7 @@ class Outcome(NamedTuple):
 
 
 def query_id_of_task() -> str:
-    """The id of the streaming query that the Spark task in hand is of; empty outside of one."""
+    """Return the id of the streaming query of the current Spark task; empty outside of one."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -228,38 +228,38 @@ def query_id_of_task() -> str:
 
 
 def _with_headers(flow: Flow, roots: Roots) -> pl.DataFrame:
-    """The rows of a flow, with the headers of the records that they go back to if any has some."""
+    """Return the rows of a flow, with their records' headers if any."""
     headers = roots.headers_of(flow.marks)
     return flow.batch.frame if headers is None else flow.batch.frame.with_columns(headers.alias(HEADERS))
 
 
 def _ending(send: Send) -> Operator:
-    """What rows end in that are sent from a stage."""
+    """Return the sink of rows that are sent from a stage."""
     node = TopicSinkNode(name=f"{send.node} to stage {send.stage}", parents=(send.node,), topic="")
     return Operator(node=node, inputs=(send.layout,), result=send.layout)
 
 
 def _unpacked(runs: Sequence[Packed]) -> pl.DataFrame:
-    """The rows of several runs, one after the other."""
+    """Concatenate the rows of several runs."""
     frames = [run.frame for run in runs]
     if len(frames) == 1:
         return frames[0]
     rows = pl.concat(frames, how="diagonal")
     if TOMBSTONE in rows.columns:
-        # Runs without a tombstone have no column of marks.
+        # Runs without a tombstone lack the tombstone column.
         return rows.with_columns(pl.col(TOMBSTONE).fill_null(False))
     return rows
 
 
 @dataclass(frozen=True)
 class SourceRun:
-    """Runs what happens to records where they are read, and packs what is left of them.
+    """Prologue of a source, with packing of the remaining rows.
 
-    A callable for ``mapInArrow`` and for the source's ``transform``: takes batches of the source's columns,
-    ``__offset``, ``__timestamp`` (a timestamp) and ``__partition``, and may be ``__sequence``; gives packed rows.
-    Within one partition the batches must come in offset order, as the source reads them. A broadcast source's rows go
-    to all buckets of a stage, so many as ``everywhere`` says. ``source_number`` numbers the sources of one topic.
-    ``packs`` is false where the rows do not leave the worker: what goes to the bucket of its partition is then a frame.
+    It is a callable for ``mapInArrow`` and for the source's ``transform``. It takes batches of the source's columns,
+    ``__offset``, ``__timestamp`` (a timestamp), ``__partition``, and optionally ``__sequence``, and yields packed rows.
+    Within one partition the batches must come in offset order, as the source reads them. Rows of a broadcast source go
+    to all buckets of a stage; ``everywhere`` has their number. ``source_number`` numbers the sources of one topic.
+    ``packs`` is false if the rows stay in the worker; rows for the bucket of their partition are then a frame.
     """
 
     reader: Reader
@@ -273,7 +273,7 @@ class SourceRun:
         return to_batches(self.rows(batches))
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Packed]:
-        """The packed rows of a task's batches."""
+        """Yield the packed rows of a task's batches."""
         pending: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for batch in batches:
@@ -294,7 +294,7 @@ class SourceRun:
             first = Packed(OUT, partition, records=run.height)
             for row in self._run(run, partition):
                 if row.rows or row.dropped:
-                    # How many records were read is said once, in whatever comes first.
+                    # The first row carries the number of records read.
                     yield row._replace(records=first.records)
                     first = first._replace(records=0)
             if first.records:
@@ -302,7 +302,7 @@ class SourceRun:
 
     def _run(self, run: pl.DataFrame, partition: int) -> Iterator[Packed]:
         try:
-            # All of it, before any is given away.
+            # Run completely before the first row is yielded.
             rows = list(self._run_all(run, partition))
         except UserFunctionError as error:
             if not self.worker_stage.puts_aside:
@@ -359,7 +359,7 @@ class SourceRun:
 
 
 def _by_partition(decoded: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Records partition by partition; those of one, as a topic's reader gives them, as they are."""
+    """Yield records by partition; those of a single partition, as from a topic's reader, unchanged."""
     partitions = decoded[PARTITION]
     if decoded.height and partitions.min() == partitions.max():
         yield partitions[0], decoded
@@ -369,17 +369,17 @@ def _by_partition(decoded: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
 
 
 def total_dropped(result: TaskResult) -> int:
-    """Records that a batch lost because they were late or had no key."""
+    """Return the number of records dropped as late or without a key."""
     return sum(result.dropped.values())
 
 
 @dataclass(frozen=True)
 class BoundedRun:
-    """Runs a stage's buckets one after the other, with their state in memory; a callable for ``mapInArrow``.
+    """A stage over its buckets one after the other, with state in memory; a callable for ``mapInArrow``.
 
-    Takes packed rows sorted by bucket and sequence, gives packed rows: a stream's as they come, a table's newest rows
-    at the end of its bucket. Rows of several sources, or from an earlier stage, are put in order first, and so are in
-    memory all at once.
+    It takes packed rows sorted by bucket and sequence, and yields packed rows: a stream's as they come, a table's
+    newest rows at the end of its bucket. Rows of several sources or of an earlier stage are sorted first, so they are
+    all in memory at once.
     """
 
     worker_stage: WorkerStage

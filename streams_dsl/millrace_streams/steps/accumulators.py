@@ -1,13 +1,13 @@
-"""Aggregates as accumulators: lifted from records, folded, made into results.
+"""Aggregates as accumulators: lifted from records, folded, and turned into results.
 
-Every aggregate is a few accumulators. An accumulator is lifted from a record by an expression and folded by one
-``Fold``, which says how columns are folded and how two single values are. Steps that fold whole batches use columns.
-Steps whose windows depend on each record (sessions, sliding windows, finals), and those that take rows away again
-(table groups), use single values. One expression gives the result of the accumulators to all of them.
+Every aggregate has a few accumulators. An expression lifts an accumulator from a record. One ``Fold`` folds it, both
+for columns and for two single values. Steps that fold whole batches use columns. Single values serve steps whose
+windows depend on each record (sessions, sliding windows, finals), and steps that subtract rows (table groups). The same
+expression computes the result from the accumulators for all of them.
 
-State rows are put before a batch's records as if they were records lifted already, so that there is one way to fold,
-and doubles are added strictly in record order whatever the batches were: the results have the same bits in a stream, in
-a batch and in the test driver. ``docs/streams/semantics.md`` says what the results are.
+State rows precede a batch's records as if they were lifted records, so there is one way to fold. Doubles are added
+strictly in record order for any batches. So the results have the same bits in a stream, in a batch and in the test
+driver. ``docs/streams/semantics.md`` defines the results.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TOO_LARGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Operation that makes one value of an accumulator's values; nulls change nothing.
+    """Operation that folds an accumulator's values into one; nulls are ignored.
 
-    ``running`` folds a column up to each row, ``whole`` folds all rows; None if rows must be added one after the other.
-    ``add`` folds two values, ``remove`` undoes ``add``; None if that takes more than the two values.
+    ``running`` folds a column up to each row. ``whole`` folds all rows; None if rows must be added in order. ``add``
+    folds two values. ``remove`` reverses ``add``; None if two values do not suffice.
     """
 
     running: Callable[[pl.Expr], pl.Expr]
@@ -47,7 +47,7 @@ class Fold:
 
 
 def _wrapped(number: int) -> int:
-    """Wrap a whole number as a ``long`` of Java does."""
+    """Wrap a whole number to 64 bits, as Java's ``long`` does."""
     return number if -(2**63) <= number < 2**63 else (number + 2**63) % 2**64 - 2**63
 
 
@@ -83,7 +83,7 @@ DOUBLE_SUM: Final = Fold(
     add=lambda one, other: one + other,
     remove=lambda one, other: one - other,
 )
-# Of single values, one that is not equal to itself is NaN.
+# A single value that differs from itself is NaN.
 MIN: Final = Fold(
     running=lambda column: column.cum_min().forward_fill(),
     whole=lambda column: column.min(),
@@ -103,7 +103,7 @@ MAX_OF_FLOATS: Final = Fold(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulator:
-    """One stored column. ``name`` is stable: it is part of the state's format."""
+    """One stored column. ``name`` is stable, because it is part of the state's format."""
 
     name: str
     data_type: pl.DataType
@@ -113,7 +113,7 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulatedAggregate:
-    """An aggregate as accumulators, and how its result is made of them."""
+    """An aggregate as accumulators, with the expression of its result."""
 
     name: str
     accumulators: tuple[Accumulator, ...]
@@ -124,7 +124,7 @@ class AccumulatedAggregate:
 def accumulate(
     aggregates: tuple[tuple[str, Aggregate], ...], schema: pa.Schema, node: str
 ) -> tuple[AccumulatedAggregate, ...]:
-    """Say how aggregates of records of ``schema`` are kept. Raises ``TopologyError`` naming ``node``."""
+    """Return the accumulators of aggregates over records of ``schema``. Raises ``TopologyError`` naming ``node``."""
     arguments = [_argument(aggregate) for _, aggregate in aggregates]
     types = result_types(arguments, polars_schema(schema), node)
     return tuple(
@@ -162,7 +162,7 @@ def _accumulators(
 
 
 def result_of(name: str, kind: str) -> pl.Expr:
-    """An aggregate's result, of its accumulators."""
+    """Return the expression of an aggregate's result from its accumulators."""
     match kind:
         case "sum":
             result = pl.col(f"{name}.sum")
@@ -175,7 +175,7 @@ def result_of(name: str, kind: str) -> pl.Expr:
 
 @lru_cache(maxsize=256)
 def result_fields(aggregates: tuple[tuple[str, Aggregate], ...], schema: pa.Schema, node: str) -> tuple[pa.Field, ...]:
-    """Names and types of the aggregates' results. Raises ``TopologyError`` naming ``node``."""
+    """Return names and types of the aggregates' results. Raises ``TopologyError`` naming ``node``."""
     kept = accumulate(aggregates, schema, node)
     stored = pl.Schema({each.name: each.data_type for aggregate in kept for each in aggregate.accumulators})
     types = result_types([aggregate.result for aggregate in kept], stored, node)
@@ -185,7 +185,7 @@ def result_fields(aggregates: tuple[tuple[str, Aggregate], ...], schema: pa.Sche
 
 
 def check_decimals(rows: pl.DataFrame, group: Sequence[str], accumulators: Sequence[Accumulator], node: str) -> None:
-    """Refuse sums of decimals that do not fit, because polars wraps them when it sums up groups.
+    """Refuse sums of decimals that overflow, because polars wraps them when it sums groups.
 
     Raises ``UserFunctionError`` naming ``node``.
     """
@@ -211,7 +211,9 @@ def _count(name: str, lift: pl.Expr) -> Accumulator:
 
 
 def _total(name: str, argument: pl.Expr, data_type: pl.DataType, *, wide: bool) -> Accumulator:
-    """The running sum. ``wide``: of 64-bit numbers as a double, since a mean must not wrap."""
+    """Return the accumulator of a sum. With ``wide`` it sums 64-bit numbers as double, because a mean must not
+    overflow.
+    """
     if isinstance(data_type, pl.Decimal):
         decimal = pl.Decimal(_DIGITS_MAX, data_type.scale)
         lift = argument.cast(decimal).fill_null(0).cast(decimal)
@@ -227,6 +229,6 @@ def _total(name: str, argument: pl.Expr, data_type: pl.DataType, *, wide: bool) 
 def _extreme(name: str, kind: str, argument: pl.Expr, data_type: pl.DataType) -> Accumulator:
     is_float = data_type.is_float()
     fold = MIN if kind == "min" else MAX_OF_FLOATS if is_float else MAX
-    # A negative zero is a plain one: which of the two were the smaller would depend on their order.
+    # A negative zero counts as zero, because their order would depend on the records' order.
     lift = pl.when(argument == 0).then(0.0).otherwise(argument) if is_float else argument
     return Accumulator(name=f"{name}.{kind}", data_type=data_type, lift=lift, fold=fold)

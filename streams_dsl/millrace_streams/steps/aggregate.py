@@ -1,15 +1,16 @@
-"""The aggregation step: counts, sums, means by key and window, over all keys of a batch at once.
+"""Aggregation step: counts, sums, means by key and window, over all keys of a batch at once.
 
-Record-order semantics of Kafka Streams:
+Semantics of Kafka Streams in record order:
 
-* a record without a key is skipped and does not move stream time; one whose value is null is skipped unless there is a
+* a record without a key is skipped and does not advance stream time; one with a null value is skipped unless there is a
   window;
-* stream time is the largest timestamp seen by *this* operator in this bucket, the record's own included, over all keys;
-* a record is dropped for a window (not for others that it falls into) if ``window end + grace <= stream time``;
-* a result carries the largest timestamp of the records in it.
+* stream time is the largest timestamp that *this* operator has seen in this bucket, including the current record, over
+  all keys;
+* a record is dropped for a window (but not for its other windows) if ``window end + grace <= stream time``;
+* a result has the largest timestamp of its records.
 
-State rows are the key, the window's start in ms, the accumulators and that timestamp. Where the node says so, what
-comes in are partial aggregates of records (``millrace_streams.steps.partial_aggregate``) in their place.
+State rows have the key, the window's start in ms, the accumulators and that timestamp. If the node says so, the input
+is partial aggregates of records (``millrace_streams.steps.partial_aggregate``).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _STATE_ROW: Final = -1
 
 
 class _Arrived(NamedTuple):
-    """Lifted rows of open windows, stream time after them, and how many records were dropped."""
+    """Lifted rows of open windows, stream time after them, and the number of dropped records."""
 
     lifted: pl.DataFrame
     stream_time_ms: int
@@ -49,7 +50,7 @@ class _Arrived(NamedTuple):
 
 @dataclass(frozen=True)
 class AggregateStep:
-    """The step of one ``AggregateNode``."""
+    """Step of one ``AggregateNode``."""
 
     operator: Operator
 
@@ -62,12 +63,12 @@ class AggregateStep:
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The one store."""
+        """The single store."""
         return (self.store,)
 
     @cached_property
     def store(self) -> StoreSpec:
-        """The store that the step reads and changes."""
+        """The store that the step reads and updates."""
         window = self.node.window
         return StoreSpec(
             name=self.node.store,
@@ -79,7 +80,7 @@ class AggregateStep:
         )
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Aggregate a batch in record order. The change of state is left in ``state.pending``."""
+        """Aggregate a batch in record order, and put the state change into ``state.pending``."""
         store = state.stores[self.node.store]
         assert isinstance(store, Store)
         arrive = self._records if self.node.records is None else self._partials
@@ -93,7 +94,7 @@ class AggregateStep:
             folded = self._fold_every(self._after_state(lifted, store))
             newest = folded.unique(self.lifting.group, keep="last", maintain_order=True)
         else:
-            # Most folds may be done in parts: state is then asked for and changed by group, not by record.
+            # Most folds can be split: then state is read and changed by group, not by record.
             parts = lifted if self.lifting.sequential else self.lifting.fold(lifted)
             folded = newest = self.lifting.fold(self._after_state(parts, store))
         delta_rows = newest.select(self.store.schema.names())
@@ -101,7 +102,7 @@ class AggregateStep:
         return Output(self._changes(folded), folded[ROW].to_numpy(), arrived.dropped)
 
     def lookup(self, store: AnyStore, keys: Iterable[Any]) -> dict[Any, Stored]:
-        """The table's rows of these keys, as the store holds them."""
+        """Return the table's rows of these keys, as stored."""
         assert isinstance(store, Store)
         wanted = list(keys)
         if not wanted:
@@ -118,11 +119,11 @@ class AggregateStep:
         return {key: Stored(value, time_ms) for key, value, time_ms in found}
 
     def table(self, store: Store) -> Batch:
-        """All rows of the table."""
+        """Return all rows of the table."""
         return Batch.of_frame(self.operator.result, self._results(store.rows()))
 
     def _changes(self, folded: pl.DataFrame) -> Batch:
-        """The results as changes, with the results before them if these are asked for."""
+        """Return the results as changes, with the old results if needed."""
         result = self.operator.result
         if not self.node.sends_old:
             return Batch.of_frame(result, self._results(folded))
@@ -133,33 +134,33 @@ class AggregateStep:
             TIMESTAMP,
         )
         values = Batch.of_frame(result, self._results(before)).values
-        # As Kafka Streams, a count's first change replaces 0; other aggregates have no value of nothing.
+        # As in Kafka Streams, a count's first change replaces 0; other aggregates have no initial value.
         nothing = 0 if self.node.bare and self.node.aggregates[0][1].kind == "count" else None
         olds = [value if there else nothing for value, there in zip(values, had, strict=True)]
         return Batch.of_frame(result, self._results(folded), olds=olds)
 
     @cached_property
     def lifting(self) -> Lifting:
-        """How records become rows of state."""
+        """Conversion of records to state rows."""
         node, given = self.node, self.operator.given
         return Lifting(node.name, node.aggregates, node.window, node.records or given.schema, given.key_columns)
 
     @cached_property
     def _whole_sums(self) -> bool:
-        """Whether all folds are sums of whole numbers, which may be taken in any order."""
+        """Whether all folds are sums of whole numbers, which can be added in any order."""
         return all(each.fold is WHOLE_SUM for each in self.lifting.accumulators)
 
     def _after_state(self, lifted: pl.DataFrame, store: Store) -> pl.DataFrame:
-        """Lifted rows with the state's rows of their groups before them, as if these were records too."""
+        """Return lifted rows, preceded by the state rows of their groups as if these were records."""
         known = store.matching(lifted.select(self.lifting.group).unique())
         known = known.with_columns(pl.lit(_STATE_ROW, pl.Int64).alias(ROW))
         return pl.concat([known.select(lifted.columns), lifted])
 
     def _running_sums(self, lifted: pl.DataFrame, store: Store) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """One row per record with its group's sums up to and including it, and of each group the last of these.
+        """Return one row per record with its group's sums up to this record, and the last of them per group.
 
-        Groups are looked for once: a group's running sum is the one over all records, group by group, less what the
-        groups before it came to.
+        Groups are determined once. A group's running sum is the cumulative sum over all records, sorted by group, minus
+        the total of the preceding groups.
         """
         members = lifted.select(self.lifting.group).with_row_index(MEMBER)
         groups = members.group_by(self.lifting.group, maintain_order=True).agg(pl.col(MEMBER))
@@ -196,7 +197,7 @@ class AggregateStep:
         return folded, folded[order[ends - 1]]
 
     def _records(self, batch: Batch, store: Store) -> _Arrived:
-        """What counts of a batch of records, in the windows that are open."""
+        """Return the lifted records of a batch in the open windows."""
         lifting = self.lifting
         records = lifting.records(batch, self.operator.given)
         stream_time = pl.max_horizontal(pl.col(TIMESTAMP).cum_max(), pl.lit(store.stream_time_ms, pl.Int64))
@@ -208,18 +209,18 @@ class AggregateStep:
         return _Arrived(accepted.drop(STREAM_TIME), newest_ms, dropped)
 
     def _partials(self, batch: Batch, store: Store) -> _Arrived:
-        """The same for a batch of partial aggregates: what is late by what came before their run is dropped here."""
+        """Return the partial aggregates of a batch in the open windows, by the stream time before their run."""
         rows = batch.frame.with_row_index(ROW).cast({ROW: pl.Int64})
         times = np.maximum.accumulate(np.append(store.stream_time_ms, rows[TIMESTAMP].to_numpy()))
         runs = rows[RUN].to_numpy()
-        # The largest time at a run's first row, that row left out, is stream time before the run.
+        # The largest time before a run's first row is the stream time before the run.
         before = times[np.searchsorted(runs, runs, side="left")]
         accepted = in_open_windows(rows.with_columns(pl.Series(STREAM_TIME, before)), self.node.window)
         dropped = int(rows[RECORDS].sum()) - int(accepted[RECORDS].sum())
         return _Arrived(accepted.select(*self.lifting.state_columns, ROW), int(times[-1]), dropped)
 
     def _fold_every(self, lifted: pl.DataFrame) -> pl.DataFrame:
-        """One row per record: the group's fold up to and including it."""
+        """Return one row per record: the fold of its group up to this record."""
         group, accumulators = self.lifting.group, self.lifting.accumulators
         check_decimals(lifted, group, accumulators, self.node.name)
         running = {each.name: each.fold.running(pl.col(each.name)).over(group) for each in accumulators}

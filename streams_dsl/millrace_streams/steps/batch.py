@@ -1,17 +1,18 @@
-"""The batch that steps hand to each other: records, or changes of a table, of one edge in processing order.
+"""Batches between steps: records or table changes of one edge, in processing order.
 
-A batch is seen in two ways, made of one another when first asked for:
+A batch has two forms, each derived from the other on first use:
 
-* as **columns**, a polars frame of the layout's columns and the reserved ``__timestamp`` (event time in ms) and, where
-  rows without a value are among those of a typed layout, ``__tombstone``: what vectorised steps work on;
-* as **lists** of keys, values and times, in Python's own objects: what steps with loops and users' functions work on.
-  A key is the bare value of its one column, a tuple of several, or a ``Windowed``; a value is a bare value, a dict
-  of the row's columns, or None.
+* **columns**, a polars frame of the layout's columns and the reserved ``__timestamp`` (event time in ms), for
+  vectorised steps. If a typed layout has rows without a value, the frame also has ``__tombstone``;
+* **lists** of keys, values and times as Python objects, for steps with loops and user functions.
 
-A table's batch holds changes: ``olds`` are the values that the new ones replace, where its consumers asked for them,
-and ``latest`` says of each change of a versioned table whether it is the newest of its key.
+A key is the bare value of its one column, a tuple of several, or a ``Windowed``. A value is a bare value, a dict of the
+row's columns, or None.
 
-Where a record stands among others is not the batch's affair: ``millrace_streams.steps.flow`` keeps that beside it.
+A table's batch holds changes. ``olds`` are the replaced values, if consumers need them. ``latest`` tells for each
+change of a versioned table whether it is the newest of its key.
+
+A batch does not hold the order of its records among others; ``millrace_streams.steps.flow`` keeps it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NO_TIMESTAMP: Final = -1
 """Stream time before the first record."""
 
 Rows = npt.NDArray[np.int64]
-"""Numbers of rows."""
+"""Row numbers."""
 NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 
 
@@ -60,7 +61,7 @@ class Batch:
     )
 
     def __init__(self, layout: Layout, height: int) -> None:
-        """An empty shell: use ``of_frame`` or ``of_lists``."""
+        """Create an empty shell; use ``of_frame`` or ``of_lists``."""
         self.layout = layout
         self.height = height
         self.latest: list[bool] | None = None
@@ -69,15 +70,15 @@ class Batch:
         self._values: list[Any] | None = None
         self._times: list[int] | None = None
         self._olds: list[Any] | None = None
-        # Where to find what is not there yet: all of it in rows of another batch, keys and times in a like one, or
-        # values and times in one that is the same but for the key.
+        # Origin of missing parts: rows of another batch, a batch with the same keys and times, or a batch that differs
+        # only in its keys.
         self._taken: tuple[Batch, Rows] | None = None
         self._like: Batch | None = None
         self._rest: Batch | None = None
 
     @classmethod
     def of_frame(cls, layout: Layout, frame: pl.DataFrame, *, olds: list[Any] | None = None) -> Batch:
-        """A batch of columns: at least the layout's and ``__timestamp``."""
+        """Create a batch from columns: at least the layout's and ``__timestamp``."""
         batch = cls(layout, frame.height)
         batch._frame = frame
         batch._olds = olds
@@ -94,7 +95,7 @@ class Batch:
         olds: list[Any] | None = None,
         latest: list[bool] | None = None,
     ) -> Batch:
-        """A batch of Python's objects."""
+        """Create a batch from Python objects."""
         batch = cls(layout, len(keys))
         batch._keys, batch._values, batch._times, batch._olds = keys, values, times, olds
         batch.latest = latest
@@ -102,12 +103,12 @@ class Batch:
 
     @property
     def in_columns(self) -> bool:
-        """Whether it has columns already, or takes them from a batch that has."""
+        """Whether the batch has columns, or takes them from a batch that has."""
         return self._frame is not None or (self._taken is not None and self._taken[0].in_columns)
 
     @property
     def frame(self) -> pl.DataFrame:
-        """The batch as columns. Raises polars' errors or ``TypeError`` when a value is not of its column's type."""
+        """The batch as columns. Raises polars' errors or ``TypeError`` if a value does not fit its column's type."""
         if self._frame is None:
             if self._taken is not None and self._taken[0].in_columns:
                 source, rows = self._taken
@@ -118,7 +119,7 @@ class Batch:
 
     @property
     def keys(self) -> list[Any]:
-        """The keys, None where a record has none."""
+        """Keys; None for records without a key."""
         if self._keys is None:
             found = self._found("keys")
             self._keys = found if found is not None else keys_of(self.layout, self.frame)
@@ -126,7 +127,7 @@ class Batch:
 
     @property
     def values(self) -> list[Any]:
-        """The values (of a table: the new ones), None where there is none."""
+        """Values (of a table: the new ones); None for records without a value."""
         if self._values is None:
             found = self._found("values")
             self._values = found if found is not None else self._values_of_columns()
@@ -142,14 +143,14 @@ class Batch:
 
     @property
     def olds(self) -> list[Any]:
-        """The values that a table's new ones replace; all None where they were not asked for."""
+        """Old values of a table's changes; all None if no consumer needs them."""
         return self._olds if self._olds is not None else [None] * self.height
 
     @property
     def present(self) -> list[bool]:
-        """Whether each row has a value; of columns, no values are made to tell."""
+        """Whether each row has a value; computed from columns without creating values."""
         bare = self.layout.value
-        # What is in a column of a serde's, JSON say, may be None to Python all the same.
+        # A cell of a serde's column, such as JSON, may still be None in Python.
         if self._values is not None or not self.in_columns or (bare and self.layout.schema.field(bare).metadata):
             return [value is not None for value in self.values]
         if bare:
@@ -181,7 +182,7 @@ class Batch:
         return [None if none else value for value, none in zip(values, gone, strict=True)]
 
     def _found(self, name: str) -> list[Any] | None:
-        """A list out of the batch that has it; None if there is none, or columns to make it of."""
+        """Return a list from the batch that has it; None if there is none, or if columns are cheaper."""
         alike = self._like if self._like is not None else self._rest
         if alike is not None:
             found: list[Any] = getattr(alike, name)
@@ -194,20 +195,20 @@ class Batch:
         return list(map(getattr(source, name).__getitem__, rows.tolist()))
 
     def with_layout(self, layout: Layout) -> Batch:
-        """The same rows, seen as of another layout with the same columns."""
+        """Return the same rows under another layout with the same columns."""
         batch = Batch(layout, self.height)
         batch._frame, batch._taken, batch._like, batch._rest = self._frame, self._taken, self._like, self._rest
         batch._keys, batch._values, batch._times = self._keys, self._values, self._times
         return batch
 
     def with_values(self, values: list[Any], layout: Layout | None = None) -> Batch:
-        """The same keys and times with other values, of the same layout or of one with the same key."""
+        """Return the same keys and times with other values, under this layout or one with the same key."""
         batch = Batch(layout if layout is not None else self.layout, self.height)
         batch._values, batch._like = values, self
         return batch
 
     def with_keys(self, keys: list[Any], layout: Layout) -> Batch:
-        """The same values and times under other keys; ``layout`` has them in a column of its own."""
+        """Return the same values and times under other keys; ``layout`` has its own column for them."""
         if not layout.scalar:
             return Batch.of_lists(layout, keys, self.values, self.times)
         batch = Batch(layout, self.height)
@@ -215,26 +216,26 @@ class Batch:
         return batch
 
     def with_times(self, times: pl.Series) -> Batch:
-        """The same records at other times, a series of ms named ``__timestamp``."""
+        """Return the same records at other times, a series of ms named ``__timestamp``."""
         batch = Batch.of_frame(self.layout, self.frame.with_columns(times))
         batch._keys, batch._values = self._keys, self._values
         return batch
 
     def with_changes(self, layout: Layout, olds: list[Any] | None, latest: list[bool] | None) -> Batch:
-        """The same rows as changes of a table."""
+        """Return the same rows as changes of a table."""
         batch = self.with_layout(layout)
         batch._olds, batch.latest = olds, latest
         return batch
 
     def rows_with_key(self) -> Rows:
-        """The numbers of the rows that have a key."""
+        """Return the numbers of the rows that have a key."""
         if self._keys is None and self.in_columns:
             there = pl.any_horizontal([pl.col(name).is_not_null() for name in self.layout.key])
             return self.frame.select(there).to_series().arg_true().to_numpy().astype(np.int64)
         return np.asarray([row for row, key in enumerate(self.keys) if key is not None], dtype=np.int64)
 
     def canonical(self) -> Batch:
-        """The same rows, each a dict of all the layout's columns, whatever a function gave more or in another order."""
+        """Return the same rows with exactly the layout's columns in its order, whatever a function returned."""
         olds = self._olds
         if olds is not None and any(old is not None for old in olds):
             olds = self.with_values(olds).canonical().values
@@ -243,7 +244,7 @@ class Batch:
         return batch
 
     def take(self, rows: Sequence[int] | Rows) -> Batch:
-        """The rows of these numbers, in their order; columns and lists are taken when they are asked for."""
+        """Return the rows with these numbers, in their order; columns and lists are taken on use."""
         batch = Batch(self.layout, len(rows))
         numbers = np.asarray(rows, dtype=np.int64)
         batch._taken = (self, numbers)
@@ -258,12 +259,12 @@ class Batch:
 
 
 def empty_batch(layout: Layout) -> Batch:
-    """No records."""
+    """Return a batch without records."""
     return Batch.of_lists(layout, [], [], [])
 
 
 def concatenate(layout: Layout, batches: Sequence[Batch]) -> Batch:
-    """All rows of batches of the same columns, one batch after the other."""
+    """Concatenate batches with the same columns."""
     if all(batch.in_columns and batch._keys is None and batch._olds is None for batch in batches):
         return Batch.of_frame(layout, pl.concat([batch.frame for batch in batches], how="diagonal"))
     changes = any(batch._olds is not None for batch in batches)

@@ -1,4 +1,4 @@
-"""Bytes of a topic as what a source's serdes say that they are, a column at a time."""
+"""Conversion of a topic's bytes by a source's serdes, a column at a time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from millrace_streams.steps.batch import OFFSET, TOMBSTONE
 
 @dataclass(frozen=True, slots=True)
 class Deserializer:
-    """The serdes of a source at work on records of one partition; columns that are typed already stay as they are."""
+    """Deserializer of a source's records of one partition; typed columns stay unchanged."""
 
     source: SourceNode
     layout: Layout
     partition: int
 
     def columns(self, decoded: pl.DataFrame) -> pl.DataFrame:
-        """Records with the layout's columns, and ``__offset``. Raises ``UserFunctionError`` naming a record's place."""
+        """Return records with the layout's columns and ``__offset``. Raises ``UserFunctionError`` with a record's
+        position.
+        """
         if self.source.serdes is None:
             return decoded
         key, value = self.source.serdes
@@ -47,7 +49,7 @@ class Deserializer:
         return frame.with_columns(column)
 
     def _one_by_one(self, frame: pl.DataFrame, name: str, serde: Serde) -> list[Any]:
-        # Texts, and JSON, which stays a text in columns, are decoded; others are what their serde makes of them.
+        # Text and JSON (which is text in columns) is decoded only; other serdes return their value.
         read = STRING.deserialize if serde.data_type == pa.string() else serde.deserialize
         cells: list[Any] = []
         for data in frame[name].to_list():
@@ -58,7 +60,7 @@ class Deserializer:
         return cells
 
     def _rows(self, frame: pl.DataFrame, serde: PayloadRows) -> pl.DataFrame:
-        """The columns of payloads in the place of that of bytes; where there is no payload, a row without a value."""
+        """Replace the bytes by the columns of payloads; without a payload the row has no value."""
         payloads = frame[VALUE].to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.binary())
         decoded = serde.read(payloads)
         if decoded.faults:
@@ -82,14 +84,14 @@ class Deserializer:
 
 
 def _at_once(serde: Serde, cells: pl.Series, wanted: pl.DataType) -> pl.Series | None:
-    """The cells of a column of bytes; None if some cannot be read, or the serde must be asked for each."""
+    """Convert a column of bytes at once; None if a cell is invalid, or the serde needs a call per cell."""
     if serde.data_type == pa.string():
         try:
             return cells.cast(pl.String)
         except pl.exceptions.ComputeError:
             return None
     if serde.big_endian:
-        # Of another number of bytes it makes a null.
+        # A cell of another length gives null.
         column = cells.bin.reinterpret(dtype=wanted, endianness="big")
         return column if column.null_count() == cells.null_count() else None
     return None

@@ -1,4 +1,4 @@
-"""Filter and branch: the records that a predicate lets through."""
+"""Filter and branch steps: the records for which a predicate is true."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from millrace_streams.steps.predicates import rows_passing
 
 @dataclass(frozen=True)
 class FilterStep(StatelessStep):
-    """The step of a ``FilterNode``."""
+    """Step of a ``FilterNode``."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Keep what passes."""
+        """Keep the rows that pass."""
         node = self.operator.node
         assert isinstance(node, FilterNode)
         batch = inputs.batch
@@ -27,10 +27,10 @@ class FilterStep(StatelessStep):
 
 @dataclass(frozen=True)
 class BranchStep(StatelessStep):
-    """The step of a ``BranchNode``: what no earlier branch took and this one does."""
+    """Step of a ``BranchNode``: the records that this branch takes and no earlier one took."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Keep what belongs to this branch."""
+        """Keep the rows of this branch."""
         node = self.operator.node
         assert isinstance(node, BranchNode)
         batch = inputs.batch

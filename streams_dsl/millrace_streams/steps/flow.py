@@ -1,17 +1,16 @@
-"""Order: where each record of a batch stands in the depth-first course that Kafka Streams takes, record by record.
+"""Order of records in a batch, equal to Kafka Streams' depth-first processing per record.
 
-A task runs a whole batch through one operator after the other, but must give what it would have given had each record
-gone through all operators before the next one began. That is a question of order alone, and only where ways that parted
-meet again, in an operator with several inputs. So every row on an edge has *marks*, a row of whole numbers that are
-compared from the left:
+A task runs a whole batch through one operator after the other. The results must equal those of sending each record
+through all operators before the next one. Only the order can differ, and only where branches meet again in an operator
+with several inputs. So every row on an edge has *marks*, a row of whole numbers that are compared from the left:
 
-* ``ROOT``, which record of the task's input it comes from;
-* ``REPARTITIONS`` (how many it went through), ``TURN`` and ``CHANNEL`` (the number of the last one), which only a
-  repartition changes: what went through a topic comes after all that the same record did before it, and of several
-  topics one record of each in turn;
-* one for each fork of the graph whose ways meet again: where the row stood at the fork, and which way it took.
+* ``ROOT``, the number of the input record;
+* ``REPARTITIONS`` (the number of repartitions), ``TURN`` and ``CHANNEL`` (the number of the last one), which only a
+  repartition changes. Rows through a topic come after all direct rows of the same record. Of several topics, one record
+  of each is taken in turn;
+* one for each fork whose branches meet again: the row's place at the fork, and its branch.
 
-A step knows nothing of marks: it says of each output row which input row caused it, and the row inherits its marks.
+A step does not know marks. It names the causing input row of each output row, which inherits its marks.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ REPARTITIONS: Final = 1
 TURN: Final = 2
 CHANNEL: Final = 3
 FIXED: Final = 4
-"""Marks that every row has; those of forks follow."""
+"""Number of marks that every row has; those of forks follow."""
 LAST: Final = 2**62
 """A mark after all others."""
 
@@ -46,7 +45,7 @@ Marks = npt.NDArray[np.int64]
 
 
 class Origin(NamedTuple):
-    """Where a record was read, and its headers."""
+    """Position and headers of an input record."""
 
     topic: str
     partition: int
@@ -58,7 +57,7 @@ class Origin(NamedTuple):
 class Flow:
     """A batch with the marks of its rows.
 
-    ``children`` says which child of a processor each row is addressed to; None is all of them.
+    ``children`` names the child of a processor for each row; None means all children.
     """
 
     batch: Batch
@@ -66,10 +65,10 @@ class Flow:
     children: Sequence[str | None] | None = None
 
     def after_fork(self, fork: int, way: int, ways: int) -> Flow:
-        """The same, marked as having taken way number ``way`` of a fork.
+        """Return the flow marked as having taken branch ``way`` of a fork.
 
-        The place at the fork is counted for each record of the task's input by itself: ways that part may be gone on
-        different stages, each of which sees other records as well.
+        Places at the fork are counted per input record, because branches may run on different stages, each of which
+        sees other records as well.
         """
         marks = self.marks.copy()
         roots = marks[:, ROOT]
@@ -78,7 +77,7 @@ class Flow:
         return Flow(self.batch, marks, self.children)
 
     def for_child(self, child: str) -> Flow:
-        """The rows that a child of a processor is to take."""
+        """Return the rows for a child of a processor."""
         if self.children is None:
             return self
         rows = np.asarray([row for row, name in enumerate(self.children) if name in (None, child)], dtype=np.int64)
@@ -87,7 +86,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Stream time as a task sees it: times of the records that come in, with their marks."""
+    """Stream time of a task: the timestamps of its input records, with their marks."""
 
     times: list[int]
     marks: Marks
@@ -95,9 +94,9 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a step is given for a batch: one batch per parent, and the order in which their rows are to be taken.
+    """Input of a step for a batch: one batch per parent, and the processing order of their rows.
 
-    ``sides`` and ``rows`` say for each turn which parent's which row; with one parent, turn and row are the same.
+    ``sides`` and ``rows`` name the parent and the row of each turn. With one parent, turn and row are equal.
     """
 
     batches: tuple[Batch, ...]
@@ -112,21 +111,21 @@ class Inputs:
 
     @property
     def batch(self) -> Batch:
-        """The only parent's batch."""
+        """The batch of the only parent."""
         [batch] = self.batches
         return batch
 
     def turns(self) -> Iterator[tuple[int, int, int]]:
-        """Turn, side and row, in order."""
+        """Yield turn, side and row, in order."""
         return zip(range(len(self.rows)), self.sides, self.rows, strict=True)
 
     def by_turn(self) -> tuple[list[Any], list[Any], list[int]]:
-        """Keys, values and times of all parents' rows, in order."""
+        """Return keys, values and times of all parents' rows, in order."""
         keys, values, times = ([getattr(batch, name) for batch in self.batches] for name in ("keys", "values", "times"))
         return self._in_order(keys), self._in_order(values), self._in_order(times)
 
     def olds_by_turn(self) -> list[Any]:
-        """What the changes of all parents replace, in order."""
+        """Return the old values of all parents' changes, in order."""
         return self._in_order([batch.olds for batch in self.batches])
 
     def _in_order(self, lists: list[list[Any]]) -> list[Any]:
@@ -138,20 +137,20 @@ class Inputs:
         return list(map(whole.__getitem__, places.tolist()))
 
     def origin_of(self, turn: int) -> Origin:
-        """Where the record came from that a turn goes back to."""
+        """Return the origin of a turn's input record."""
         return self.origin(int(self.marks[turn, ROOT]))
 
     def call(
         self, node: str, function: PythonFunction, turns: Sequence[int] | Rows, *columns: Sequence[Any]
     ) -> list[Any]:
-        """What a user's function gives for each record; ``columns`` are the keys and the values, by record.
+        """Call a user's function for each record; ``columns`` are the keys and the values, by record.
 
-        Raises ``UserFunctionError`` naming the node and the place of the record, whose turn is in ``turns``.
+        Raises ``UserFunctionError`` with the node and the record's position; ``turns`` has the turns of the records.
         """
         results: list[Any] = []
         with self.blaming(node, function) as place:
             try:
-                # As far as it got, what was given is in the list: so nothing has to be noted per record.
+                # The list holds everything returned so far, so the failing record is known.
                 results.extend(map(function.call, *(columns if function.takes_key else columns[1:])))
             except Exception:
                 place.turn = int(turns[len(results)])
@@ -159,7 +158,7 @@ class Inputs:
         return results
 
     def call_rows(self, node: str, function: PythonFunction) -> list[Any]:
-        """The same for all rows of the only parent."""
+        """Call a user's function for all rows of the only parent."""
         batch = self.batch
         keys = batch.keys if function.takes_key else ()
         return self.call(node, function, range(batch.height), keys, batch.values)
@@ -172,7 +171,9 @@ class Inputs:
         values: Sequence[Any],
         turns: Sequence[int] | None = None,
     ) -> list[Any]:
-        """The same, None where there is no value; ``turns`` are those of the values, by default all in order."""
+        """Call a user's function for rows with a value, and return None for others. ``turns`` defaults to all, in
+        order.
+        """
         turns = turns if turns is not None else range(len(values))
         rows = [row for row, value in enumerate(values) if value is not None]
         if len(rows) == len(values):
@@ -185,9 +186,9 @@ class Inputs:
 
     @contextmanager
     def blaming(self, node: str, what: object) -> Iterator[Place]:
-        """Turn what a user's function raises into ``UserFunctionError``, with the node's name and the record's place.
+        """Convert errors of a user's function to ``UserFunctionError`` with the node's name and the record's position.
 
-        The caller keeps ``place.turn`` at the record in hand.
+        The caller keeps ``place.turn`` at the current record.
         """
         place = Place()
         try:
@@ -199,7 +200,7 @@ class Inputs:
             raise self.failure(node, text, place.turn) from error
 
     def failure(self, node: str, text: str, turn: int | None) -> UserFunctionError:
-        """The error of the record that a turn goes back to; of none, if there is no such turn."""
+        """Return the error for the record of a turn; without such a turn, an error without a record."""
         if turn is None or turn >= len(self.rows):
             return failure_of(node, text, None)
         time_ms = self.batches[self.sides[turn]].times[self.rows[turn]]
@@ -207,7 +208,7 @@ class Inputs:
 
 
 def failure_of(node: str, text: str, origin: Origin | None, time_ms: int = 0) -> UserFunctionError:
-    """The error of the record that was read there, as a node came to it; of none, if no record is to blame."""
+    """Return the error of a node for the record at an origin; without one, an error without a record."""
     if origin is None:
         return UserFunctionError(f"{node}: {text} (no record)", node=node)
     topic, partition, offset, _ = origin
@@ -217,16 +218,16 @@ def failure_of(node: str, text: str, origin: Origin | None, time_ms: int = 0) ->
 
 @dataclass(slots=True)
 class Place:
-    """The turn that is being worked on."""
+    """The current turn."""
 
     turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a step gives: a batch, and the turns that caused its rows; None when row by row the input's own.
+    """Output of a step: a batch, and the causing turns of its rows; None means the input's rows one by one.
 
-    ``dropped`` is Kafka's ``dropped-records``. ``marks`` are given by the few steps whose rows nothing caused,
+    ``dropped`` is Kafka's ``dropped-records``. ``marks`` are set by the few steps whose rows have no cause,
     ``children`` by processors.
     """
 
@@ -237,24 +238,24 @@ class Output:
     children: Sequence[str | None] | None = None
 
     def turn_of(self, row: int) -> int | None:
-        """The turn that caused a row, if one did."""
+        """Return the causing turn of a row, if there is one."""
         if self.marks is not None:
             return None
         return row if self.causes is None else int(self.causes[row])
 
     def last_of_keys(self) -> Output:
-        """The last row of each key alone; rows have causes."""
+        """Return only the last row of each key; rows have causes."""
         rows = np.sort(np.fromiter({key: row for row, key in enumerate(self.batch.keys)}.values(), dtype=np.int64))
         return replace(self, batch=self.batch.take(rows), causes=np.asarray(self.causes, dtype=np.int64)[rows])
 
     def in_order(self) -> Output:
-        """The same, its rows in the order of what caused them; rows of one cause stay as they are."""
+        """Return the rows sorted by cause; rows of one cause keep their order."""
         causes = np.asarray(self.causes, dtype=np.int64)
         order = np.argsort(causes, kind="stable")
         return Output(self.batch.take(order), causes[order], self.dropped)
 
     def flow(self, inputs: Inputs) -> Flow:
-        """The batch with the marks that its rows inherit."""
+        """Return the batch with the inherited marks."""
         if self.marks is not None:
             return Flow(self.batch, self.marks, self.children)
         if self.causes is None:
@@ -264,9 +265,10 @@ class Output:
 
 @dataclass(slots=True)
 class Emitted:
-    """An output in the making, row by row; as lists, since a tuple for each would keep the garbage collector busy.
+    """Output under construction, row by row. Lists are used, because a tuple per row would burden the garbage
+    collector.
 
-    ``outdated`` are the numbers of rows that are changes of a versioned table which are not the newest of their key.
+    ``outdated`` are the numbers of rows that are changes of a versioned table, but not the newest of their key.
     """
 
     causes: list[int] = field(default_factory=list)
@@ -278,7 +280,7 @@ class Emitted:
     dropped: int = 0
 
     def add(self, cause: int, key: Any, value: Any, time_ms: int, old: Any = None) -> None:
-        """One row, caused by turn ``cause``."""
+        """Add one row, caused by turn ``cause``."""
         self.causes.append(cause)
         self.keys.append(key)
         self.values.append(value)
@@ -288,7 +290,7 @@ class Emitted:
     def extend(
         self, causes: Sequence[int], key: Any, values: list[Any], times: list[int], olds: list[Any] | None
     ) -> None:
-        """Rows of one key."""
+        """Add rows of one key."""
         self.causes.extend(causes)
         self.keys.extend([key] * len(causes))
         self.values.extend(values)
@@ -296,7 +298,7 @@ class Emitted:
         self.olds.extend(olds if olds is not None else [None] * len(causes))
 
     def output(self, layout: Layout) -> Output:
-        """The finished output."""
+        """Return the finished output."""
         olds = self.olds if layout.table else None
         batch = Batch.of_lists(layout, self.keys, self.values, self.times, olds=olds, latest=self._latest())
         return Output(batch, self.causes, self.dropped)
@@ -311,7 +313,7 @@ class Emitted:
 
 
 def interleave(flows: Sequence[Flow]) -> tuple[Marks, Sequence[int], Sequence[int]]:
-    """The order in which rows of several flows are taken: their marks, and side and row of each turn."""
+    """Return the processing order of rows of several flows: their marks, and side and row of each turn."""
     filled = [side for side, flow in enumerate(flows) if len(flow.marks)] or [0]
     if len(filled) == 1:
         marks = flows[filled[0]].marks

@@ -1,9 +1,9 @@
-"""Folds of Python functions, and of named aggregates record by record: all kinds of windows, and by key alone.
+"""Folds of Python functions, and of named aggregates record by record, for all windows.
 
-Records of different keys have nothing to do with each other but stream time, and that is known before: the largest time
-so far. So the records of one input are folded group by group, a group being a key (and window): the store is asked
-once, a tight loop calls the user's function, and the results are put into the order of the records at the end. Several
-inputs (a cogroup) have stream times of their own, and sliding windows depend on each other: these go record by record.
+Records of different keys depend on each other only through stream time, which is known in advance as the largest time
+so far. So records of one input are folded by group, a key (and window): the store is asked once, a tight loop calls the
+user's function, and the results are sorted by record at the end. Several inputs (a cogroup) have separate stream times,
+and sliding windows depend on each other; these are folded record by record.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from millrace_streams.windows import length_of
 
 @dataclass(slots=True)
 class Folding:
-    """A batch at work, record by record: keys, values, times and sides by turn, the turns that count, what comes out.
+    """A batch being folded record by record: keys, values, times and sides by turn, the relevant turns, the output.
 
-    ``stream_times`` is of each turn that counts the largest time that its input has brought so far, ``starts`` the
-    starts of the time windows that are open for it.
+    ``stream_times`` has the largest time of the input so far for each relevant turn. ``starts`` has the starts of the
+    open time windows of a turn.
     """
 
     node: FoldNode
@@ -51,9 +51,9 @@ class Folding:
     starts: dict[int, list[int]] = field(default_factory=dict)
 
     def add(self, key: Any, turn: int, stored: Stored | None, result_key: Any) -> tuple[Any, int]:
-        """Add the value of a turn to what is stored; gives what is to be stored, and its time.
+        """Add the value of a turn to the stored aggregate; returns the new aggregate and its time.
 
-        Unless results wait for the window to close, it goes out under ``result_key``.
+        The result is emitted under ``result_key``, unless it waits for the window to close.
         """
         self.place.turn = turn
         fold, time_ms = self.folds[self.sides[turn]], self.times[turn]
@@ -67,9 +67,9 @@ class Folding:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The rows that are folded, each once for each of its windows, and these windows' starts if there are any.
+    """Rows to fold, once per window, with the windows' starts if there are windows.
 
-    ``counted`` are the rows that count, ``closed`` says of each up to when windows are closed when it comes.
+    ``counted`` are the relevant rows. ``closed`` has the time up to which windows are closed at each of them.
     """
 
     rows: Rows
@@ -80,10 +80,10 @@ class Placed:
 
 @dataclass(frozen=True)
 class FoldStep:
-    """The step of a ``FoldNode`` without a window; base of those with one.
+    """Step of a ``FoldNode`` without a window; base of the steps with one.
 
-    Records without a key are dropped, and those without a value where ``needs_value``. A result of None deletes the
-    row, and the next record begins anew.
+    Records without a key are dropped, and with ``needs_value`` also records without a value. A result of None deletes
+    the row, and the next record starts again.
     """
 
     operator: Operator
@@ -92,18 +92,18 @@ class FoldStep:
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The aggregates, by key and window."""
+        """The store of the aggregates, by key and window."""
         retention_ms = self.node.window.retention_ms if self.node.window is not None else 0
         return (StoreSpec(name=self.node.store, kind=self.kind, layout=self.kept, retention_ms=retention_ms),)
 
     @cached_property
     def named(self) -> NamedFold | None:
-        """The named aggregates, if these are what is folded."""
+        """The named aggregates, if the node has them."""
         return NamedFold.of(self.operator)
 
     @property
     def kept(self) -> Layout:
-        """The layout of what the store keeps."""
+        """Layout of the stored values."""
         return self.operator.result if self.named is None else self.named.layout
 
     @cached_property
@@ -112,7 +112,7 @@ class FoldStep:
         return self.node.folds if self.named is None else (self.named.fold,)
 
     def values_of(self, batch: Batch) -> list[Any]:
-        """The values that are folded."""
+        """Return the values to fold."""
         return batch.values if self.named is None else self.named.lifted(batch)
 
     @property
@@ -142,28 +142,28 @@ class FoldStep:
         return replace(output, batch=self.named.results(output.batch)).in_order()
 
     def place(self, batch: Batch, counted: Rows, store: Any, out: Emitted) -> Placed:
-        """Where the rows that count belong."""
+        """Return the placement of the relevant rows in windows."""
         return Placed(counted, None, counted, NO_ROWS)
 
     def stored(self, store: Any, key: Any, start: int) -> Stored | None:
-        """What is stored of a group."""
+        """Return the stored aggregate of a group."""
         found: Stored | None = store.get(key)
         return found
 
     def want(self, store: Any, groups: Groups) -> None:
-        """Announce the groups that will be asked for."""
+        """Prefetch the groups."""
         store.want_entries(groups.keys)
 
     def want_records(self, work: Folding) -> None:
-        """Announce what the records of a batch will be asked for."""
+        """Prefetch the entries for the records of a batch."""
         work.store.want({work.keys[turn] for turn in work.turns})
 
     def put(self, store: Any, key: Any, start: int, value: Any, time_ms: int) -> None:
-        """Store what a group came to."""
+        """Store the aggregate of a group."""
         store.put(key, value, time_ms)
 
     def finish(self, placed: Placed, store: Any, out: Emitted) -> None:
-        """End a batch of groups: give finals, forget what is over."""
+        """End a batch of groups: emit final results, expire windows."""
 
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
         """Fold one record."""
@@ -217,7 +217,7 @@ class FoldStep:
         return Output(changes.with_changes(self.kept, olds, None), groups.rows, out.dropped)
 
     def _keyed(self, groups: Groups, taken: Batch, times: list[int]) -> Batch:
-        """The keys of the results, with their windows, and the results' times."""
+        """Return the keys of the results, with their windows, and the results' times."""
         columns = [pl.Series(TIMESTAMP, times, dtype=pl.Int64)]
         window = self.node.window
         if window is not None:
@@ -228,7 +228,7 @@ class FoldStep:
 
 
 def _stream_times(store: Any, sides: Sequence[int], times: Sequence[int], turns: Sequence[int]) -> Rows:
-    """Of each turn the largest time that its input has brought so far; the last are kept with the store."""
+    """Return the largest time of each turn's input so far; the last ones are kept in the store."""
     newest: dict[int, int] = {}
     found = np.empty(len(turns), dtype=np.int64)
     for place, turn in enumerate(turns):
@@ -241,19 +241,19 @@ def _stream_times(store: Any, sides: Sequence[int], times: Sequence[int], turns:
 
 
 def begin(fold: Fold) -> Any:
-    """The aggregate of nothing; None where the first value is to be the first aggregate."""
+    """Return the initial aggregate; None if the first value becomes the first aggregate."""
     return fold.initializer() if fold.initializer is not None else None
 
 
 def go_on(fold: Fold, key: Any, value: Any, aggregate: Any) -> Any:
-    """The aggregate with one value more."""
+    """Return the aggregate after one more value."""
     if fold.initializer is None and aggregate is None:
         return value
     return fold.aggregator(key, value, aggregate)
 
 
 def _add_all(fold: Fold, key: Any, values: list[Any], aggregate: Any, results: list[Any]) -> None:
-    """Append the aggregate after each value to ``results``: ``go_on`` in a loop, with as little around it as can be."""
+    """Append the aggregate after each value to ``results``: ``go_on`` in a loop with minimal overhead."""
     append = results.append
     if fold.reducer is not None:
         reducer = fold.reducer

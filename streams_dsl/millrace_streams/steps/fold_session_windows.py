@@ -1,9 +1,9 @@
 """Folds in sessions.
 
-Sessions of different keys have nothing to do with each other but time: up to when they are closed, and which can no
-longer be read, both known beforehand. So the records of one input are folded key by key: a key's sessions are fetched
-once and put back once, and those that came and went in between are never stored. Finals on close concern all keys at
-once, several inputs have stream times of their own: these go record by record.
+Sessions of different keys depend on each other only through time: up to when they are closed, and which ones have
+expired. Both are known in advance. So records of one input are folded key by key. A key's sessions are fetched once and
+stored once, and sessions that exist only in between are never stored. Final results on close concern all keys at once,
+and several inputs have separate stream times; these are folded record by record.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from millrace_streams.stores.base import StoreKind
 from millrace_streams.windows import FOREVER_MS, SessionWindows, Windowed, windowed
 
 _TURNS_PER_EXPIRY: Final = 1024
-"""Sessions that cannot be read any more are forgotten so often, that a large batch does not drag them along."""
+"""Interval of expiry, so that a large batch does not keep expired sessions."""
 
 
 @dataclass(frozen=True)
 class SessionWindowsStep(FoldStep):
-    """The step of a ``FoldNode`` with session windows.
+    """Step of a ``FoldNode`` with session windows.
 
-    A record without a value counts, its aggregator gets None. A record joins all sessions of its key within the gap to
-    one; each that it replaces is deleted. It comes too late if the session that it would make is closed:
-    ``end + gap + grace < stream time``. A session's time is its end.
+    A record without a value counts, and its aggregator gets None. A record merges all sessions of its key within the
+    gap; each replaced session is deleted. It is late if the resulting session is closed: ``end + gap + grace < stream
+    time``. A session's time is its end.
     """
 
     kind: ClassVar[StoreKind] = "session"
@@ -41,7 +41,7 @@ class SessionWindowsStep(FoldStep):
 
     @property
     def in_groups(self) -> bool:
-        """Whether keys go one after the other."""
+        """Whether keys are folded one after the other."""
         return not self.node.on_close
 
     @property
@@ -59,7 +59,7 @@ class SessionWindowsStep(FoldStep):
         taken = batch.take(groups.rows)
         turns, values, times = groups.rows.tolist(), self.values_of(taken), taken.times
         first = 0
-        # All before any is put back: what one key stores moves the time on up to which another's can be read.
+        # Fetch all before any is stored, because storing one key's sessions advances the expiry of another's.
         earliest_ms = min(taken.times, default=0) - self.window.gap_ms
         store.want_between(groups.keys, earliest_ms, FOREVER_MS)
         kept = [store.find(key, earliest_ms, FOREVER_MS) for key in groups.keys]
@@ -71,16 +71,16 @@ class SessionWindowsStep(FoldStep):
             sessions.put_back(store, found)
             first = end
         if turns:
-            # Also where the newest session came to nothing.
+            # Also if the newest session was deleted.
             store.numbers["newest_end"] = max(store.number("newest_end"), store.number("stream_time_0"))
         self._expire(store)
         return out.output(self.kept)
 
     def _moments(self, batch: Batch, counted: Rows, store: SessionStore) -> tuple[list[int], list[int]]:
-        """At each row: before which end sessions are closed, and from which end on they can be read."""
+        """Return for each row the time before which sessions are closed, and the end from which they are readable."""
         times = batch.frame[TIMESTAMP].to_numpy()[counted]
         stream_times = np.maximum.accumulate(np.append(store.number("stream_time_0"), times))
-        # The newest session ends with the newest record: one that is too late is no such.
+        # The newest session ends with the newest record, except a late one.
         newest_ends = np.maximum(stream_times[:-1], store.number("newest_end"))
         store.numbers["stream_time_0"] = int(stream_times[-1])
         moments = np.zeros((2, batch.height), dtype=np.int64)
@@ -89,7 +89,7 @@ class SessionWindowsStep(FoldStep):
         return moments[0].tolist(), moments[1].tolist()
 
     def want_records(self, work: Folding) -> None:
-        """Announce the sessions that the records may join."""
+        """Prefetch the sessions that the records may join."""
         times = [work.times[turn] for turn in work.turns]
         if times:
             keys = {work.keys[turn] for turn in work.turns}
@@ -111,7 +111,7 @@ class SessionWindowsStep(FoldStep):
             self._expire(store)
 
     def end_records(self, work: Folding) -> None:
-        """Forget the sessions that are over."""
+        """Expire sessions."""
         self._expire(work.store)
 
     def _expire(self, store: SessionStore) -> None:
@@ -119,7 +119,7 @@ class SessionWindowsStep(FoldStep):
 
 
 class _Session(NamedTuple):
-    """A session, in the order in which they are merged: by end."""
+    """A session, in merge order: by end."""
 
     end: int
     start: int
@@ -128,7 +128,7 @@ class _Session(NamedTuple):
 
 @dataclass(slots=True)
 class _KeySessions:
-    """The sessions of a key, by their ends, as records are added; what comes of it goes to ``out``."""
+    """The sessions of a key, by end, while records are added; results go to ``out``."""
 
     step: SessionWindowsStep
     key: Any
@@ -137,7 +137,7 @@ class _KeySessions:
     changed: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, turn: int, value: Any, time_ms: int, closed_ms: int, oldest_ms: int, *, side: int = 0) -> None:
-        """Merge a record with the sessions within the gap, of those that end no earlier than ``oldest_ms``."""
+        """Merge a record with the sessions within the gap whose end is at least ``oldest_ms``."""
         node, gap_ms, key, out = self.step.node, self.step.window.gap_ms, self.key, self.out
         found = self._near(max(time_ms - gap_ms, oldest_ms), time_ms + gap_ms)
         start = min((time_ms, *(session.start for session in found)))
@@ -160,7 +160,7 @@ class _KeySessions:
             out.add(turn, windowed(key, start, end), result, end)
 
     def put_back(self, store: SessionStore, before: list[tuple[Windowed, Any]]) -> None:
-        """Store what has changed since the sessions were ``before``."""
+        """Store the changes since the sessions were ``before``."""
         now = {(session.start, session.end) for session in self.kept}
         for replaced, _ in before:
             if (replaced.start, replaced.end) not in now:
@@ -179,7 +179,7 @@ class _KeySessions:
         return found[::-1]
 
     def _merged(self, fold: Fold, found: list[_Session]) -> Any:
-        """The aggregate of the sessions that become one."""
+        """Return the merged aggregate of sessions."""
         assert fold.merger is not None
         aggregate = begin(fold)
         for session in found:
@@ -193,7 +193,7 @@ def _place(session: _Session) -> tuple[int, int]:
 
 
 def _emit_closed(work: Folding, turn: int, closed_ms: int) -> None:
-    """Give the finals of the sessions that have closed since the last time."""
+    """Emit the final results of sessions that have closed since the last call."""
     store: SessionStore = work.store
     before_ms = store.number("closed")
     if closed_ms <= before_ms:

@@ -1,8 +1,9 @@
 """Folds in sliding windows (KIP-450).
 
-A record at ``t`` falls into the windows that hold it, and brings two of its own: the *left* one, ``[t - d, t]``, ends
-with it, the *right* one, ``[t + 1, t + 1 + d]``, begins after it and exists once it holds a record. So for every set of
-records that fit into a window there is one. Windows that would begin before the epoch are one, ``[0, d]``.
+A record at ``t`` belongs to the windows that contain it, and creates two of its own. The *left* window ``[t - d, t]``
+ends with it. The *right* window ``[t + 1, t + 1 + d]`` begins after it and exists once it contains a record. So there
+is one window for every set of records that fits into a window. All windows that would begin before the epoch are one,
+``[0, d]``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from millrace_streams.windows import SlidingWindows, window_end, windowed
 
 @dataclass(frozen=True)
 class SlidingWindowsStep(FoldStep):
-    """The step of a ``FoldNode`` with sliding windows. One is closed when ``end + grace < stream time``."""
+    """Step of a ``FoldNode`` with sliding windows. A window is closed when ``end + grace < stream time``."""
 
     kind: ClassVar[StoreKind] = "window"
 
     @property
     def in_groups(self) -> bool:
-        """They depend on each other."""
+        """False, because sliding windows depend on each other."""
         return False
 
     @property
@@ -35,7 +36,7 @@ class SlidingWindowsStep(FoldStep):
         return window
 
     def want_records(self, work: Folding) -> None:
-        """Announce the windows that the records fall into, and those beside them."""
+        """Prefetch the windows of the records and their neighbours."""
         times = [work.times[turn] for turn in work.turns]
         if times:
             keys = {work.keys[turn] for turn in work.turns}
@@ -43,7 +44,7 @@ class SlidingWindowsStep(FoldStep):
             work.store.want_between(keys, min(times) - 2 * self.window.difference_ms, latest_ms)
 
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
-        """Update the windows that hold the record, and make those that it brings."""
+        """Update the windows that contain the record, and create its own."""
         length_ms, closed_ms = self.window.difference_ms, stream_time_ms - self.window.grace_ms
         time_ms = work.times[turn]
         if time_ms + 1 + length_ms <= closed_ms:
@@ -53,7 +54,7 @@ class SlidingWindowsStep(FoldStep):
         one.early() if time_ms < length_ms else one.usual()
 
     def end_records(self, work: Folding) -> None:
-        """Give the finals of windows that have closed, forget those that are over."""
+        """Emit final results of closed windows, and expire windows."""
         store, length_ms = work.store, self.window.difference_ms
         if not self.node.on_close:
             store.expire()
@@ -64,7 +65,7 @@ class SlidingWindowsStep(FoldStep):
 
 @dataclass(slots=True)
 class _Record:
-    """One record on its way into its windows."""
+    """One record that is being added to its windows."""
 
     work: Folding
     turn: int
@@ -74,7 +75,7 @@ class _Record:
     closed_ms: int
 
     def usual(self) -> None:
-        """Update the windows that hold the record, the later ones first, then make those that it brings."""
+        """Update the windows that contain the record, later ones first, then create its own."""
         time_ms, length_ms = self.time_ms, self.length_ms
         windows = self.work.store.fetch_range(self.key, max(0, time_ms - 2 * length_ms), time_ms + 1)
         starts = {start for start, _ in windows}
@@ -103,7 +104,7 @@ class _Record:
         self._own_right(after, starts)
 
     def early(self) -> None:
-        """A record whose left window would begin before the epoch goes into the window from 0 on."""
+        """Add a record whose left window would begin before the epoch to the window from 0."""
         time_ms = self.time_ms
         windows = self.work.store.fetch_range(self.key, 0, time_ms + 1)
         starts = {start for start, _ in windows}
@@ -125,14 +126,14 @@ class _Record:
         self._update(0, combined)
 
     def _after_previous(self, previous_ms: int | None, starts: set[int]) -> None:
-        """The right window of the record before, if this one is the first in it."""
+        """Update the right window of the previous record, if this record is the first in it."""
         if previous_ms is None or previous_ms + 1 in starts:
             return
         if previous_ms + 1 + self.length_ms >= self.time_ms:
             self._update(previous_ms + 1, None)
 
     def _own_right(self, after: Stored | None, starts: set[int]) -> None:
-        """The record's own right window, if records after it are there already."""
+        """Create the record's own right window, if later records exist already."""
         start = self.time_ms + 1
         if start in starts or after is None or after.timestamp <= self.time_ms:
             return

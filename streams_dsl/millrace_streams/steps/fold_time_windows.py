@@ -23,10 +23,10 @@ _ROW: Final = "__row"
 
 @dataclass(frozen=True)
 class TimeWindowsStep(FoldStep):
-    """The step of a ``FoldNode`` with time windows.
+    """Step of a ``FoldNode`` with time windows.
 
-    A record without a value counts, its aggregator gets None. Each input has its own stream time; a window is closed
-    when ``end + grace <= stream time``. On close, finals go out in order of window and key.
+    A record without a value counts, and its aggregator gets None. Each input has its own stream time; a window is
+    closed when ``end + grace <= stream time``. On close, final results are emitted in order of window and key.
     """
 
     kind: ClassVar[StoreKind] = "window"
@@ -40,7 +40,7 @@ class TimeWindowsStep(FoldStep):
         return window
 
     def place(self, batch: Batch, counted: Rows, store: WindowStore, out: Emitted) -> Placed:
-        """The open windows of each record."""
+        """Return the open windows of each record."""
         times = batch.frame[TIMESTAMP].to_numpy()[counted]
         stream_times = np.maximum.accumulate(np.maximum(times, store.number("stream_time_0")))
         if len(stream_times):
@@ -49,15 +49,15 @@ class TimeWindowsStep(FoldStep):
         return Placed(rows, starts, counted, stream_times - self.window.grace_ms)
 
     def stored(self, store: WindowStore, key: Any, start: int) -> Stored | None:
-        """What is stored of a window."""
+        """Return the stored aggregate of a window."""
         return store.fetch(key, start)
 
     def want(self, store: WindowStore, groups: Groups) -> None:
-        """Announce the windows that will be asked for."""
+        """Prefetch the windows."""
         store.want_entries(zip(groups.keys, groups.starts, strict=True))
 
     def want_records(self, work: Folding) -> None:
-        """Announce the windows that the records fall into."""
+        """Prefetch the windows of the records."""
         turns, times = np.asarray(work.turns, dtype=np.int64), np.asarray(work.times, dtype=np.int64)
         turns, starts = self._open_windows(turns, times[turns], work.stream_times, work.out)
         for turn, start in zip(turns.tolist(), starts.tolist(), strict=True):
@@ -65,11 +65,11 @@ class TimeWindowsStep(FoldStep):
         work.store.want_entries((work.keys[turn], start) for turn, each in work.starts.items() for start in each)
 
     def put(self, store: WindowStore, key: Any, start: int, value: Any, time_ms: int) -> None:
-        """Store what a window came to."""
+        """Store the aggregate of a window."""
         store.put(key, start, value, time_ms)
 
     def finish(self, placed: Placed, store: WindowStore, out: Emitted) -> None:
-        """Give the finals of windows that have closed, forget those that are over."""
+        """Emit final results of closed windows, and expire windows."""
         if self.node.on_close and isinstance(self.window, TimeWindows):
             emit_closed(store, placed.counted, placed.closed, self.window.size_ms, 0, out)
             store.expire(until_ms=max(0, store.number("closed") - self.window.size_ms + 1))
@@ -77,18 +77,18 @@ class TimeWindowsStep(FoldStep):
             store.expire()
 
     def fold_record(self, work: Folding, turn: int, stream_time_ms: int) -> None:
-        """Fold one record of several inputs, into its windows in turn; there are no finals of these."""
+        """Fold one record of several inputs into each of its windows; there are no final results."""
         store, key = work.store, work.keys[turn]
         for start in work.starts.get(turn, ()):
             result_key = windowed(key, start, window_end(start, length_of(self.window)))
             store.put(key, start, *work.add(key, turn, store.fetch(key, start), result_key))
 
     def end_records(self, work: Folding) -> None:
-        """Forget the windows that are over."""
+        """Expire windows."""
         work.store.expire()
 
     def _open_windows(self, rows: Rows, times: Rows, stream_times: Rows, out: Emitted) -> tuple[Rows, Rows]:
-        """Return row and start for each window that a row falls into and that is open by then."""
+        """Return row and start for each open window of a row."""
         records = pl.DataFrame({_ROW: rows, TIMESTAMP: times, STREAM_TIME: stream_times})
         placed = in_windows(records, self.window)
         accepted = in_open_windows(placed, self.window)
@@ -99,17 +99,17 @@ class TimeWindowsStep(FoldStep):
 def emit_closed(
     store: WindowStore, turns: Sequence[int] | Rows, closed: Rows, length_ms: int, inclusive: int, out: Emitted
 ) -> None:
-    """Give the finals of the windows that have closed, each at the turn that closed it.
+    """Emit the final results of closed windows, each at the turn that closed it.
 
-    A window of ``length_ms`` is closed when its end lies at or (``inclusive``: 1) before the turn's number in
-    ``closed``; from then on nothing changes it, so that it may be asked for at the end of the batch.
+    A window of ``length_ms`` is closed if its end is at or (``inclusive``: 1) before the turn's number in ``closed``. A
+    closed window never changes, so it can be read at the end of the batch.
     """
     before_ms = store.number("closed")
     if not len(closed) or closed[-1] <= before_ms:
         return
     last_ms = int(closed[-1])
     first = max(0, before_ms - length_ms - inclusive + 1)
-    # At the end of all time windows end that would be longer.
+    # Windows that would reach beyond the largest time end there.
     last = FOREVER_MS if last_ms - inclusive == FOREVER_MS else last_ms - length_ms - inclusive
     for key, start, stored in store.started(first, last):
         end = window_end(start, length_ms)

@@ -1,8 +1,8 @@
-"""The foreign-key join of two tables (KIP-213), in three steps, since the rows of both lie in different buckets.
+"""Foreign-key join of two tables (KIP-213), in three steps across two buckets.
 
-A change of the left table is a *subscription* under its foreign key; where the right table's row lies, subscriptions
-are kept and *answered*, at once and whenever that row changes; back under the left row's key, an answer is joined with
-the left row, unless that has changed since it asked.
+A change of the left table becomes a *subscription* under its foreign key. The bucket of the right row stores
+subscriptions and *responds*, at once and at each change of that row. Under the left row's key, a response is joined
+with the left row, unless that row has changed since its subscription.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _ANSWERS: Final = 1
 
 
 class Instruction(StrEnum):
-    """What a subscription asks for."""
+    """Instruction of a subscription."""
 
     LEAVE = "leave"
-    """Forget it, without an answer."""
+    """Remove the subscription without a response."""
     LEAVE_AND_ANSWER = "leave_and_answer"
-    """Forget it, and answer that there is nothing."""
+    """Remove the subscription, and respond with no row."""
     ANSWER_ALWAYS = "answer_always"
-    """Keep it, and answer even that there is nothing: an earlier result may have to go."""
+    """Store the subscription, and respond even without a row, because an earlier result may have to be deleted."""
     ANSWER_IF_THERE = "answer_if_there"
-    """Keep it, and answer if there is a row."""
+    """Store the subscription, and respond if there is a row."""
 
 
 class ForeignKeySubscription(NamedTuple):
-    """A left row asks for a right one; ``digest`` tells its value from any other."""
+    """Subscription of a left row to a right row; ``digest`` identifies the left value."""
 
     left_key: Any
     digest: str | None
@@ -46,14 +46,14 @@ class ForeignKeySubscription(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The right row's value for the left row that had the value of ``digest``."""
+    """Response: the right value for the left row whose value had ``digest``."""
 
     digest: str | None
     value: Any
 
 
 def digest_of(value: Any) -> str | None:
-    """What tells one value from another; None of no value."""
+    """Return the digest of a value; None for None."""
     if value is None:
         return None
     text = json.dumps(value, sort_keys=True, default=repr)
@@ -62,10 +62,10 @@ def digest_of(value: Any) -> str | None:
 
 @dataclass(frozen=True)
 class SubscribeStep(StatelessStep):
-    """The step of a ``SubscribeNode``: a change of the left table as what it asks for under which key."""
+    """Step of a ``SubscribeNode``: changes of the left table to subscriptions by foreign key."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Say what each change asks for."""
+        """Emit the subscriptions of each change."""
         node, batch, out = self.operator.node, inputs.batch, Emitted()
         assert isinstance(node, SubscribeNode)
         latest = batch.latest if batch.latest is not None and self.operator.versioned[0] else [True] * batch.height
@@ -102,23 +102,23 @@ def _asks_left(new: Any, old: Any, new_wants: Any, old_wants: Any) -> list[tuple
 
 @dataclass(frozen=True)
 class AnswerStep:
-    """The step of an ``AnswerNode``; inputs are the subscriptions and the right table's changes.
+    """Step of an ``AnswerNode``; its inputs are the subscriptions and the right table's changes.
 
-    A change of a right row is answered to all that want it, in order of their keys, under the change's own time; a
-    subscription under the larger time of both. Subscriptions are kept by the key that they want.
+    A change of a right row is sent to all its subscribers, in order of their keys, with the change's timestamp. The
+    response to a subscription has the larger timestamp of both. Subscriptions are stored by foreign key.
     """
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The subscriptions."""
+        """The store of the subscriptions."""
         return (
             StoreSpec(name=self._node.store, kind="key_value", layout=self.operator.inputs[0], form="subscriptions"),
         )
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Answer in turn."""
+        """Process subscriptions and changes in order."""
         out, reads = Emitted(), self.operator.reads[_RIGHT_TABLE]
         store = state.stores[self._node.store]
         assert reads is not None
@@ -180,20 +180,20 @@ class AnswerStep:
 
 @dataclass(frozen=True)
 class ResponseJoinStep:
-    """The step of a ``ResponseJoinNode``; inputs are the left table's changes and the answers."""
+    """Step of a ``ResponseJoinNode``; its inputs are the left table's changes and the responses."""
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The joined rows, if they are kept."""
+        """The store of the joined rows, if they are stored."""
         node = self._node
         if node.store is None:
             return ()
         return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Join the answers that are still wanted."""
+        """Join the responses that are still current."""
         node, out, reads = self._node, Emitted(), self.operator.reads[0]
         assert reads is not None
         view = TableView.of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1))
@@ -215,7 +215,7 @@ class ResponseJoinStep:
         return typed(node, out.output(self.operator.result), inputs)
 
     def _join(self, inputs: Inputs, out: Emitted, others: list[Any]) -> None:
-        """Put joined values into the place of left ones, None where there is none."""
+        """Replace left values by joined values, None without one."""
         node, (left, answers) = self._node, self.operator.inputs
         pairs = list(zip(out.values, others, strict=True))
         rows = [
@@ -236,7 +236,7 @@ class ResponseJoinStep:
             out.values[row] = value
 
     def _keep(self, state: State, out: Emitted) -> None:
-        """Keep the joined rows, if they are kept, and say what they replace."""
+        """Store the joined rows, if they are stored, and set the old values."""
         node = self._node
         store = state.stores[node.store] if node.store is not None else None
         if not isinstance(store, KeyValueStore):

@@ -1,4 +1,4 @@
-"""Rows of a batch by key, and by window: what belongs together is found in columns, for loops over Python's objects."""
+"""Grouping of a batch's rows by key and window, in columns."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _START: Final = "__start"
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of rows: ``rows`` are their numbers, group by group, each in order, and ``ends`` where each group ends.
+    """Groups of rows: ``rows`` are their numbers by group, each in order, and ``ends`` the end of each group.
 
-    ``keys`` and, if there are windows, ``starts`` are the groups'; with windows the earlier ones come first.
+    ``keys`` and, with windows, ``starts`` belong to the groups; earlier windows come first.
     """
 
     rows: Rows
@@ -35,25 +35,25 @@ class Groups:
 
 
 def counts(layout: Layout, columns: Collection[str], *, needs_value: bool) -> pl.Expr:
-    """Which rows have a key (it is null if all its columns are), and a value if one is needed."""
+    """Return a mask of rows with a key (null if all its columns are null), and with a value if needed."""
     there = pl.any_horizontal([pl.col(name).is_not_null() for name in layout.key])
     return there & has_value(layout, columns) if needs_value else there
 
 
 def has_value(layout: Layout, columns: Collection[str]) -> pl.Expr:
-    """Which rows have a value."""
+    """Return a mask of rows with a value."""
     if layout.value is not None:
         return pl.col(layout.value).is_not_null()
     return ~pl.col(TOMBSTONE).fill_null(False) if TOMBSTONE in columns else pl.lit(True)
 
 
 def rows_that_count(batch: Batch, *, needs_value: bool) -> Rows:
-    """The numbers of the rows that have a key, and a value if one is needed."""
+    """Return the numbers of the rows with a key, and with a value if needed."""
     return _rows_where(batch, counts(batch.layout, batch.frame.columns, needs_value=needs_value))
 
 
 def rows_with_value(batch: Batch) -> Rows:
-    """The numbers of the rows that have a value."""
+    """Return the numbers of the rows with a value."""
     return _rows_where(batch, has_value(batch.layout, batch.frame.columns))
 
 
@@ -62,7 +62,7 @@ def _rows_where(batch: Batch, there: pl.Expr) -> Rows:
 
 
 def group(batch: Batch, rows: Rows, starts: Rows | None = None) -> Groups:
-    """Group rows by key; with ``starts``, which has the start of a window for each of the rows, by window as well."""
+    """Group rows by key, and also by window if ``starts`` has a window start per row."""
     names = list(batch.layout.key_columns)
     keyed = batch.frame.select(names)
     if len(rows) < batch.height or starts is not None:
@@ -85,7 +85,7 @@ def group(batch: Batch, rows: Rows, starts: Rows | None = None) -> Groups:
 
 @dataclass(slots=True)
 class Folded:
-    """What folding groups gave: per row, group by group, the result, what was before it, and the result's time."""
+    """Result of folded groups per row, by group: the result, the previous aggregate, and the result's time."""
 
     results: list[Any] = field(default_factory=list)
     befores: list[Any] = field(default_factory=list)
@@ -101,11 +101,11 @@ def fold_groups(
     add: Callable[[Any, int, int, Any, list[Any]], None],
     save: Callable[[Any, int, Any, int], None],
 ) -> Folded:
-    """Fold each group's rows into what is stored of it: asked for once, and stored once.
+    """Fold each group's rows into its stored aggregate, which is loaded once and saved once.
 
-    ``times`` are the rows'. ``load`` and ``save`` are given key and window's start; ``add`` the key, the group's first
-    row and the one after its last, the aggregate to begin with, and the list to which it appends that after each row.
-    When ``add`` raises, ``place`` is at the row to blame.
+    ``times`` are the rows' times. ``load`` and ``save`` take key and window start. ``add`` takes the key, the group's
+    first row, the row after its last, the initial aggregate, and the list to which it appends the aggregate after each
+    row. If ``add`` raises, ``place`` is set to the failing row.
     """
     folded = Folded()
     results, first = folded.results, 0
@@ -128,7 +128,7 @@ def fold_groups(
 
 
 def _newest_times(times: list[int], results: list[Any], newest_ms: int) -> list[int]:
-    """The largest time so far at each result of a group, begun anew after a None, which deletes what there was."""
+    """Return the largest time so far at each result of a group; it restarts after None, which deletes the aggregate."""
     if None not in results:
         return list(accumulate(chain((newest_ms,), times), max))[1:]
     newest = []

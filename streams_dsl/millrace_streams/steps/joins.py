@@ -1,4 +1,4 @@
-"""What joins have in common: joined values, and a table's rows as they were at each record."""
+"""Common parts of joins: joined values, and a table's rows at the time of each record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millrace_streams.stores.versioned import Versions
 
 @dataclass(slots=True)
 class TableView:
-    """The rows of another operator's table: those before the batch, rolled forward with its changes."""
+    """Rows of another operator's table: those before the batch, updated by its changes."""
 
     rows: dict[Any, Stored]
 
@@ -34,11 +34,11 @@ class TableView:
         return cls(state.rows_before(store, keys))
 
     def get(self, key: Any, as_of_ms: int) -> Stored | None:
-        """The row of a key at this point of the batch."""
+        """Return the row of a key at this point of the batch."""
         return self.rows.get(key)
 
     def roll(self, key: Any, value: Any, time_ms: int) -> None:
-        """Take over a change."""
+        """Apply a change."""
         if value is None:
             self.rows.pop(key, None)
         else:
@@ -47,7 +47,7 @@ class TableView:
 
 @dataclass(slots=True)
 class VersionsView(TableView):
-    """The same of a table of versions, which can be asked for the past."""
+    """View of a versioned table, which can be read as of a past time."""
 
     versions: dict[Any, Versions] = field(default_factory=dict)
     newest_ms: int = -1
@@ -63,12 +63,12 @@ class VersionsView(TableView):
         return cls({}, versions, store.number_before("newest_time"), store.spec.retention_ms)
 
     def get(self, key: Any, as_of_ms: int) -> Stored | None:
-        """The version of a key that was valid at a time."""
+        """Return the version of a key that was valid at a time."""
         versions = self.versions.get(key)
         return None if versions is None else versions.get(as_of_ms, self.newest_ms - self.history_ms)
 
     def roll(self, key: Any, value: Any, time_ms: int) -> None:
-        """Take over a change."""
+        """Apply a change."""
         self.newest_ms = max(self.newest_ms, time_ms)
         versions = self.versions.setdefault(key, Versions())
         versions.put(time_ms, value)
@@ -76,33 +76,33 @@ class VersionsView(TableView):
 
 
 def keys_of_side(inputs: Inputs, side: int) -> set[Any]:
-    """The keys of one input."""
+    """Return the keys of one input."""
     return {key for key in inputs.batches[side].keys if key is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """What records are joined with: values, of which ``numbers`` has that of each record; None: one for each in order.
+    """Join partners: values, and ``numbers`` with the value's index per record; None means one per record, in order.
 
-    None among the values is no partner.
+    A value of None means no partner.
     """
 
     values: list[Any]
     numbers: Rows | None = None
 
     def each(self) -> list[Any]:
-        """The value of each record."""
+        """Return the value of each record."""
         return self.values if self.numbers is None else list(map(self.values.__getitem__, self.numbers.tolist()))
 
     def columns(self, layout: Layout) -> list[pl.Series]:
-        """The same as columns."""
+        """Return the partners as columns."""
         columns = value_columns_of(layout, self.values)
         return columns if self.numbers is None else [column.gather(self.numbers) for column in columns]
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """How a node makes joined values, by its joiner; ``right`` is the layout of what records are joined with."""
+    """Computation of joined values by a node's joiner; ``right`` is the layout of the partners."""
 
     node: str
     joiner: Joiner
@@ -110,9 +110,9 @@ class Joining:
     result: Layout
 
     def join(self, inputs: Inputs, turns: Sequence[int] | Rows, records: Batch, others: Partners) -> Batch:
-        """Records of the left side, whose turns are given, with the values that they make with ``others``.
+        """Join left records, whose turns are given, with ``others``.
 
-        A record without a value has none to give to a joiner. Raises ``UserFunctionError``.
+        A record without a value must not be passed to a joiner. Raises ``UserFunctionError``.
         """
         joiner = self.joiner
         if isinstance(joiner, PythonFunction):
@@ -133,7 +133,7 @@ class Joining:
     def join_lists(
         self, inputs: Inputs, turns: Sequence[int], left: Layout, keys: list[Any], values: list[Any], others: list[Any]
     ) -> list[Any]:
-        """The same of keys and values as lists; gives the joined values."""
+        """Join keys and values given as lists; returns the joined values."""
         return self.join(inputs, turns, Batch.of_lists(left, keys, values, [0] * len(keys)), Partners(others)).values
 
 
@@ -144,7 +144,7 @@ def key_of_values(
     batch: Batch,
     values: list[Any],
 ) -> list[Any]:
-    """The key that an expression or function gives of each value, None where there is no value."""
+    """Return the key that an expression or function computes for each value, None without a value."""
     if isinstance(wanted, PythonFunction):
         return inputs.call_present(node, wanted, batch.keys, values)
     keys = batch.with_values(values).frame.select(to_polars(wanted)).to_series().to_list()
