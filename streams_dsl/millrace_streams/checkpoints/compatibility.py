@@ -1,8 +1,9 @@
-"""Whether a topology may go on from a checkpoint, and if not, which of its nodes is the reason.
+"""Check whether a topology can resume from a checkpoint, naming the nodes that prevent it.
 
-A changed topology restores what an older one kept if its stores have the same names and mean the same, its topics are
-read in the same order, and records move to the same stages. All else may change: filters, expressions that no key or
-aggregate is made of, functions, names of nodes that keep nothing, sinks, grace and retention.
+A changed topology restores the state of an older one under three conditions. Its stores have the same names and
+meanings. It reads its topics in the same order. Its records are repartitioned to the same stages. Everything else may
+change:
+filters, expressions outside keys and aggregates, functions, names of stateless nodes, sinks, grace and retention.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from millrace_streams.errors import IncompatibleStateError
 
 
 def admit(now: Manifest, files: CheckpointFiles) -> None:
-    """See to it that a topology may go on from a checkpoint, and that the checkpoint says it is this one's.
+    """Check that a topology can resume from a checkpoint, and write its manifest.
 
-    Raises ``IncompatibleStateError`` that names what changed in which node.
+    Raises ``IncompatibleStateError`` that names the change in each node.
     """
     if isinstance(files, MountedFiles):
         finish_swap(files.directory)
@@ -36,7 +37,7 @@ def admit(now: Manifest, files: CheckpointFiles) -> None:
 
 
 def differences_between(before: Manifest, now: Manifest) -> Iterator[str]:
-    """What keeps a topology from going on from the checkpoint of another: a clause for each, naming the node."""
+    """Yield the differences that prevent a topology from resuming: a clause for each, naming the node."""
     yield from _changed_sources(before, now)
     yield from _changed_moves(before, now)
     kept = {store.name: store for store in now.stores}

@@ -1,4 +1,4 @@
-"""The entries of a store as keys and values, whichever way it keeps them."""
+"""Entries of a store as keys and values, for every kind of store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millrace_streams.windows import Windowed, window_end
 
 
 class StoreEntry(NamedTuple):
-    """A row of a store; a windowed one's key is ``Windowed``. Stores of processors have no timestamps (0)."""
+    """A row of a store; a windowed key is ``Windowed``. Rows of processors' stores have no timestamp (0)."""
 
     key: Any
     value: Any
@@ -32,7 +32,7 @@ class StoreEntry(NamedTuple):
 
 
 def entries_of(store: AnyStore, described: StoreDescription) -> Iterator[StoreEntry]:
-    """All rows of one bucket that can be read, by key (and window)."""
+    """Yield all readable rows of one bucket, by key (and window)."""
     if isinstance(store, Store):
         batch = Batch.of_frame(described.layout, table_of(store, described))
         yield from sorted(
@@ -64,7 +64,7 @@ def _results(described: StoreDescription) -> dict[str, pl.Expr]:
 
 
 def table_of(store: Store, described: StoreDescription) -> pl.DataFrame:
-    """The results of a store that holds accumulators: columns of the key, its window, the aggregates, the time."""
+    """Return the results of a store of accumulators: columns of the key, its window, the aggregates, the time."""
     rows = store.rows()
     keys = [name for name in store.spec.key if name != store.spec.window]
     frame = rows.select(*keys, TIMESTAMP, **_results(described))
@@ -75,7 +75,7 @@ def table_of(store: Store, described: StoreDescription) -> pl.DataFrame:
 
 
 def frame_of(entries: Sequence[StoreEntry], described: StoreDescription) -> pl.DataFrame:
-    """Entries in columns: of the key, its window if it has one, the value, and ``timestamp``."""
+    """Return entries as columns of the key, its window if it has one, the value, and ``timestamp``."""
     layout, keys = described.layout, [entry.key for entry in entries]
     windows: list[pl.Series] = []
     if described.windowed:
@@ -91,7 +91,7 @@ def frame_of(entries: Sequence[StoreEntry], described: StoreDescription) -> pl.D
 
 
 def sort_place(key: Any) -> tuple[Any, ...]:
-    """Where a key stands among others: by its bytes, then by its window."""
+    """Return the sort key of a key: its bytes, then its window."""
     if isinstance(key, Windowed):
         return (sort_key(key.key), key.start, key.end)
     return (sort_key(key), 0, 0)

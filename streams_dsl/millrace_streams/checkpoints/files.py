@@ -1,10 +1,10 @@
-"""The files of a checkpoint, wherever it lies: in a directory, or on any file system that Spark opens by URI.
+"""Files of a checkpoint, in a directory or on any file system that Spark opens by URI.
 
-Directories are read without Spark. For all else Hadoop's file systems are asked through the session's JVM, with the
-settings that the query itself has: what Spark can write its checkpoint to, can be read.
+Directories are read without Spark. Other file systems are accessed through Hadoop in the session's JVM, with the
+settings of the query itself. So every checkpoint that Spark can write can be read.
 
-Invariant: a file that is written is there as a whole or as it was before; on file systems of Hadoop's that cannot
-replace one by a rename, as a whole or not at all.
+Invariant: a written file is either complete or unchanged. On Hadoop file systems whose renames cannot replace a file,
+it is either complete or missing.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ if TYPE_CHECKING:
 
 
 class CheckpointFiles(Protocol):
-    """The files of one checkpoint, by names relative to it (``offsets/7``)."""
+    """Files of one checkpoint, by names relative to it (``offsets/7``)."""
 
     @property
     def location(self) -> str:
-        """Where it lies, as Spark takes it."""
+        """Location, in Spark's form."""
         ...
 
     def names(self, directory: str) -> list[str]:
-        """Names of what is in a directory, in order; none where there is no such directory.
+        """Return the sorted names in a directory; none if there is no such directory.
 
-        Raises ``EnvironmentProblemError`` where that cannot be told.
+        Raises ``EnvironmentProblemError`` if the directory cannot be listed.
         """
         ...
 
     def read(self, name: str) -> str | None:
-        """The text of a file; None where there is none. Raises ``EnvironmentProblemError`` if it cannot be read."""
+        """Return the text of a file; None if it is missing. Raises ``EnvironmentProblemError`` if it is not
+        readable.
+        """
         ...
 
     def write(self, name: str, text: str) -> None:
-        """Put a file in its place, and make its directory. Raises ``EnvironmentProblemError`` if that cannot be."""
+        """Write a file, and create its directory. Raises ``EnvironmentProblemError`` if that fails."""
         ...
 
 
 def checkpoint_files(location: str | Path, spark: SparkSession | None) -> CheckpointFiles:
-    """The files of the checkpoint at a path or URI.
+    """Return the files of the checkpoint at a path or URI.
 
-    Raises ``UsageError`` for one that only Spark reaches, where there is no session.
+    Raises ``UsageError`` for a location that needs Spark, if there is no session.
     """
     if is_mounted(location):
         return MountedFiles(checkpoint_directory(location))
@@ -61,16 +63,16 @@ class MountedFiles:
     """A checkpoint in a directory of a local or mounted file system."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the files of ``directory``, which need not be there."""
+        """Open the files of ``directory``, which may be missing."""
         self.directory = directory
 
     @property
     def location(self) -> str:
-        """The directory's path."""
+        """Path of the directory."""
         return str(self.directory)
 
     def names(self, directory: str) -> list[str]:
-        """Names of what is in a directory."""
+        """Return the sorted names in a directory."""
         try:
             return sorted(path.name for path in (self.directory / directory).iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -79,7 +81,7 @@ class MountedFiles:
             raise EnvironmentProblemError(f"{self.directory / directory} cannot be listed: {error.strerror}") from error
 
     def read(self, name: str) -> str | None:
-        """The text of a file."""
+        """Return the text of a file."""
         try:
             return (self.directory / name).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -88,7 +90,7 @@ class MountedFiles:
             raise EnvironmentProblemError(f"{self.directory / name} cannot be read: {error}") from error
 
     def write(self, name: str, text: str) -> None:
-        """Write a file beside its place, and move it there."""
+        """Write a file beside its target, and rename it."""
         path = self.directory / name
         temporary = path.with_name(f"{path.name}-{uuid.uuid4().hex}")
         try:
@@ -105,10 +107,10 @@ class MountedFiles:
 
 
 class HadoopFiles:
-    """A checkpoint on a file system of Hadoop's, by the means by which Spark itself keeps checkpoints there."""
+    """A checkpoint on a Hadoop file system, accessed through Spark's ``CheckpointFileManager``."""
 
     def __init__(self, location: str, spark: SparkSession) -> None:
-        """Take the files at the URI ``location``, which need not be there."""
+        """Open the files at the URI ``location``, which may be missing."""
         self._location = location.rstrip("/")
         self._jvm: Any = spark.sparkContext._jvm
         package = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
@@ -117,7 +119,7 @@ class HadoopFiles:
             self._files = package.CheckpointFileManager.create(self._path(""), hadoop)
         except Exception as error:
             raise self._problem("", "opened", error) from error
-        # Of file systems without renames that replace, Spark's means leave what is there: then it has to go before.
+        # Without renames that replace, Spark's file manager keeps an existing file, so it must be deleted first.
         self._replaces = str(self._files.getClass().getSimpleName()).startswith("FileContextBased")
 
     @property
@@ -126,7 +128,7 @@ class HadoopFiles:
         return self._location
 
     def names(self, directory: str) -> list[str]:
-        """Names of what is in a directory."""
+        """Return the sorted names in a directory."""
         path = self._path(directory)
         try:
             if not self._files.exists(path):
@@ -136,7 +138,7 @@ class HadoopFiles:
             raise self._problem(directory, "listed", error) from error
 
     def read(self, name: str) -> str | None:
-        """The text of a file."""
+        """Return the text of a file."""
         path = self._path(name)
         try:
             if not self._files.exists(path):
@@ -150,7 +152,7 @@ class HadoopFiles:
             raise self._problem(name, "read", error) from error
 
     def write(self, name: str, text: str) -> None:
-        """Write a file that gets its name when it is whole."""
+        """Write a file that gets its name when it is complete."""
         path = self._path(name)
         try:
             self._files.mkdirs(path.getParent())
@@ -170,7 +172,7 @@ class HadoopFiles:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}" if name else self._location)
 
     def _problem(self, name: str, what: str, error: Exception) -> EnvironmentProblemError:
-        # Of a JVM's exception the first line says what it is, the rest is its stack.
+        # The first line of a JVM exception names the error; the rest is its stack.
         cause = getattr(error, "java_exception", None)
         text = str(cause.toString() if cause is not None else error).partition("\n")[0]
         return EnvironmentProblemError(f"{self._location}/{name} cannot be {what}: {text}")

@@ -1,9 +1,9 @@
-"""The manifest of a checkpoint: the topology that it is of, as far as offsets and state depend on it.
+"""Manifest of a checkpoint: the topology's parts on which offsets and state depend.
 
-It lies in the checkpoint, in ``_millrace/topology.json``, and is written before the query's first batch, and again when
-a topology that may go on from it has other nodes. As long as no batch was planned it binds nobody.
+It is in the checkpoint, in ``_millrace/topology.json``. It is written before the query's first batch, and again when a
+compatible topology with other nodes resumes. It has no effect before the first planned batch.
 
-Invariant: whoever reads the file sees one manifest whole, for it gets its name when it is complete.
+Invariant: a reader always sees one complete manifest, because the file gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FILE: Final = f"{OWN_DIRECTORY}/topology.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A topology as its checkpoint depends on it.
+    """Parts of a topology on which its checkpoint depends.
 
-    ``sources`` are topics with their nodes, in the order in which Spark counts them; ``moves`` say for each stage which
-    nodes' rows come in; ``buckets`` is the number of buckets that state is spread over; ``sinks`` are where it writes.
+    ``sources`` are topics with their nodes, in Spark's order. ``moves`` lists for each stage the nodes whose rows come
+    in. ``buckets`` is the number of buckets of the state. ``sinks`` are the sink nodes.
     """
 
     sources: tuple[tuple[str, str], ...]
@@ -40,10 +40,10 @@ class Manifest:
 
     @classmethod
     def of(cls, stages: Stages, buckets: int) -> Manifest:
-        """The manifest of a topology that is cut into stages."""
+        """Return the manifest of a topology that is cut into stages."""
         readers = zip(stages.plan.readers, stages.prologues, strict=True)
         entered = [(min((send.stage for send in each.sends), default=-1), reader.source) for reader, each in readers]
-        # Spark sees a source where its first stage takes it in, and one that no stage takes at the end.
+        # Spark orders sources by their first stage; those without a stage come last.
         last = len(stages.stages)
         entered.sort(key=lambda found: found[0] if found[0] >= 0 else last)
         return cls(
@@ -55,7 +55,7 @@ class Manifest:
         )
 
     def store(self, name: str) -> StoreDescription:
-        """A store by name. Raises ``UsageError`` naming those that there are."""
+        """Return a store by name. Raises ``UsageError`` with the existing names."""
         for store in self.stores:
             if store.name == name:
                 return store
@@ -63,7 +63,7 @@ class Manifest:
         raise UsageError(f"no store is named {name}: the stores are {known}")
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Return a JSON object."""
         return {
             "version": VERSION,
             "sources": [list(source) for source in self.sources],
@@ -75,7 +75,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Manifest:
-        """What ``to_json`` gave. Raises ``KeyError``, ``TypeError`` and ``ValueError`` for anything else."""
+        """Parse the output of ``to_json``. Raises ``KeyError``, ``TypeError`` and ``ValueError`` for anything else."""
         return cls(
             sources=tuple((topic, node) for topic, node in found["sources"]),
             moves=tuple(tuple(move) for move in found["moves"]),
@@ -86,10 +86,10 @@ class Manifest:
 
 
 def read_manifest(files: CheckpointFiles) -> Manifest | None:
-    """The manifest of a checkpoint; None if it has none.
+    """Read the manifest of a checkpoint; returns None if it has none.
 
-    Raises ``IncompatibleStateError`` for one of another version, and for one that is damaged,
-    ``EnvironmentProblemError`` for one that cannot be read.
+    Raises ``IncompatibleStateError`` for another version or a damaged file, and ``EnvironmentProblemError`` if it is
+    not readable.
     """
     place = f"{files.location}/{_FILE}"
     text = files.read(_FILE)
@@ -109,5 +109,5 @@ def read_manifest(files: CheckpointFiles) -> Manifest | None:
 
 
 def write_manifest(files: CheckpointFiles, manifest: Manifest) -> None:
-    """Put a manifest into a checkpoint. Raises ``EnvironmentProblemError`` where that cannot be written."""
+    """Write a manifest to a checkpoint. Raises ``EnvironmentProblemError`` if that fails."""
     files.write(_FILE, json.dumps(manifest.to_json(), indent=1))

@@ -1,8 +1,8 @@
-"""The stores of a checkpoint as they were after a batch, read by Spark's own state reader.
+"""Stores of a checkpoint as of a batch, read by Spark's state reader.
 
-A checkpoint may be read while its query runs: Spark keeps the state of the last hundred batches or so, and a reader
-changes nothing. One store is read as a whole, by one small job of Spark; without a session one is begun, which takes
-a few seconds.
+A checkpoint can be read while its query runs: Spark keeps the state of about the last hundred batches, and a reader
+changes nothing. A store is read completely by one small Spark job. Without a session a new one starts, which takes a
+few seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STATE_FORMAT: Final = "statestore"
 
 
 def manifest_of(files: CheckpointFiles) -> Manifest:
-    """What a checkpoint says of its topology. Raises ``UsageError`` for a directory that is no such checkpoint."""
+    """Return the manifest of a checkpoint. Raises ``UsageError`` if the directory is no topology's checkpoint."""
     manifest = read_manifest(files)
     if manifest is None:
         raise UsageError(
@@ -39,9 +39,9 @@ def manifest_of(files: CheckpointFiles) -> Manifest:
 
 
 def committed_batch(files: CheckpointFiles, wanted: int | None = None) -> int:
-    """The batch whose state is read: the last one that is done, or the one wanted.
+    """Return the batch whose state is read: the last committed one, or ``wanted``.
 
-    Raises ``UsageError`` for one that is not done, or is no longer known, and where none is.
+    Raises ``UsageError`` if that batch is not committed or no longer available, and if no batch is committed.
     """
     done = sorted(int(name) for name in files.names("commits") if name.isdecimal())
     if not done:
@@ -58,8 +58,8 @@ def committed_batch(files: CheckpointFiles, wanted: int | None = None) -> int:
 def read_store(
     spark: SparkSession, files: CheckpointFiles, described: StoreDescription, batch: int
 ) -> dict[int, AnyStore]:
-    """A store as it was after a batch, by bucket; of one that each bucket holds whole, one bucket's."""
-    # Chunks as a list, for their order counts.
+    """Read a store as of a batch, by bucket; for a store that every bucket holds completely, one bucket's."""
+    # Chunks are read as a list, because their order matters.
     logs = _variable(spark, files, described, batch, state_name(described.name)).selectExpr("key.*", "list_value.chunk")
     if described.everywhere:
         logs = logs.orderBy(logs.columns[0]).limit(1)
@@ -76,7 +76,7 @@ def read_store(
 def _variable(
     spark: SparkSession, files: CheckpointFiles, described: StoreDescription, batch: int, name: str
 ) -> DataFrame:
-    """A state variable of the stage that keeps a store, by bucket."""
+    """Read a state variable of a store's stage, by bucket."""
     return (
         spark.read.format(_STATE_FORMAT)
         .option("operatorId", _operator_of(files, described))
@@ -88,7 +88,7 @@ def _variable(
 
 
 def _operator_of(files: CheckpointFiles, described: StoreDescription) -> int:
-    """The number that Spark gave to the stage that keeps a store."""
+    """Return Spark's operator id of a store's stage."""
     for operator in _operators(files):
         variables = json.loads(operator["operatorPropertiesJson"])["stateVariables"]
         if any(variable["stateName"] == state_name(described.name) for variable in variables):
@@ -99,19 +99,19 @@ def _operator_of(files: CheckpointFiles, described: StoreDescription) -> int:
 
 
 def _operators(files: CheckpointFiles) -> Iterator[dict[str, Any]]:
-    """What Spark says of the stages that keep state."""
+    """Yield Spark's metadata of the stateful operators."""
     for number in files.names("state"):
         directory = f"state/{number}/_metadata/v2"
         for batch in files.names(directory):
             text = files.read(f"{directory}/{batch}") if batch.isdecimal() else None
-            # A version comes first, in a line of its own; one that Spark purged meanwhile is not there.
+            # The version is on the first line; a file that Spark purged meanwhile is missing.
             if text is not None:
                 yield json.loads(text.partition("\n")[2])
 
 
 @contextmanager
 def reading_session(spark: SparkSession | None) -> Iterator[SparkSession]:
-    """The session given, the active one, or one that ends with the reading."""
+    """Yield the given session, the active one, or a temporary one."""
     from pyspark.sql import SparkSession as Session
 
     active = spark or Session.getActiveSession()

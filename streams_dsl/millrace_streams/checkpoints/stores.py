@@ -1,7 +1,7 @@
-"""What a store of a topology holds, as data: enough to read it without the topology, and to tell it from another.
+"""Descriptions of stores as data, for reading them without the topology and comparing them.
 
-A store's *meaning* is what must stay the same for its state to be of use: other windows, aggregates or keys under the
-same name would give wrong results in silence. What a Python function does is no part of it: nobody can compare that.
+A store's *meaning* must stay the same for its state to be valid: other windows, aggregates or keys under the same name
+would silently give wrong results. The code of Python functions is not part of it, because it cannot be compared.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDescription:
-    """A store of a topology. ``layout`` has the columns of its keys and values as they are read.
+    """Description of a store. ``layout`` has the columns of its keys and values in their readable form.
 
-    ``window_size_ms``: of windows whose end the store does not keep; None if they have none. ``results`` are name and
-    kind of the aggregates of a store that holds accumulators. ``everywhere``: each bucket holds all of it.
+    ``window_size_ms`` is the size of windows whose end is not stored; None without such windows. ``results`` are name
+    and kind of the aggregates in a store of accumulators. With ``everywhere`` each bucket holds the complete store.
     """
 
     name: str
@@ -57,7 +57,7 @@ class StoreDescription:
 
     @property
     def kind(self) -> str:
-        """``key_value``, ``window``, ``session``, ``versioned``; ``buffer`` for what an operator keeps for itself."""
+        """``key_value``, ``window``, ``session``, ``versioned``; ``buffer`` for the private data of an operator."""
         if isinstance(self.spec, StoreSpec):
             return "key_value" if self.spec.window is None else "window"
         return self.spec.kind if self.spec.form == "row" else "buffer"
@@ -68,7 +68,7 @@ class StoreDescription:
         return self.kind in ("window", "session") or self.layout.windowed
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Return a JSON object."""
         return {
             "name": self.name,
             "node": self.node,
@@ -83,7 +83,7 @@ class StoreDescription:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> StoreDescription:
-        """What ``to_json`` gave. Raises ``KeyError`` and ``ValueError`` for anything else."""
+        """Parse the output of ``to_json``. Raises ``KeyError`` and ``ValueError`` for anything else."""
         return cls(
             name=found["name"],
             node=found["node"],
@@ -98,7 +98,7 @@ class StoreDescription:
 
 
 def describe_stores(stages: Stages) -> list[StoreDescription]:
-    """The stores of all stages; one that several stages keep for themselves is described once."""
+    """Return the stores of all stages; a store that exists in several stages is described once."""
     everywhere = StageNumbers.of(stages.plan).everywhere
     found: dict[str, StoreDescription] = {}
     for stage in stages.stages:
@@ -121,7 +121,7 @@ def describe_store(
     stage: int = 0,
     everywhere: frozenset[str] = frozenset(),
 ) -> StoreDescription:
-    """One store of an operator. ``everywhere`` are the nodes whose stores each bucket holds whole."""
+    """Describe one store of an operator. ``everywhere`` are the nodes whose stores each bucket holds completely."""
     node = operator.node
     aggregates = _accumulated(spec, operator)
     return StoreDescription(
@@ -161,7 +161,7 @@ def _meaning(spec: AnyStoreSpec, operator: Operator, topology: Topology, stage: 
 
 
 def _windows(node: Node) -> str:
-    """Which windows entries belong to. Grace and retention say how long they stay, which may change."""
+    """Return the windows of entries, without grace and retention, which may change."""
     if isinstance(node, StreamStreamJoinNode):
         return f"right {node.window.before_ms} ms before to {node.window.after_ms} ms after left"
     match node.window if isinstance(node, FoldNode | AggregateNode) else None:
@@ -178,9 +178,9 @@ def _windows(node: Node) -> str:
 
 
 def _keys(node: Node, topology: Topology) -> Iterator[str]:
-    """The expressions that the keys of a node's records come from."""
+    """Yield the expressions of the keys of a node's records."""
     nodes = {each.name: each for each in topology.nodes}
-    # A stage's copy of a table has the table itself for a parent.
+    # A stage's copy of a table has the table itself as parent.
     for parent in (nodes[name] for name in node.parents if name in nodes):
         if isinstance(parent, SelectKeyNode | GroupTableNode) and parent.columns:
             yield ", ".join(f"{name}={value!r}" for name, value in parent.columns)

@@ -1,8 +1,8 @@
-"""One checkpoint in the place of another: two renames, of which a crash may part the second from the first.
+"""Replacement of one checkpoint by another in two renames, safe against a crash in between.
 
-Invariants: ``<checkpoint>.next`` is whole from the moment that it has this name; the old checkpoint is renamed and
-never deleted; if there is no checkpoint and a ``.next``, the swap was begun, and whoever comes next (a query that
-starts, another reset or rebuild) finishes it.
+Invariants: ``<checkpoint>.next`` is complete as soon as it has this name. The old checkpoint is renamed and never
+deleted. If there is no checkpoint but a ``.next``, a swap was started; the next user of the checkpoint (a starting
+query, a reset or a rebuild) finishes it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pyspark_millrace.checkpoints.running import not_running
 
 
 def finish_swap(checkpoint: Path) -> None:
-    """Finish a swap that was begun and not finished, if there is one."""
+    """Finish a started swap, if there is one."""
     following = _following(checkpoint)
     if following.is_dir() and not checkpoint.exists():
         _rename(following, checkpoint)
 
 
 def swap(checkpoint: Path, fresh: Path, *, because: str, now: datetime) -> Path:
-    """Put the directory ``fresh`` in the checkpoint's place; gives where the old checkpoint is.
+    """Replace the checkpoint by the directory ``fresh``; returns the new location of the old checkpoint.
 
-    Raises ``UsageError`` when the query runs, ``EnvironmentProblemError`` where directories cannot be renamed.
+    Raises ``UsageError`` if the query runs, ``EnvironmentProblemError`` if directories cannot be renamed.
     """
     kept = checkpoint.with_name(f"{checkpoint.name}.before-{because}-{now:%Y%m%dT%H%M%S%f}")
     with not_running(checkpoint):
@@ -37,9 +37,9 @@ def swap(checkpoint: Path, fresh: Path, *, because: str, now: datetime) -> Path:
 
 
 def stopped_checkpoint(directory: Path) -> Checkpoint:
-    """The checkpoint of a query that has finished its last batch.
+    """Read the checkpoint of a query that has finished its last batch.
 
-    Raises ``UsageError`` when it has not, and for a directory that is no checkpoint.
+    Raises ``UsageError`` if the batch is unfinished, and if the directory is no checkpoint.
     """
     finish_swap(directory)
     checkpoint = read_checkpoint(directory)
@@ -52,7 +52,7 @@ def stopped_checkpoint(directory: Path) -> Checkpoint:
 
 
 def _following(checkpoint: Path) -> Path:
-    """Where the checkpoint that comes next lies, when it is whole."""
+    """Return the location of the complete next checkpoint."""
     return checkpoint.with_name(f"{checkpoint.name}.next")
 
 

@@ -151,7 +151,7 @@ def _print(store: QueryableStore, entries: list[StoreEntry], output_format: Form
 
 
 def _key(store: QueryableStore, text: str) -> Any:
-    """A key as the store's functions see it. Raises ``UsageError`` for what is none."""
+    """Parse a key to the form of the store's functions. Raises ``UsageError`` for an invalid one."""
     import json
 
     layout = store.described.layout

@@ -1,5 +1,5 @@
-"""The guided tour behind ``millrace demo``: real flights through the log and Spark into Delta tables.
+"""The guided tour of ``millrace demo``: real flights through the log and Spark to Delta tables.
 
-``datasets`` reads the data, ``load`` puts it into topics, ``processes`` runs the broker and the Spark jobs,
-``report`` shows what came out, ``tour`` strings them together, ``cli`` is the command.
+``datasets`` reads the data, and ``load`` writes it to topics. ``processes`` runs the broker and the Spark jobs.
+``report`` shows the results. ``tour`` runs all steps, and ``cli`` is the command.
 """

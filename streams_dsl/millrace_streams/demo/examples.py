@@ -1,7 +1,8 @@
-"""Data for the applications in ``jobs/``: made by a seed, in order of arrival, with what real data has.
+"""Example data for the applications in ``jobs/``, generated from a seed.
 
-Words and addresses are as unevenly frequent as in life (Zipf's law), a few addresses attack, some log lines are late or
-broken, prices walk. The same name, number of rows and seed always give the same table.
+Rows are in order of arrival, with the irregularities of real data. Frequencies of words and addresses follow Zipf's
+law. A few addresses attack, some log lines are late or broken, and prices follow random walks. The same name, number of
+rows and seed always give the same table.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A topic's worth of rows. ``time_column`` is what its records are stamped with; None: the time of the load."""
+    """Rows for one topic. ``time_column`` has the records' timestamps; None means the time of the load."""
 
     schema: str
     key_columns: tuple[str, ...]
@@ -39,12 +40,12 @@ class Example:
     make: Callable[[int, Random], dict[str, object]]
 
     def table(self, rows: int, seed: int) -> pa.Table:
-        """The first ``rows`` rows of a seed."""
+        """Return the first ``rows`` rows of a seed."""
         return pa.table(self.make(rows, np.random.default_rng(seed)), schema=parse_schema(self.schema))
 
 
 def _vocabulary(size: int) -> list[str]:
-    """Words of two to four syllables, in a fixed order."""
+    """Return words of two to four syllables, in a fixed order."""
     random = np.random.default_rng(size)
     words: dict[str, None] = {}
     while len(words) < size:
@@ -53,13 +54,13 @@ def _vocabulary(size: int) -> list[str]:
 
 
 def _zipf(random: Random, kinds: int, size: int, *, begin: int = 1) -> Numbers:
-    """Numbers below ``kinds``, the n-th of them as frequent as 1/n, counted from ``begin``: the larger, the flatter."""
+    """Return numbers below ``kinds`` with frequencies 1/n, where n starts at ``begin``; a larger start is flatter."""
     shares = 1.0 / np.arange(begin, kinds + begin)
     return random.choice(kinds, size, p=shares / shares.sum()).astype(np.int64)
 
 
 def _times(random: Random, rows: int, per_second: float) -> Numbers:
-    """Ascending times in ms, so many a second on average."""
+    """Return ascending times in ms, with an average number per second."""
     gaps = random.exponential(1000 / per_second, rows)
     return round(_START.timestamp() * 1000) + np.cumsum(gaps).astype(np.int64)
 
@@ -82,7 +83,7 @@ def _lines(rows: int, random: Random) -> dict[str, object]:
 def _requests(rows: int, random: Random) -> dict[str, object]:
     times = _times(random, rows, 40)
     address = _zipf(random, 400, rows, begin=40) + 16
-    # Now and then one of a few addresses sends every other request of a while.
+    # From time to time one of a few addresses sends every other request for a while.
     attack = (np.arange(rows) // 400 % 5 == 3) & (random.random(rows) < 0.5)
     address = np.where(attack, np.arange(rows) // 2000 % 7, address)
     return {
@@ -98,7 +99,7 @@ def _requests(rows: int, random: Random) -> dict[str, object]:
 def _searches(rows: int, random: Random) -> dict[str, object]:
     words = _vocabulary(600)
     texts = _texts(random, rows, words, 3)
-    # What is hot changes: every so often another word is in a third of all searches.
+    # Trends change: at intervals another word is in a third of all searches.
     hot = (np.arange(rows) // 500 * 37 % len(words)).tolist()
     adds = random.random(rows) < 0.3
     return {
@@ -117,7 +118,7 @@ def _prices(rows: int, random: Random) -> dict[str, object]:
     for number in range(len(symbols)):
         own = np.flatnonzero(symbol == number)
         price[own] = np.round((20 + 5 * number) * np.exp(np.cumsum(steps[own])), 2)
-    # Twenty days, whatever the number of rows.
+    # Twenty days for any number of rows.
     times = np.sort(random.integers(0, 20 * _DAY_MS, rows)) + round(_START.timestamp() * 1000)
     return {
         "time": _instants(times),
@@ -130,7 +131,7 @@ def _prices(rows: int, random: Random) -> dict[str, object]:
 def _log_lines(rows: int, random: Random) -> dict[str, object]:
     requests = _requests(rows, random)
     times = _times(random, rows, 20)
-    # One in fifty lines comes up to twenty seconds late; one in a hundred is cut off.
+    # One in fifty lines is up to twenty seconds late; one in a hundred is cut off.
     times = times - np.where(random.random(rows) < 0.02, random.integers(0, 20_000, rows), 0)
     agents = random.choice(_AGENTS, rows).tolist()
     broken = (random.random(rows) < 0.01).tolist()
@@ -162,4 +163,4 @@ EXAMPLES: Final[dict[str, Example]] = {
     "prices": Example(schema=_PRICES, key_columns=("symbol",), time_column="time", make=_prices),
     "log_lines": Example(schema="line STRING NOT NULL", key_columns=(), time_column=None, make=_log_lines),
 }
-"""By topic."""
+"""Examples by topic."""

@@ -1,8 +1,8 @@
-"""Loading a data set into its topic, each row exactly once, however often the load is interrupted.
+"""Load of a data set into its topic, each row exactly once, with any interruptions.
 
-The partition of a row follows from its key alone and the loader is the topic's only writer, so partition p must
-hold exactly the first so many rows of its share, in order. How many, the log itself knows: its end offset. An
-interrupted load goes on from there.
+The partition of a row depends only on its key, and the loader is the topic's only writer. So each partition must hold
+the first rows of its share, in order. The partition's end offset tells how many. An interrupted load resumes from
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANSWER_MS_MAX = 10_000
 
 
 def ensure_topic(admin: Admin, dataset: Dataset, partitions: int) -> None:
-    """Create the data set's typed topic unless it is there."""
+    """Create the data set's typed topic if it does not exist."""
     try:
         admin.create_topic(
             dataset.topic,
@@ -38,11 +38,10 @@ def ensure_topic(admin: Admin, dataset: Dataset, partitions: int) -> None:
 
 
 def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None]) -> int:
-    """Append the rows that the topic does not hold yet; gives how many those were.
+    """Append the rows that the topic does not hold yet; returns their number.
 
-    ``on_rows`` is told of rows as they become durable in the topic, those found there first of all.
-
-    Raises ``UsageError`` when the topic holds more rows than the data set (a demo with more ``--rows``, say).
+    ``on_rows`` is called with the number of durable rows as they are added, first with those already in the topic.
+    Raises ``UsageError`` if the topic holds more rows than the data set, for example after a demo with more ``--rows``.
     """
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
         partitions = len(admin.describe_topic(dataset.topic).partitions)
@@ -58,7 +57,7 @@ def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None
             "choose another --work-dir, or delete this one"
         )
     on_rows(found)
-    # The broker is on this machine: if it does not answer for so long, it has died.
+    # The broker is on this machine: if it does not answer for this time, it has died.
     waiting = {"request.timeout.ms": _ANSWER_MS_MAX, "delivery.timeout.ms": 2 * _ANSWER_MS_MAX}
     with Producer({"bootstrap.servers": bootstrap_servers, **waiting}) as producer:
         for start in range(0, table.num_rows, _CHUNK_ROWS):
@@ -70,7 +69,7 @@ def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None
 
 
 def _rank_within(share: np.ndarray, partitions: int) -> np.ndarray:
-    """For each row, how many earlier rows go to the same partition."""
+    """Return for each row the number of earlier rows of the same partition."""
     rank = np.empty(len(share), np.int64)
     for partition in range(partitions):
         rows = np.flatnonzero(share == partition)

@@ -47,7 +47,7 @@ def main(
 
 
 class Pipeline:
-    """The stages of the demo that need Spark. Each goes on from its checkpoint, or replaces its table."""
+    """Stages of the demo that need Spark. Each resumes from its checkpoint, or replaces its table."""
 
     def __init__(self, spark: SparkSession, bootstrap_servers: str, work_dir: Path, reporter: StageReporter) -> None:
         self._spark: Final = spark
@@ -68,7 +68,7 @@ class Pipeline:
             query.awaitTermination()
 
     def stream(self, topology: str) -> None:
-        """Run the topology as a streaming query over what its topic holds."""
+        """Run the topology as a streaming query over the records in its topic."""
         from millrace_streams import run_stream
 
         with self._reporter.stage(STREAM) as add_rows:

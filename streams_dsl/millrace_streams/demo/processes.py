@@ -1,11 +1,11 @@
-"""The demo's processes: one broker and one Spark application.
+"""Processes of the demo: one broker and one Spark application.
 
 Invariants:
 
-* A process started here never outlives the demo by more than a moment, even if the demo is killed with -9: the kernel
-  sends it SIGKILL when its parent dies (Linux), and
-* every process inherits the locked file ``demo.lock``, so that the next demo starts only when the last process of
-  the one before has gone. Two writers on one checkpoint would be the one thing that exactly-once cannot survive.
+* a process started here outlives the demo by a moment at most, even if the demo is killed with -9, because the kernel
+  sends it SIGKILL when its parent dies (Linux);
+* every process inherits the locked file ``demo.lock``, so the next demo starts only after the last process of the
+  previous one has ended. Two writers on one checkpoint would break exactly-once.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _LISTENING: Final = re.compile(r"listening on (\S+)")
 
 
 class DemoLock:
-    """The right to be the one demo in ``work_dir``; its file descriptor is passed on to every process."""
+    """Lock that allows one demo in ``work_dir``; every process inherits its file descriptor."""
 
     def __init__(self, work_dir: Path) -> None:
-        """Wait for the processes of an interrupted demo to end, at most a minute.
+        """Wait at most a minute for the processes of an interrupted demo to end.
 
-        Raises ``EnvironmentProblemError`` when another demo is still running there.
+        Raises ``EnvironmentProblemError`` if another demo is still running there.
         """
         self._file = (work_dir / "demo.lock").open("w")
         deadline = time.monotonic() + _LOCK_SECONDS_MAX
@@ -53,7 +53,7 @@ class DemoLock:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor to pass on."""
+        """Descriptor that child processes inherit."""
         return self._file.fileno()
 
     def _try_lock(self) -> bool:
@@ -66,7 +66,7 @@ class DemoLock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBroker:
-    """A broker of the demo's own: where it listens, and whether it still does."""
+    """Broker of the demo: its address, and a check that it is alive."""
 
     bootstrap_servers: str
     process: subprocess.Popen[bytes]
@@ -84,10 +84,10 @@ class RunningBroker:
 
 @contextmanager
 def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[RunningBroker]:
-    """A broker on a free loopback port with its data in ``work_dir/broker``.
+    """Run a broker on a free loopback port with its data in ``work_dir/broker``.
 
-    Raises ``EnvironmentProblemError`` with the broker's own words when it does not come up, and in the place of a
-    ``MillraceError`` when it has died.
+    Raises ``EnvironmentProblemError`` with the broker's log if it does not start, and in place of a ``MillraceError``
+    if it has died.
     """
     log_path = work_dir / "logs" / "broker.log"
     command = [sys.executable, "-m", "millrace.cli.main", "broker", "--data-dir", str(work_dir / "broker")]
@@ -99,7 +99,7 @@ def running_broker(work_dir: Path, lock: DemoLock) -> Iterator[RunningBroker]:
         try:
             yield broker
         except MillraceError:
-            # What went wrong may be but an echo of the broker's death.
+            # The error may be a consequence of the broker's death.
             broker.check(_WATCH_SECONDS)
             raise
     finally:
@@ -120,7 +120,7 @@ def _await_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSpark:
-    """The Spark process of the demo. Its queries start with ``begin``."""
+    """Spark process of the demo. Its queries start with ``begin``."""
 
     process: subprocess.Popen[bytes]
     log_path: Path
@@ -128,14 +128,14 @@ class RunningSpark:
     reader: StageReader
 
     def begin(self) -> None:
-        """Let the queries start: the topics are loaded."""
+        """Let the queries start, after the topics are loaded."""
         self.begin_path.touch()
 
     def events(self, broker: RunningBroker) -> Iterator[StageEvent]:
         """Yield the events of all stages until the process ends.
 
-        Raises ``EnvironmentProblemError`` with the end of the log when the process fails, or with the end of the
-        broker's when that has died.
+        Raises ``EnvironmentProblemError`` with the end of the log if the process fails, or with the end of the broker's
+        log if the broker has died.
         """
         status = None
         while status is None:
@@ -159,7 +159,7 @@ def running_spark(
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "WARN",
-        # Spark makes this folder, used or not; by default in the current directory.
+        # Spark creates this folder, used or not; by default in the current directory.
         "spark.sql.warehouse.dir": str(work_dir / "spark-warehouse"),
     }
     script = Path(__file__).with_name("pipeline.py")
@@ -190,7 +190,7 @@ def pipeline_arguments(
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit code, or None when the process has not ended after ``seconds``."""
+    """Return the exit code, or None if the process has not ended after ``seconds``."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -198,7 +198,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def _start(command: Sequence[str], *, log: IO[str], lock: DemoLock) -> subprocess.Popen[bytes]:
-    # Spark looks for Python data sources with the Python that this names, not with spark.pyspark.python.
+    # Spark searches for Python data sources with the Python of this variable, not with spark.pyspark.python.
     variables = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.Popen(
         command,

@@ -1,7 +1,6 @@
-"""What the demo shows at its end: the tables, a plot, the speed of each step, and where everything lies.
+"""Report at the end of the demo: tables, a plot, and the speed of each step.
 
-The Delta tables are read with delta-rs, not with Spark: what the report says has been seen by a second, independent
-reader.
+delta-rs reads the Delta tables, not Spark, so a second, independent reader confirms the results.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def read_delta(path: Path) -> pa.Table:
 
 
 def sorted_rows(table: pa.Table) -> pa.Table:
-    """The same rows in an order that depends on nothing but the rows."""
+    """Return the same rows in an order that depends only on the rows."""
     names = sorted(table.column_names)
     return table.select(names).sort_by([(name, "ascending") for name in names]).combine_chunks()
 
@@ -52,8 +51,8 @@ def print_departures(console: Console, departures: pa.Table) -> None:
 def print_steps(console: Console, finished: Sequence[StageEvent]) -> None:
     """Print the rows per second of each stage, without the start of Spark and with it.
 
-    Spark starts once, so that the second figure adds its whole start to every stage that needs it: the speed of that
-    stage as a job of its own.
+    Spark starts once. The second figure adds its whole start to every stage that needs it, which gives the speed of
+    that stage as a separate job.
     """
     start = next((event.seconds for event in finished if event.stage == SPARK), 0.0)
     table = Table(title="Stages")
@@ -73,7 +72,7 @@ def print_steps(console: Console, finished: Sequence[StageEvent]) -> None:
 
 
 def print_next_steps(console: Console, work_dir: Path) -> None:
-    """Print three commands that go on from what the demo left."""
+    """Print three commands to continue with."""
     shown = work_dir.relative_to(Path.cwd()) if work_dir.is_relative_to(Path.cwd()) else work_dir
     console.print("\n[bold]Try next[/]")
     checkpoint, log = f"{shown}/checkpoints/hourly_departures", f"{shown}/broker/flights-0/{0:020d}.log"

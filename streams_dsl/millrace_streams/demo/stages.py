@@ -1,7 +1,7 @@
-"""The stages of the demo: what each did so far, told by one process and read by another.
+"""Progress of the demo's stages, written by one process and read by another.
 
-A stage is started, adds rows, and ends. The Spark process writes these events as JSON lines to a file. The demo's own
-process reads the lines that are complete.
+A stage starts, adds rows, and ends. The Spark process writes these events as JSON lines to a file. The demo's own
+process reads the complete lines.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class StageEvent:
 
 
 class StageReporter:
-    """Writes the events of stages to a file."""
+    """Writer of stage events to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path: Final = path
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[int], None]]:
-        """Report a stage from its start to its end; yields the function that adds rows. A failed stage does not end."""
+        """Report a stage from its start to its end; yields the function that adds rows. A failed stage has no end."""
         started, rows = time.monotonic(), 0
 
         def add_rows(count: int) -> None:
@@ -63,7 +63,7 @@ class StageReporter:
 
 
 class StageReader:
-    """Reads the events that were not read before. A line without its end is left for the next time."""
+    """Reader of new events. An incomplete line is left for the next read."""
 
     def __init__(self, path: Path) -> None:
         self._path: Final = path

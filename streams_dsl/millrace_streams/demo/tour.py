@@ -1,7 +1,7 @@
 """The demo from end to end: load, ingest, windowed topology, backfill, report.
 
-Every step can be killed at any point and run again: the load resumes from the log's end offsets, the queries from their
-checkpoints, and the backfill overwrites its table in one transaction.
+Every step can be killed at any point and run again. The load resumes from the log's end offsets, and the queries from
+their checkpoints. The backfill overwrites its table in one transaction.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from millrace_streams.demo.view import StageView
 
 
 class TablesDifferError(MillraceError):
-    """The streamed and the backfilled table are not equal: a defect of millrace, never of the data."""
+    """The streamed and the backfilled table differ, which is a defect of millrace, never of the data."""
 
     code = 1900
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tour:
-    """What the demo runs with. ``rows`` limits each data set; all of it when None."""
+    """Settings of the demo. ``rows`` limits each data set; None means no limit."""
 
     work_dir: Path
     jobs: Path
@@ -47,15 +47,15 @@ class Tour:
     rows: int | None = None
 
     def table(self, name: str) -> Path:
-        """Folder of a Delta table."""
+        """Return the folder of a Delta table."""
         return self.work_dir / "tables" / name
 
 
 def run_tour(tour: Tour, console: Console) -> None:
     """Run the whole demo and print its report.
 
-    Raises ``EnvironmentProblemError`` when a process does not start or fails, ``TablesDifferError`` when the streamed
-    and the backfilled table differ.
+    Raises ``EnvironmentProblemError`` if a process does not start or fails, ``TablesDifferError`` if the streamed and
+    the backfilled table differ.
     """
     continued = (tour.work_dir / "broker").exists()
     (tour.work_dir / "logs").mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def run_tour(tour: Tour, console: Console) -> None:
 
 
 def _stages(datasets: Sequence[Dataset]) -> dict[str, tuple[str, int]]:
-    """What each stage does, and how many rows it handles at most."""
+    """Return the description of each stage, and its maximum number of rows."""
     loads = {
         f"load {each.topic}": ("Arrow tables into the partitions of a typed topic", each.table.num_rows)
         for each in datasets
@@ -99,7 +99,7 @@ def _stages(datasets: Sequence[Dataset]) -> dict[str, tuple[str, int]]:
 
 
 def _load_all(tour: Tour, datasets: Sequence[Dataset], broker: RunningBroker, view: StageView) -> None:
-    """Load what is missing. The progress bars begin with the rows that the topics hold already."""
+    """Load the missing rows. The progress bars start with the rows that the topics already hold."""
     with Admin({"bootstrap.servers": broker.bootstrap_servers}) as admin:
         for dataset in datasets:
             ensure_topic(admin, dataset, tour.partitions)

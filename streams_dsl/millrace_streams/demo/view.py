@@ -1,4 +1,4 @@
-"""The live view of the demo: one line for each stage, with what it does and how far it is."""
+"""Live view of the demo, with a line for the purpose and progress of each stage."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from millrace_streams.demo.stages import StageEvent
 
 STARTED: Final = "▸"
-"""Begins the line that is printed when a stage starts, where there is no terminal."""
+"""Start of the line that is printed when a stage starts, without a terminal."""
 
 
 class StageView:
-    """Shows stages as they go on. ``stages`` gives what each does and its rows, in the order in which they are shown.
+    """Display of running stages. ``stages`` has the purpose and rows of each, in display order.
 
-    A terminal shows all stages at once. Elsewhere a line is printed when a stage starts and when it ends.
+    A terminal shows all stages at once. Otherwise a line is printed when a stage starts and when it ends.
     """
 
     def __init__(self, console: Console, stages: Mapping[str, tuple[str, int]]) -> None:
@@ -38,7 +38,7 @@ class StageView:
         }
         self._started: Final[set[str]] = set()
         self.finished: Final[list[StageEvent]] = []
-        """The last event of each stage that has ended."""
+        """Last event of each ended stage."""
 
     def __enter__(self) -> Self:
         self._progress.start()

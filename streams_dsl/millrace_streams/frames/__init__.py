@@ -1,6 +1,6 @@
-"""Polars frames: expressions on their columns, Python's objects in and out of them, and frames as bytes.
+"""Polars frames: expressions on columns, conversion to Python objects, and serialization.
 
-* ``evaluation``  column expressions in polars, and the types that come out
-* ``codec``       keys and values of a layout, out of a frame and into one
+* ``evaluation``  column expressions in polars, and their result types
+* ``codec``       keys and values of a layout, from a frame and to one
 * ``packed``      frames as Arrow IPC streams
 """

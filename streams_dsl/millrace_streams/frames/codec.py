@@ -1,4 +1,4 @@
-"""Between columns and Python's objects: keys and values of a layout, out of a frame and into one."""
+"""Conversion between columns and Python objects: keys and values of a layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _END: Final = "end"
 
 
 def keys_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
-    """The keys of a frame's rows: bare, tuples or ``Windowed``; None where all columns of the key are null."""
+    """Return the keys of a frame's rows: bare, tuples or ``Windowed``; None if all key columns are null."""
     if not layout.key:
         return [None] * frame.height
     if len(layout.key) == 1:
@@ -39,7 +39,7 @@ def keys_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
 
 
 def values_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
-    """The values of a frame's rows: bare, or dicts of all columns."""
+    """Return the values of a frame's rows: bare, or dicts of all columns."""
     if layout.value is not None:
         return _cells(layout.schema.field(layout.value), frame)
     decoders = _decoders(layout.schema)
@@ -52,7 +52,9 @@ def values_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
 
 
 def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame as dicts. A bound of a window after the year 9999 is None: Python has no such time."""
+    """Return the rows of a frame as dicts. A window bound after the year 9999 is None, because Python cannot represent
+    it.
+    """
     bounds = [name for name in (WINDOW_START, WINDOW_END) if isinstance(frame.schema.get(name), pl.Datetime)]
     late = [name for name in bounds if frame.select((pl.col(name) > _PYTHONS_LAST).any()).item()]
     if late:
@@ -61,18 +63,18 @@ def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def columns_of(layout: Layout, keys: Sequence[Any], values: Sequence[Any]) -> list[pl.Series]:
-    """The layout's columns of keys and values. Raises ``TypeError`` or polars' errors for what does not fit."""
+    """Return the layout's columns of keys and values. Raises ``TypeError`` or polars' errors for wrong values."""
     columns = {column.name: column for column in (*key_columns_of(layout, keys), *value_columns_of(layout, values))}
     return [columns[name] for name in layout.names]
 
 
 def key_columns_of(layout: Layout, keys: Sequence[Any]) -> list[pl.Series]:
-    """The columns of keys. Raises as ``columns_of`` does."""
+    """Return the columns of keys. Raises as ``columns_of`` does."""
     return _typed(layout, _key_columns(layout, keys))
 
 
 def value_columns_of(layout: Layout, values: Sequence[Any]) -> list[pl.Series]:
-    """The columns of values, none where the layout is of keys alone. Raises as ``columns_of`` does."""
+    """Return the columns of values; none for a layout of keys only. Raises as ``columns_of`` does."""
     if layout.value is not None:
         return _typed(layout, {layout.value: values}) if layout.value else []
     names = layout.value_columns
@@ -119,12 +121,12 @@ def _decoders(schema: pa.Schema) -> dict[str, Callable[[Any], Any]]:
 
 
 def window_columns(starts: npt.NDArray[np.int64], size_ms: int | None) -> list[pl.Series]:
-    """The columns of windows of one size; None: without end."""
+    """Return the columns of windows of one size; None means without end."""
     return _bounds(pl.DataFrame({_START: starts}).with_columns(end_of(pl.col(_START), size_ms).alias(_END)))
 
 
 def bounds_of(windows: Sequence[Windowed]) -> list[pl.Series]:
-    """Make the columns of windows."""
+    """Return the columns of windows."""
     bounds = {_START: [window.start for window in windows], _END: [window.end for window in windows]}
     return _bounds(pl.DataFrame(bounds, schema={_START: pl.Int64, _END: pl.Int64}))
 
@@ -135,7 +137,9 @@ def end_of(start: pl.Expr, length_ms: int | None) -> pl.Expr:
 
 
 def instants(times_ms: Sequence[int]) -> pl.Series:
-    """Times in ms as a column of timestamps; null where one is too late to be told, as the end of all time is."""
+    """Return times in ms as a timestamp column; null for times beyond its range, such as the end of a window without
+    end.
+    """
     return pl.DataFrame({_START: pl.Series(times_ms, dtype=pl.Int64)}).select(_instant(pl.col(_START))).to_series()
 
 

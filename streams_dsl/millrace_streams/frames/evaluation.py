@@ -1,7 +1,7 @@
-"""Column expressions in polars: a table from operation to polars, and the types that come out.
+"""Evaluation of column expressions in polars, with their result types.
 
-``to_polars`` is the only place that says what an expression means on data; ``result_schema`` asks polars for the types,
-so that the compiler and the steps cannot disagree.
+``to_polars`` is the only definition of an expression's meaning on data. ``result_types`` asks polars for the types, so
+that the compiler and the steps cannot disagree.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _UNITS: Final = {
 
 @lru_cache(maxsize=256)
 def _regular(pattern: str) -> str:
-    """A regular expression, as polars takes it. Raises ``TopologyError`` for one that it does not know."""
+    """Check a regular expression and return it. Raises ``TopologyError`` if polars does not accept it."""
     try:
         pl.select(pl.lit("").str.contains(pattern))
     except pl.exceptions.PolarsError as error:
@@ -97,7 +97,7 @@ _WITH_CONSTANTS: Final[dict[str, Callable[..., pl.Expr]]] = {
     ),
     "truncate": lambda value, unit: value.dt.truncate(_UNITS[unit]),
 }
-"""Operations whose first operand alone is an expression."""
+"""Operations whose only expression operand is the first one."""
 
 _TYPES: Final[dict[str, Any]] = {
     "boolean": pl.Boolean,
@@ -115,7 +115,7 @@ _TYPES: Final[dict[str, Any]] = {
 
 
 def to_polars(expression: Expression) -> pl.Expr:
-    """What an expression means in polars."""
+    """Convert an expression to polars."""
     match expression:
         case Column(name):
             return pl.col(name)
@@ -132,7 +132,7 @@ def to_polars(expression: Expression) -> pl.Expr:
 
 
 def result_types(expressions: Sequence[pl.Expr], schema: pl.Schema, node: str) -> list[pl.DataType]:
-    """Types of expressions over ``schema``. Raises ``TopologyError`` naming ``node`` when they do not fit it."""
+    """Return the types of expressions over ``schema``. Raises ``TopologyError`` naming ``node`` if they do not fit."""
     named = [expression.alias(f"c{place}") for place, expression in enumerate(expressions)]
     try:
         frame = pl.DataFrame(schema=schema)
@@ -143,18 +143,18 @@ def result_types(expressions: Sequence[pl.Expr], schema: pl.Schema, node: str) -
 
 @lru_cache(maxsize=512)
 def polars_schema(schema: pa.Schema) -> pl.Schema:
-    """The polars types in which steps see columns of an Arrow schema."""
+    """Return the polars types of an Arrow schema's columns in the steps."""
     return cast("pl.DataFrame", pl.from_arrow(schema.empty_table())).schema
 
 
 def arrow_type(data_type: pl.DataType) -> pa.DataType:
-    """The Arrow type of a polars type, in the small forms (string, not large_string) that Spark and topics use."""
+    """Return the Arrow type of a polars type, in the small forms (string, not large_string) of Spark and topics."""
     exported = pl.DataFrame(schema={"c": data_type}).to_arrow(compat_level=pl.CompatLevel.oldest())
     return _small(exported.schema.field(0).type)
 
 
 def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """A frame as an Arrow table of exactly this schema; columns are taken by name."""
+    """Convert a frame to an Arrow table of exactly this schema; columns are taken by name."""
     table = frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest())
     return table.cast(schema)
 

@@ -1,4 +1,4 @@
-"""Frames as bytes: Arrow IPC streams, as rows travel between workers and as state is kept."""
+"""Frames as bytes: Arrow IPC streams, for transfer between workers and for state."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow as pa
 
 
 def pack_frame(frame: pl.DataFrame) -> bytes:
-    """A frame as an Arrow IPC stream."""
+    """Encode a frame as an Arrow IPC stream."""
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer, compat_level=pl.CompatLevel.oldest())
     return buffer.getvalue()
 
 
 def unpack_frame(payload: bytes) -> pl.DataFrame:
-    """The frame of an Arrow IPC stream. Its texts and bytes stay where they are in ``payload``, which it keeps."""
-    # polars' own reader copies: it takes ten times as long.
+    """Decode an Arrow IPC stream to a frame. Its text and bytes refer to ``payload``, which the frame keeps alive."""
+    # polars' own reader copies, which takes ten times as long.
     return cast("pl.DataFrame", pl.from_arrow(pa.ipc.open_stream(pa.py_buffer(payload)).read_all()))

@@ -1,10 +1,12 @@
-"""State of a bucket between micro-batches: rows in a log of recent changes, and in pages that are read one by one.
+"""State of a bucket between micro-batches: a log of recent changes over pages of rows.
 
-* ``rows``       the rows of one store: what a batch may read of them, and how it leaves them
-* ``pages``      which page a row belongs to, and how many there are
-* ``chunks``     how rows are bytes, with a version
-* ``variables``  where log and pages lie: Spark's state store, or memory
-* ``hashing``    the hash of keys, the same for ever
+Pages are read one by one.
 
-What rows mean is up to the stores.
+* ``rows``       the rows of one store: reads of a batch, and the save after it
+* ``pages``      assignment of rows to pages, and their number
+* ``chunks``     encoding of rows as bytes, with a version
+* ``variables``  storage of log and pages: Spark's state store, or memory
+* ``hashing``    the permanent hash of keys
+
+The stores define the meaning of rows.
 """

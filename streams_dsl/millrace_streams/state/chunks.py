@@ -1,17 +1,17 @@
-"""State as bytes: chunks of Arrow with a version, as they lie in Spark's state store.
+"""State as bytes: versioned Arrow chunks in Spark's state store.
 
 A chunk is a 16-byte header, facts, and an Arrow IPC stream of rows::
 
-    0  u8   version = 2
-    1  u8   kind: 0 base (rows of which no entry is there twice), 1 delta (entries that replace older ones), 2 page
-    2  2 bytes reserved, zero
-    4  u32  length of the facts (big-endian)
-    8  8 bytes reserved, zero
+     0  u8   version = 2
+     1  u8   kind: 0 base (each entry at most once), 1 delta (entries that replace older ones), 2 page
+     2  2 bytes reserved, zero
+     4  u32  length of the facts (big-endian)
+     8  8 bytes reserved, zero
     16      facts: a JSON object (``Facts``); a page has none, ``{}``
     ..      Arrow IPC stream
 
-Bases and deltas make the log of a store: in it an entry of a later chunk replaces that of an earlier one, and of what
-is in pages. The facts of its last chunk hold.
+Bases and deltas form the log of a store. An entry of a later chunk replaces that of an earlier one, and that of a page.
+The facts of the last chunk are current.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _HEADER: Final = struct.Struct(">BB2xI8x")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a store knows beside its rows.
+    """Facts of a store beside its rows.
 
-    ``numbers`` are the operator's (stream times and the like). Slots are ``slot_ms`` long; those that have pages are
-    named. What is older than ``kept_from_ms`` is over. Keys lie in as many ``buckets``.
+    ``numbers`` are the operator's (stream times and similar). Slots are ``slot_ms`` long; ``slots`` has those with
+    pages. Rows older than ``kept_from_ms`` have expired. Keys are distributed over ``buckets`` buckets.
     """
 
     buckets: int = 1
@@ -49,7 +49,7 @@ class Facts:
     kept_from_ms: int = -(2**63)
 
     def to_json(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        """Return a JSON object."""
         return {
             "buckets": self.buckets,
             "numbers": dict(self.numbers),
@@ -60,7 +60,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Facts:
-        """What ``to_json`` gave."""
+        """Parse the output of ``to_json``."""
         return cls(
             buckets=found["buckets"],
             numbers=found["numbers"],
@@ -71,7 +71,7 @@ class Facts:
 
 
 class Chunk(NamedTuple):
-    """A chunk that was read. ``facts`` is None for a page."""
+    """A decoded chunk. ``facts`` is None for a page."""
 
     kind: Kind
     facts: Facts | None
@@ -79,15 +79,15 @@ class Chunk(NamedTuple):
 
 
 def pack_chunk(kind: Kind, rows: pl.DataFrame, facts: Facts | None = None) -> bytes:
-    """Rows as a chunk."""
+    """Encode rows as a chunk."""
     packed = json.dumps({} if facts is None else facts.to_json()).encode()
     return _HEADER.pack(VERSION, _KINDS.index(kind), len(packed)) + packed + pack_frame(rows)
 
 
 def unpack_chunk(store: str, schema: pl.Schema, chunk: bytes) -> Chunk:
-    """The chunk of bytes that ``pack_chunk`` made for a store with these columns.
+    """Decode a chunk of ``pack_chunk`` for a store with these columns.
 
-    Raises ``IncompatibleStateError`` when it is of another version, or holds other columns than the topology's.
+    Raises ``IncompatibleStateError`` for another version, or other columns than the topology's.
     """
     version, kind, length = _HEADER.unpack_from(chunk)
     if version != VERSION or kind >= len(_KINDS):

@@ -1,4 +1,4 @@
-"""The hash that decides where a key's rows lie: of its value alone, the same on every machine and in every version."""
+"""Hash that places a key's rows; depends only on the value, on all machines and versions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from millrace_streams.frames.evaluation import arrow_type, to_arrow
 
 
 def hashable(keys: pa.Table) -> pa.Table:
-    """Columns of types that topics have as keys; of others something that is equal where they are."""
+    """Return columns of key types of topics; other types are replaced by values that are equal for equal cells."""
     columns = []
     for column in keys.columns:
         if pa.types.is_floating(column.type):
-            # Minus zero is equal to zero, but not in its bits.
+            # Minus zero equals zero, but its bits differ.
             numbers = column.to_numpy().astype(np.float64) + 0.0
             column = pa.chunked_array([pa.array(numbers.view(np.int64), mask=np.asarray(column.is_null()))])
         elif not is_keyable(column.type):
@@ -27,10 +27,10 @@ def hashable(keys: pa.Table) -> pa.Table:
 
 
 def hashes_of(keys: pl.DataFrame) -> npt.NDArray[np.uint32]:
-    """A hash of each row of a frame of keys.
+    """Return a hash of each row of a frame of keys.
 
-    Keys of one bucket have murmur2 hashes that are equal in their low bits, for that is why they are in it; here the
-    high bits decide as well.
+    Keys of one bucket have murmur2 hashes with equal low bits, because those select the bucket. Here the high bits
+    count as well.
     """
     schema = pa.schema([pa.field(name, arrow_type(data_type)) for name, data_type in keys.schema.items()])
     table = hashable(to_arrow(keys, schema))

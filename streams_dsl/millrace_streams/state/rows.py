@@ -1,13 +1,13 @@
-"""The rows of one store of one bucket as they lie between micro-batches: a log of recent changes over pages.
+"""Rows of one store of one bucket between micro-batches: a log of recent changes over pages.
 
-A batch's changes are appended to the log. When the log has grown beyond what a batch may have to read for nothing, its
-rows are spread over the pages that they belong to. A store that stays small never has a page.
+A batch's changes are appended to the log. When the log exceeds its limit, because every batch reads it completely, its
+rows are spread over their pages. A small store never has a page.
 
 Invariants:
 
-* the current rows of an entry are the last ones in the log, or, where the log has none, those in its page;
-* nobody sees changes of the batch here: rows are those from before it, until ``save`` ends their use;
-* in memory are the log, the pages asked for, and while rows are spread one page's more.
+* the current rows of an entry are its last ones in the log or, without any, those in its page;
+* changes of the current batch are not visible here: rows are those from before it, until ``save`` ends their use;
+* memory holds the log, the requested pages, and one more page while rows are spread.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from millrace_streams.state.pages import Page, RowsSpec, Slot, split
 from millrace_streams.state.variables import StateVariables
 
 DELETED: Final = "__deleted"
-"""Marks a row that says that its entry is gone; stores whose entries never go have no such column."""
+"""Column that marks the row of a deleted entry; stores without deletions do not have it."""
 _NUMBER: Final = "__of_chunk"
 _EARLIEST_MS: Final = -(2**63)
 _BYTES_PER_CHUNK: Final = 64 << 10
 _CHUNKS_MIN: Final = 16
 _DELTAS_PER_LOG: Final = 8
 _SMALL: Final = 16
-"""A batch that changes less than this part of the log is a small one."""
+"""A batch is small if it changes less than this part of the log."""
 _TURNS: Final = 8
 """Small batches spread this part of the log at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When rows move: what a log may hold in bytes in any case, a page on the average; how short slots may be."""
+    """Limits in bytes of the log and of an average page, and the minimum length of slots."""
 
     log_bytes: int = 256 << 10
     page_bytes: int = 256 << 10
@@ -51,7 +51,7 @@ LIMITS: Final = Limits()
 
 
 class _PageRows(NamedTuple):
-    """A page in memory: its rows, and how many bytes they were."""
+    """A page in memory: its rows, and their size in bytes."""
 
     rows: pl.DataFrame
     size_bytes: int
@@ -59,7 +59,7 @@ class _PageRows(NamedTuple):
 
 @dataclass(slots=True)
 class KeptRows:
-    """Rows as they were when the batch began. Made by ``read``; ``reads`` counts the pages that were asked for."""
+    """Rows as of the start of the batch. Made by ``read``; ``reads`` counts the requested pages."""
 
     spec: RowsSpec
     variables: StateVariables
@@ -76,9 +76,9 @@ class KeptRows:
     def read(
         cls, spec: RowsSpec, variables: StateVariables, limits: Limits = LIMITS, *, buckets: int | None = None
     ) -> KeptRows:
-        """Read the log. ``buckets`` is the number of buckets that keys lie in now, None for whoever only reads.
+        """Read the log. ``buckets`` is the current number of buckets, None for a reader.
 
-        Raises ``IncompatibleStateError`` when it is of another version or number of buckets, or of other columns.
+        Raises ``IncompatibleStateError`` for another version, number of buckets, or other columns.
         """
         kept = cls(spec, variables, limits, Facts(buckets=buckets or 1, slot_ms=spec.slot_ms(limits.slot_ms)))
         chunks = []
@@ -100,12 +100,12 @@ class KeptRows:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the rows are, packed."""
+        """Size of the rows in bytes, packed."""
         return self._log_bytes + sum(slot.size_bytes for slot in self.facts.slots.values())
 
     @property
     def slots(self) -> list[int]:
-        """The slots that rows lie in."""
+        """Slots with rows."""
         found = set(self.facts.slots)
         found.update(np.unique(self.spec.slots_of(self._log, self.facts.slot_ms)).tolist())
         return sorted(found)
@@ -113,10 +113,10 @@ class KeptRows:
     def matching(
         self, wanted: pl.DataFrame, slots: npt.NDArray[np.int64], *, on: Sequence[str], kept_from_ms: int
     ) -> pl.DataFrame:
-        """The current rows that have the columns ``on`` in common with a row of ``wanted``.
+        """Return the current rows whose columns ``on`` match a row of ``wanted``.
 
-        ``slots`` are the slots to be looked into, one for each row of ``wanted``, which has the columns of the key.
-        Of other slots there may be some rows, or none. Rows before ``kept_from_ms`` are over and left out.
+        ``slots`` has the slot for each row of ``wanted``, which has the key columns. Rows of other slots may or may not
+        be included. Rows before ``kept_from_ms`` have expired and are left out.
         """
         parts = [self._pages_of(wanted.select(self.spec.key), slots), self._log]
         names = list(on)
@@ -128,13 +128,13 @@ class KeptRows:
         return self._current(found, kept_from_ms)
 
     def rows(self, *, kept_from_ms: int, slots: Iterable[int] | None = None) -> pl.DataFrame:
-        """All current rows, or those of some slots (and maybe of others)."""
+        """Return all current rows, or those of some slots (and possibly of others)."""
         wanted = self.facts.slots if slots is None else [slot for slot in slots if slot in self.facts.slots]
         pages = [self._page(Page(slot, part)).rows for slot in wanted for part in range(self.facts.slots[slot].parts)]
         return self._current([pl.concat([self._empty(), *pages]), self._log], kept_from_ms)
 
     def save(self, changed: pl.DataFrame, numbers: Mapping[str, int], kept_from_ms: int) -> None:
-        """Leave the rows with what a batch changed: whole entries, or marks that they are gone."""
+        """Save the changes of a batch: whole entries, or marks of deleted ones."""
         kept_from_ms = max(kept_from_ms, self.facts.kept_from_ms)
         slots = self._without_old_slots(kept_from_ms)
         facts = replace(self.facts, numbers=numbers, slots=slots, kept_from_ms=kept_from_ms)
@@ -154,10 +154,10 @@ class KeptRows:
             self.variables.append_to_log(chunk)
 
     def _log_bytes_max(self, slots: Mapping[int, Slot], delta_bytes: int) -> int:
-        """What the log may come to.
+        """Return the size limit of the log.
 
-        Large batches leave a long one, for they read much of the store anyway, and each spreading writes most pages;
-        when small ones follow, it has to be short.
+        After large batches the log may be long, because they read much of the store anyway and each spreading writes
+        most pages. For small batches it must be short.
         """
         pages_bytes = sum(slot.size_bytes for slot in slots.values())
         return max(self.limits.log_bytes, min(pages_bytes // 2, _DELTAS_PER_LOG * delta_bytes))
@@ -171,7 +171,7 @@ class KeptRows:
         return slots
 
     def _fullest(self, rows: pl.DataFrame, slots: Mapping[int, Slot]) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The rows of the pages that most rows belong to, so that small batches pay in turn; and the others."""
+        """Return the rows of the pages with the most rows, so that small batches share the cost; and the other rows."""
         numbers = self.spec.slots_of(rows, self.facts.slot_ms)
         parts = np.zeros(rows.height, dtype=np.int64)
         for number in np.unique(numbers).tolist():
@@ -185,7 +185,7 @@ class KeptRows:
         return rows.filter(is_chosen), rows.filter(~is_chosen)
 
     def _spread(self, rows: pl.DataFrame, slots: dict[int, Slot]) -> dict[int, Slot]:
-        """Put rows into their pages, of which there may be more then; gives the slots as they are then."""
+        """Spread rows over their pages, with more parts if needed; returns the new slots."""
         spread = dict(slots)
         for number, own in split(rows, self.spec.slots_of(rows, self.facts.slot_ms)):
             slot = slots.get(number, Slot())
@@ -200,7 +200,7 @@ class KeptRows:
         return spread
 
     def _rewrite(self, page: Page, changed: pl.DataFrame, parts: int, parts_after: int) -> int:
-        """Put changes into a page, and cut it if there are to be more parts; gives by how many bytes they grew."""
+        """Write changes into a page, and divide it if the slot gets more parts; returns the growth in bytes."""
         known = self._page(page)
         del self._pages[page]
         rows = _there(_over(known.rows, changed, self.spec.identity))
@@ -218,7 +218,7 @@ class KeptRows:
         return grown_bytes
 
     def _pages_of(self, keys: pl.DataFrame, slots: npt.NDArray[np.int64]) -> pl.DataFrame:
-        """The rows of the pages that keys fall into."""
+        """Return the rows of the pages of these keys."""
         found = [self._empty()]
         for number in np.unique(slots).tolist():
             if number in self.facts.slots:
@@ -239,7 +239,7 @@ class KeptRows:
         return _there(self._newest(frames, kept_from_ms))
 
     def _newest(self, frames: Sequence[pl.DataFrame], kept_from_ms: int = _EARLIEST_MS) -> pl.DataFrame:
-        """Rows of which the later frames' replace those of the earlier ones."""
+        """Return rows in which entries of later frames replace those of earlier ones."""
         rows = self._empty()
         for frame in frames:
             rows = _over(rows, frame, self.spec.identity)
@@ -250,7 +250,7 @@ class KeptRows:
 
 
 def _merged(deltas: Sequence[pl.DataFrame], spec: RowsSpec) -> pl.DataFrame:
-    """Many little frames as one: of each entry the rows of the last that has any."""
+    """Merge many small frames into one: of each entry the rows of the last frame that has it."""
     whole = pl.concat([pl.DataFrame(schema=spec.schema), *deltas])
     if len(deltas) < 2:
         return whole
@@ -268,5 +268,5 @@ def _over(rows: pl.DataFrame, newer: pl.DataFrame, identity: Sequence[str]) -> p
 
 
 def _there(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows without the marks of entries that are gone."""
+    """Return rows without the marks of deleted entries."""
     return rows.filter(~pl.col(DELETED)) if DELETED in rows.columns else rows

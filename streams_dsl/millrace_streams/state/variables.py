@@ -1,4 +1,4 @@
-"""Where the state of one store of one bucket lies: a log, which is a list of chunks, and pages by their numbers."""
+"""Storage of one store of one bucket: a log as a list of chunks, and numbered pages."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ class StateVariables(Protocol):
     """The state of one store, as chunks of bytes."""
 
     def read_log(self) -> list[bytes]:
-        """The log's chunks, in order."""
+        """Return the log's chunks, in order."""
         ...
 
     def append_to_log(self, chunk: bytes) -> None:
-        """Add a chunk to the log."""
+        """Append a chunk to the log."""
         ...
 
     def replace_log(self, chunk: bytes) -> None:
-        """Put one chunk in the place of the whole log."""
+        """Replace the whole log by one chunk."""
         ...
 
     def read_page(self, page: Page) -> bytes | None:
-        """A page; None if it holds nothing."""
+        """Return a page; None if it is empty."""
         ...
 
     def write_page(self, page: Page, chunk: bytes) -> None:
-        """Put a page in its place."""
+        """Write a page."""
         ...
 
     def remove_page(self, page: Page) -> None:
-        """Remove a page, if it is there."""
+        """Remove a page, if it exists."""
         ...
 
 
 @dataclass(slots=True)
 class MemoryVariables:
-    """The state of a store in memory, as it was read from a checkpoint, say."""
+    """State of a store in memory, for example read from a checkpoint."""
 
     log: list[bytes] = field(default_factory=list)
     pages: dict[Page, bytes] = field(default_factory=dict)
 
     def read_log(self) -> list[bytes]:
-        """The log's chunks, in order."""
+        """Return the log's chunks, in order."""
         return list(self.log)
 
     def append_to_log(self, chunk: bytes) -> None:
-        """Add a chunk to the log."""
+        """Append a chunk to the log."""
         self.log.append(chunk)
 
     def replace_log(self, chunk: bytes) -> None:
-        """Put one chunk in the place of the whole log."""
+        """Replace the whole log by one chunk."""
         self.log = [chunk]
 
     def read_page(self, page: Page) -> bytes | None:
-        """A page; None if it holds nothing."""
+        """Return a page; None if it is empty."""
         return self.pages.get(page)
 
     def write_page(self, page: Page, chunk: bytes) -> None:
-        """Put a page in its place."""
+        """Write a page."""
         self.pages[page] = chunk
 
     def remove_page(self, page: Page) -> None:
-        """Remove a page, if it is there."""
+        """Remove a page, if it exists."""
         self.pages.pop(page, None)

@@ -1,7 +1,7 @@
-"""From records to what aggregates are made of: lifted accumulators by key and window, and these folded by group.
+"""Conversion of records to lifted accumulators by key and window, and folding by group.
 
-Which records count is decided here for all records of a batch at once. Whole batches and parts of one are folded by the
-same rules.
+The relevant records of a batch are selected here all at once. Whole batches and parts of one are folded by the same
+rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COUNTS: Final = "__counts"
 
 @dataclass(frozen=True)
 class Lifting:
-    """How records with the columns of ``schema`` become rows of key, window, accumulators, time and row number."""
+    """Conversion of records of ``schema`` to rows of key, window, accumulators, time and row number."""
 
     node: str
     aggregates: tuple[tuple[str, Aggregate], ...]
@@ -50,17 +50,17 @@ class Lifting:
 
     @cached_property
     def sequential(self) -> list[Accumulator]:
-        """The accumulators whose records must be added one after the other."""
+        """Accumulators whose values must be added in record order."""
         return [accumulator for accumulator in self.accumulators if accumulator.fold.whole is None]
 
     @cached_property
     def group(self) -> list[str]:
-        """The columns that rows are folded by."""
+        """Columns by which rows are folded."""
         return [*self.key, WINDOW] if self.window is not None else list(self.key)
 
     @cached_property
     def state_columns(self) -> dict[str, pl.DataType]:
-        """The columns of a folded row: key, window's start in ms, accumulators, largest time."""
+        """Columns of a folded row: key, window's start in ms, accumulators, largest time."""
         types = polars_schema(self.schema)
         columns: dict[str, pl.DataType] = {name: types[name] for name in self.key}
         if self.window is not None:
@@ -69,7 +69,9 @@ class Lifting:
         return columns | {TIMESTAMP: pl.Int64()}
 
     def records(self, batch: Batch, given: Layout) -> pl.DataFrame:
-        """The records that count: key, lifted accumulators, time and row; null values count in windows only."""
+        """Return the relevant records: key, lifted accumulators, time and row. Null values are relevant only in
+        windows.
+        """
         frame = batch.frame
         there = counts(given, frame.columns, needs_value=self.window is None)
         records = frame.select(
@@ -82,7 +84,7 @@ class Lifting:
         return (records if records[_COUNTS].all() else records.filter(_COUNTS)).drop(_COUNTS)
 
     def fold(self, lifted: pl.DataFrame, *further: pl.Expr) -> pl.DataFrame:
-        """One row per group: all that is in it folded, and ``further`` folds, by last record and window."""
+        """Return one folded row per group, with the ``further`` folds, sorted by last record and window."""
         check_decimals(lifted, self.group, self.accumulators, self.node)
         folds = [each.fold.whole(pl.col(each.name)) for each in self.accumulators if each.fold.whole is not None]
         folds += [pl.col(TIMESTAMP).max(), pl.col(ROW).last(), *further]
@@ -94,7 +96,7 @@ class Lifting:
             members = folded[MEMBER].explode().to_numpy()
             lengths = folded[MEMBER].list.len().to_numpy()
             groups = np.repeat(np.arange(len(lengths)), lengths)
-            # bincount adds weights one after the other, in the order given.
+            # bincount adds the weights one after the other, in the given order.
             sums = {
                 each.name: np.bincount(groups, weights=lifted[each.name].to_numpy()[members], minlength=len(lengths))
                 for each in self.sequential

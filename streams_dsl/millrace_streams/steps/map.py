@@ -1,4 +1,4 @@
-"""Another key and value for each record, or any number of them, from a Python function."""
+"""Map step: another key and value per record, or several, from a Python function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace_streams.steps.operator import State, StatelessStep, typed
 
 @dataclass(frozen=True)
 class MapStep(StatelessStep):
-    """The step of a ``MapNode``."""
+    """Step of a ``MapNode``."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Call the function."""

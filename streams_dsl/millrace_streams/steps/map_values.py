@@ -1,4 +1,4 @@
-"""New values: from column expressions, or from Python functions per record or over a whole frame."""
+"""Value mapping: column expressions, or Python functions per record or per frame."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from millrace_streams.steps.predicates import call_batchwise
 
 
 def reserved_of(frame: pl.DataFrame) -> list[str]:
-    """The reserved columns that a frame has."""
+    """Return the reserved columns of a frame."""
     return [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
 
 
 @dataclass(frozen=True)
 class MapValuesStep(StatelessStep):
-    """The step of a ``MapValuesNode``: columns from expressions. A record without a value stays without one."""
+    """Step of a ``MapValuesNode``: columns from expressions. A record without a value stays without one."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Compute the columns."""
@@ -36,7 +36,7 @@ class MapValuesStep(StatelessStep):
 
 @dataclass(frozen=True)
 class MapFunctionStep(StatelessStep):
-    """The step of a ``MapFunctionNode``: values from a Python function."""
+    """Step of a ``MapFunctionNode``: values from a Python function."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Call the function."""

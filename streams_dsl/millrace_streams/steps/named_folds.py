@@ -1,10 +1,10 @@
-"""Named aggregates folded record by record, as Python's objects.
+"""Named aggregates folded record by record, as Python objects.
 
-Sessions, sliding windows and finals depend on each record, and table groups take rows away again. So accumulators are
-lifted from a batch in columns, folded as single values, and made into results in columns.
+Sessions, sliding windows and final results depend on each record, and table groups subtract rows. So accumulators are
+lifted from a batch in columns, folded as single values, and converted to results in columns.
 
-An entry of the store has the results if results can be folded, else the accumulators. A mean cannot be folded, and a
-sum alone does not tell whether its last value was taken away.
+An entry of the store holds the results if they can be folded, and otherwise the accumulators. A mean cannot be folded,
+and a sum alone does not tell whether its last value was subtracted.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class NamedFold:
 
     @cached_property
     def keeps_results(self) -> bool:
-        """Whether an entry of the store has results."""
+        """Whether an entry of the store holds results."""
         removes = isinstance(self.node, TableFoldNode)
         return self.node.bare or not (removes or any(each.kind == "mean" for _, each in self.node.aggregates))
 
     @cached_property
     def layout(self) -> Layout:
-        """The layout of entries."""
+        """Layout of the entries."""
         result = self.operator.result
         if self.keeps_results:
             return result
@@ -69,10 +69,10 @@ class NamedFold:
 
     @cached_property
     def fold(self) -> Fold:
-        """The aggregates as a reduction of what is lifted."""
+        """The aggregates as a reduction of lifted entries."""
         add = self.add
         return Fold(
-            # As Kafka Streams, a count's first change replaces 0; other aggregates have no value of nothing.
+            # As in Kafka Streams, a count's first change replaces 0; other aggregates have no initial value.
             initializer=(lambda: 0) if self.node.bare else None,
             aggregator=lambda key, value, aggregate: add(aggregate, value),
             merger=lambda key, one, other: add(one, other),
@@ -81,7 +81,7 @@ class NamedFold:
 
     @cached_property
     def add(self) -> Callable[[Any, Any], Any]:
-        """Fold two entries into one; a value that is null adds nothing."""
+        """Function that folds two entries into one; nulls add nothing."""
         if self.node.bare:
             return self.aggregates[0].accumulators[0].fold.add
         if self.keeps_results:
@@ -99,7 +99,7 @@ class NamedFold:
         return together
 
     def remove(self, entry: Any, other: Any) -> Any:
-        """Take away from an entry what another has added to it; a sum without values begins anew."""
+        """Subtract an entry from another; a sum without remaining values restarts."""
         if self.node.bare:
             return WHOLE_SUM.add(entry, -other)
         left = {each.name: entry[each.name] for each in self._accumulators()}
@@ -113,7 +113,7 @@ class NamedFold:
         return left
 
     def lifted(self, batch: Batch) -> list[Any]:
-        """Lift from each row the entry that it adds."""
+        """Return the entry that each row adds."""
         if self.node.bare:
             return [1] * batch.height
         kept = list(self._accumulators())
@@ -123,7 +123,7 @@ class NamedFold:
         return frame.select(each.name for each in kept).to_dicts()
 
     def results(self, batch: Batch) -> Batch:
-        """Make the rows of the table from entries."""
+        """Convert entries to rows of the table."""
         if self.node.bare:
             return batch
         names = [each.name for each in self.aggregates]
@@ -131,7 +131,7 @@ class NamedFold:
         return with_results(batch, self.operator.result, dict(zip(names, results, strict=True)))
 
     def lookup(self, store: AnyStore, keys: Iterable[Any]) -> dict[Any, Stored]:
-        """Look up the table's rows of these keys, as the store held them when the batch began."""
+        """Return the table's rows of these keys, as stored before the batch."""
         assert not isinstance(store, Store)
         found = entries_before(store, keys)
         values, times = [stored.value for stored in found.values()], [stored.timestamp for stored in found.values()]
@@ -143,7 +143,7 @@ class NamedFold:
 
 
 def with_results(batch: Batch, layout: Layout, results: Mapping[str, pl.Expr]) -> Batch:
-    """Compute ``results``, by name, from a batch's columns, and from the values that it replaces."""
+    """Compute ``results``, by name, from a batch's columns, and from its old values."""
     frame = batch.frame
     computed = frame.select(*layout.key_columns, *reserved_of(frame), **results)
     olds = batch.olds

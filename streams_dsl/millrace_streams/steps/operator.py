@@ -1,4 +1,4 @@
-"""What a step is made of, and what it works with: an operator of the plan, and the state of one bucket."""
+"""Operators of a plan, the state of one bucket, and the interface of steps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ AnyStoreSpec: TypeAlias = StoreSpec | ObjectStoreSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A node with the layouts of what it reads and what it gives: all that a step must know.
+    """A node with the layouts of its inputs and its output: all data that a step needs.
 
-    ``reads`` names, per parent, the store in which a table's rows can be looked up; ``versioned`` says which parents
-    are tables of versions, whose changes may come out of order.
+    ``reads`` names for each parent the store in which a table's rows can be looked up. ``versioned`` tells which
+    parents are versioned tables, whose changes may be out of order.
     """
 
     node: Node
@@ -37,19 +37,19 @@ class Operator:
 
     @property
     def given(self) -> Layout:
-        """The layout of the first (or only) input."""
+        """Layout of the first (or only) input."""
         return self.inputs[0]
 
 
 Lookup: TypeAlias = Callable[[AnyStore, Iterable[Any]], dict[Any, Stored]]
-"""A table's rows by key, where its store holds something else."""
+"""Look-up of a table's rows by key, for stores that hold accumulators."""
 
 
 @dataclass(slots=True)
 class State:
-    """The state of one bucket: stores by name, and what users' processors hold.
+    """State of one bucket: stores by name, and the running processors.
 
-    ``pending`` are changes of stores in columns, which are taken over when all steps have run.
+    ``pending`` are changes of column stores, which are applied after all steps.
     """
 
     stores: dict[str, AnyStore]
@@ -58,7 +58,7 @@ class State:
     running: dict[str, Any] = field(default_factory=dict)
 
     def rows_before(self, store_name: str, keys: Iterable[Any]) -> dict[Any, Stored]:
-        """The rows that a table's store held for these keys when the batch began."""
+        """Return the rows of a table's store for these keys, as of the start of the batch."""
         store = self.stores[store_name]
         if store_name in self.lookups:
             return self.lookups[store_name](store, keys)
@@ -67,7 +67,7 @@ class State:
 
 
 def entries_before(store: ObjectStore, keys: Iterable[Any]) -> dict[Any, Stored]:
-    """Look up the entries that a store held for these keys when the batch began."""
+    """Return the entries of a store for these keys, as of the start of the batch."""
     wanted = list(keys)
     store.want_entries([_identity(store, key) for key in wanted])
     found = {key: _stored(store, key) for key in wanted}
@@ -75,7 +75,7 @@ def entries_before(store: ObjectStore, keys: Iterable[Any]) -> dict[Any, Stored]
 
 
 def _identity(store: ObjectStore, key: Any) -> Hashable:
-    """The identity of the entry that has a table's row."""
+    """Return the identity of the entry with a table's row."""
     if isinstance(store, WindowStore):
         assert isinstance(key, Windowed)
         return (key.key, key.start)
@@ -95,34 +95,34 @@ def _stored(store: ObjectStore, key: Any) -> Stored | None:
 
 
 class Step(Protocol):
-    """An operator at work; made once per worker, used for all its batches and buckets."""
+    """A running operator; created once per worker and used for all its batches and buckets."""
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The stores that it keeps."""
+        """Stores of the step."""
         ...
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Handle a batch of one bucket; its changes are in the bucket's stores afterwards."""
+        """Process a batch of one bucket, and update the bucket's stores."""
         ...
 
 
 @dataclass(frozen=True)
 class StatelessStep:
-    """Base of the steps that keep nothing."""
+    """Base of stateless steps."""
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """None."""
+        """No stores."""
         return ()
 
 
 def typed(node: Node, output: Output, inputs: Inputs) -> Output:
-    """Make sure that what a user's function gave is of the layout's types, and rows have just the layout's columns.
+    """Check that a user function's results fit the layout's types, and reduce rows to the layout's columns.
 
-    Raises ``UserFunctionError`` naming the node, and the record's place, when it is not.
+    Raises ``UserFunctionError`` naming the node and the record's position otherwise.
     """
 
     def failure(text: str, row: int | None) -> UserFunctionError:

@@ -1,4 +1,4 @@
-"""Stores of a task between micro-batches: made over the rows that were kept, and what a batch changed put there."""
+"""Stores of a task between micro-batches: created over stored rows, saved after a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millrace_streams.stores.below import EntriesBelow, packed, rows_of
 
 
 def rows_spec(spec: AnyStoreSpec) -> RowsSpec:
-    """What the rows of a store are."""
+    """Return the description of a store's rows."""
     if not isinstance(spec, StoreSpec):
         return rows_of(spec)
     return RowsSpec(
@@ -32,15 +32,15 @@ def rows_spec(spec: AnyStoreSpec) -> RowsSpec:
 def kept_rows(
     spec: AnyStoreSpec, variables: StateVariables, limits: Limits = LIMITS, *, buckets: int | None = None
 ) -> KeptRows:
-    """The rows of a store as a batch finds them; ``buckets`` is how many there are now, None for whoever only reads.
+    """Read the rows of a store. ``buckets`` is the current number of buckets, None for a reader.
 
-    Raises ``IncompatibleStateError`` when they are of another topology, version or number of buckets.
+    Raises ``IncompatibleStateError`` for rows of another topology, version or number of buckets.
     """
     return KeptRows.read(rows_spec(spec), variables, limits, buckets=buckets)
 
 
 def store_over(spec: AnyStoreSpec, kept: KeptRows) -> AnyStore:
-    """A store that begins a batch over kept rows; of these any number of stores may be made."""
+    """Create a store over stored rows; several stores can be created over the same rows."""
     numbers = dict(kept.facts.numbers)
     if isinstance(spec, StoreSpec):
         return Store(spec, stream_time_ms=numbers.get(STREAM_TIME, NO_TIMESTAMP), below=kept)
@@ -50,7 +50,7 @@ def store_over(spec: AnyStoreSpec, kept: KeptRows) -> AnyStore:
 
 
 def save(stores: Mapping[str, AnyStore], kept: Mapping[str, KeptRows], result: TaskResult) -> None:
-    """Leave what a batch changed in each store."""
+    """Save the changes of a batch in each store."""
     for name, store in stores.items():
         if isinstance(store, Store):
             if name in result.deltas:

@@ -1,17 +1,16 @@
-"""Partial aggregates: records folded where they are read, so that few rows cross into the JVM instead of many.
+"""Partial aggregates: records folded where they are read, so that fewer rows enter the JVM.
 
-A *run* is what is read together: consecutive records of one partition. The rows of a run are its records folded by key
-and window, and each has how many records are in it (``RECORDS``) and which run it is of (``RUN``). The aggregation
-after it comes to the same as without, record for record:
+A *run* is a set of records that are read together: consecutive records of one partition. The rows of a run are its
+records folded by key and window. Each row has the number of its records (``RECORDS``) and the number of its run
+(``RUN``). The aggregation after it gives the same result as without, record for record:
 
-* a record is too late for its window either because of what came before it in its run, which is seen here, or because
-  of what came before the run, which is then true for all of the run's records in that window: the aggregation drops the
-  row;
-* the record with the largest time of a run is never dropped here, so the largest time of the run's rows is that of the
-  run, and stream time goes on as it did;
-* a row stands where the last of its records stood.
+* a record is late because of earlier records in its run, which this step sees, or because of records before the run.
+  The latter holds for all records of the run in that window, so the aggregation drops the row;
+* the record with the largest time of a run is never dropped here. So the largest time of the run's rows is that of the
+  run, and stream time advances as before;
+* a row has the position of its last record.
 
-Only folds of which parts may be made take part: doubles, which are added one after the other, do not.
+Only folds that can be split take part. Doubles must be added in record order, so they do not.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ RECORDS: Final = "__records"
 RUN: Final = "__run"
 _SAMPLE_ROWS: Final = 32_768
 _GROUPS_SHARE_MAX: Final = 0.5
-"""With more groups than that in a sample, to find them costs more than it saves."""
+"""With a larger share of groups in a sample, the grouping costs more than it saves."""
 
 
 @dataclass(frozen=True)
 class PartialAggregateStep(StatelessStep):
-    """The step of one ``PartialAggregateNode``."""
+    """Step of one ``PartialAggregateNode``."""
 
     @property
     def node(self) -> PartialAggregateNode:
@@ -49,12 +48,12 @@ class PartialAggregateStep(StatelessStep):
 
     @cached_property
     def lifting(self) -> Lifting:
-        """How records become rows."""
+        """Conversion of records to rows."""
         given = self.operator.given
         return Lifting(self.node.name, self.node.aggregates, self.node.window, given.schema, given.key)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Fold a run's records."""
+        """Fold the records of a run."""
         lifting, batch = self.lifting, inputs.batch
         records = lifting.records(batch, self.operator.given)
         timed = records.with_columns(pl.col(TIMESTAMP).cum_max().alias(STREAM_TIME))

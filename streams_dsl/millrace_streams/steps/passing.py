@@ -1,4 +1,4 @@
-"""Steps that leave records as they are: peek, for_each, merge, to_stream, a processor's children, and topics."""
+"""Steps that pass records unchanged: peek, for_each, merge, to_stream, children, repartition."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from millrace_streams.steps.operator import State, StatelessStep
 
 @dataclass(frozen=True)
 class PeekStep(StatelessStep):
-    """The step of a ``PeekNode`` or ``ForEachNode``."""
+    """Step of a ``PeekNode`` or ``ForEachNode``."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Show each record to the function."""
+        """Call the function with each record."""
         node = self.operator.node
         assert isinstance(node, PeekNode | ForEachNode)
         inputs.call_rows(node.name, node.function)
@@ -27,28 +27,28 @@ class PeekStep(StatelessStep):
 
 @dataclass(frozen=True)
 class ToStreamStep(StatelessStep):
-    """The step of a ``ToStreamNode``: changes as records, without what they replaced."""
+    """Step of a ``ToStreamNode``: changes as records, without old values."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """The same rows."""
+        """Return the same rows."""
         return Output(inputs.batch.with_layout(self.operator.result))
 
 
 @dataclass(frozen=True)
 class ChildStep(StatelessStep):
-    """The step of a ``ChildNode``: the task gives it only what is addressed to its child."""
+    """Step of a ``ChildNode``; the task passes it only the records for its child."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """The same rows."""
+        """Return the same rows."""
         return Output(inputs.batch)
 
 
 @dataclass(frozen=True)
 class MergeStep(StatelessStep):
-    """The step of a ``MergeNode``."""
+    """Step of a ``MergeNode``."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """The rows of all parents, in turn."""
+        """Return the rows of all parents, in order."""
         heights = np.cumsum([0, *(batch.height for batch in inputs.batches)])
         rows = heights[np.asarray(inputs.sides, dtype=np.int64)] + np.asarray(inputs.rows, dtype=np.int64)
         result = self.operator.result
@@ -57,7 +57,7 @@ class MergeStep(StatelessStep):
 
 
 def _named(batch: Batch, layout: Layout) -> Batch:
-    """The same rows with the layout's names for key and value: those of bare values may be called otherwise."""
+    """Return the same rows with the layout's names of key and value, because bare values may have other names."""
     given = batch.layout
     if given.value is None or layout.value is None or (given.key, given.value) == (layout.key, layout.value):
         return batch
@@ -69,12 +69,12 @@ def _named(batch: Batch, layout: Layout) -> Batch:
 
 @dataclass(frozen=True)
 class RepartitionStep(StatelessStep):
-    """The step of a ``RepartitionNode``: what goes through a topic comes after all that its record did before."""
+    """Step of a ``RepartitionNode``: rows through a topic come after all direct rows of their record."""
 
     number: int
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """The rows that have a key, with marks of their own."""
+        """Return the rows with a key, with their own marks."""
         node = self.operator.node
         assert isinstance(node, RepartitionNode)
         batch = inputs.batch

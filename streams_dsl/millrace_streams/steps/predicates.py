@@ -1,4 +1,4 @@
-"""Predicates, expressions or Python functions, on the rows of a batch."""
+"""Predicates on the rows of a batch: expressions or Python functions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def rows_passing(
     negate: bool = False,
     turns: Sequence[int] | None = None,
 ) -> list[int] | Rows:
-    """The numbers of the rows that a predicate lets through; null counts as false. Raises ``UserFunctionError``.
+    """Return the numbers of the rows for which a predicate is true; null counts as false. Raises ``UserFunctionError``.
 
-    ``turns`` are those of the batch's rows, if it is not the step's input itself.
+    ``turns`` are those of the batch's rows, if the batch is not the step's input itself.
     """
     if isinstance(predicate, Expression):
         passed = batch.frame.select(to_polars(predicate).fill_null(False)).to_series()

@@ -1,4 +1,4 @@
-"""Users' own processors: records one by one, with stores, and punctuations by stream time and by the wall clock."""
+"""Processor step: records one by one, with stores and punctuations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCHEDULE: Final = Layout(schema=pa.schema([STRING.field(KEY)]), key=(KEY,), buc
 
 @dataclass(slots=True)
 class Punctuation:
-    """A callback that is due again and again."""
+    """A scheduled callback."""
 
     interval_ms: int
     kind: PunctuationType
@@ -45,11 +45,13 @@ class Punctuation:
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the punctuation."""
         self.cancelled = True
 
     def punctuate(self, now_ms: int) -> None:
-        """Call it if it is due; a jump over several intervals gives one call, and the next keeps to the multiples."""
+        """Call it if it is due. A jump over several intervals gives one call, and the next is at a multiple of the
+        interval.
+        """
         if self.cancelled or now_ms < self.next_ms:
             return
         due_ms = self.next_ms
@@ -61,7 +63,7 @@ class Punctuation:
 
 @dataclass(slots=True)
 class Context:
-    """What a processor can do: the ``ProcessorContext`` of one processor in one task."""
+    """``ProcessorContext`` of one processor in one task."""
 
     node: ProcessNode
     stores: dict[str, ObjectStore]
@@ -83,12 +85,12 @@ class Context:
 
     @property
     def current_system_time_ms(self) -> Milliseconds:
-        """The wall clock."""
+        """Wall-clock time."""
         return Milliseconds(self.wall_clock_ms)
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Where the record in hand was read."""
+        """Position of the current record."""
         if self.record is None or self.origin is None:
             return None
         topic, partition, offset, _ = self.origin(self.cause)
@@ -96,13 +98,13 @@ class Context:
 
     @property
     def headers(self) -> Headers:
-        """The headers of the record in hand."""
+        """Headers of the current record."""
         if self.record is None or self.origin is None:
             return ()
         return self.origin(self.cause).headers
 
     def begin(self, inputs: Inputs) -> None:
-        """Take a batch in hand."""
+        """Start a batch."""
         self.out, self.children = Emitted(), []
         self.wall_clock_ms, self.origin = inputs.wall_clock_ms, inputs.origin_of
         self.task_id, self.application_id = inputs.task, inputs.application_id
@@ -110,7 +112,7 @@ class Context:
     def forward(
         self, key: Any, value: Any = None, timestamp: int | None = None, *, child_name: str | None = None
     ) -> None:
-        """Give a record to what comes after, or to one child."""
+        """Forward a record to all children or to one."""
         if isinstance(key, Record):
             key, value, timestamp = key.key, key.value, key.timestamp
         if self.node.fixed_key and (self.record is None or key != self.record.key):
@@ -118,7 +120,7 @@ class Context:
         self._forward(key, value, timestamp, child_name)
 
     def forward_value(self, value: Any, timestamp: int | None = None, *, child_name: str | None = None) -> None:
-        """Give a value to what comes after, under the key of the record in hand."""
+        """Forward a value to the children, under the key of the current record."""
         if self.record is None:
             raise TopologyError(
                 f"{self.node.name}: there is no record in hand whose key a value could be forwarded under"
@@ -136,14 +138,14 @@ class Context:
         self.children.append(child_name)
 
     def commit(self) -> None:
-        """Do nothing: a micro-batch is committed as a whole."""
+        """Do nothing, because a micro-batch is committed as a whole."""
 
     def get_state_store(self, name: str) -> Any:
-        """A view of a connected store."""
+        """Return a view of a connected store."""
         return self.store(name)
 
     def store(self, name: str) -> Any:
-        """A view of a connected store."""
+        """Return a view of a connected store."""
         if name not in self.stores:
             raise TopologyError(
                 f"{self.node.name}: the store {name} is not connected to it (connected: "
@@ -152,7 +154,7 @@ class Context:
         return view_of(self.stores[name])
 
     def schedule(self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]) -> Punctuation:
-        """Call back at every multiple of an interval."""
+        """Schedule a callback at every multiple of an interval."""
         if kind not in _KINDS or interval_ms <= 0:
             raise TopologyError(
                 f"{self.node.name}: schedule every {interval_ms} ms by {kind}: the interval must be positive, the kind "
@@ -164,20 +166,20 @@ class Context:
         return punctuation
 
     def punctuate(self, kind: PunctuationType, now_ms: int) -> None:
-        """Call what is due."""
+        """Call the due punctuations."""
         self.record = None
         for punctuation in list(self.punctuations):
             if punctuation.kind == kind:
                 punctuation.punctuate(now_ms)
 
     def keep(self, numbers: dict[str, int]) -> None:
-        """Note stream time and when each punctuation is due next."""
+        """Save stream time and the next time of each punctuation."""
         numbers["stream_time"] = self.stream_time_ms
         for place, punctuation in enumerate(self.punctuations):
             numbers[f"due_{place}"] = _NEVER if punctuation.cancelled else punctuation.next_ms
 
     def resume(self, numbers: dict[str, int]) -> None:
-        """Go on where a task before this one was; punctuations are known by the order in which ``init`` made them."""
+        """Restore the state of an earlier task; punctuations are identified by their order in ``init``."""
         self.stream_time_ms = numbers.get("stream_time", -1)
         for place, punctuation in enumerate(self.punctuations):
             punctuation.next_ms = numbers.get(f"due_{place}", punctuation.next_ms)
@@ -190,22 +192,22 @@ class Context:
 
 @dataclass(frozen=True)
 class ProcessStep:
-    """The step of a ``ProcessNode``.
+    """Step of a ``ProcessNode``.
 
-    The task's stream time is that of all records that come in, whether they reach the processor or not. A record moves
-    it on before it is processed, and punctuations are called afterwards.
+    The task's stream time is that of all input records, whether or not they reach the processor. A record advances it
+    before it is processed, and punctuations are called afterwards.
     """
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The connected stores, and one for what is scheduled."""
+        """The connected stores, and one for the schedule."""
         schedule = StoreSpec(name=f"{self._node.name}-punctuations", kind="key_value", layout=_SCHEDULE)
         return (*(_spec(builder) for builder in self._node.connected), schedule)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Process the records in turn, and punctuate."""
+        """Process the records in order, and call punctuations."""
         node, batch = self._node, inputs.batch
         with inputs.blaming(node.name, "the processor's beginning") as place:
             place.turn = batch.height
@@ -235,7 +237,7 @@ class ProcessStep:
         return self._output(inputs, node, context, np.concatenate([inputs.marks, after, _wall_clock_marks(after)]))
 
     def _announce(self, batch: Batch, context: Context) -> None:
-        """Most processors ask their stores for the keys of their records."""
+        """Prefetch the keys of the records, because most processors ask their stores for them."""
         layout = self.operator.given
         for store in context.stores.values():
             if isinstance(store, KeyValueStore | VersionedStore) and _key_type(store.spec.layout) == _key_type(layout):
@@ -247,7 +249,7 @@ class ProcessStep:
         context.record = None
 
     def _running(self, inputs: Inputs, state: State) -> tuple[Context, Any]:
-        """The task's processor, made and begun at its first batch."""
+        """Return the task's processor, created and initialized at its first batch."""
         node = self._node
         if node.name not in state.running:
             stores = {name: store for name in node.stores if isinstance(store := state.stores[name], ObjectStore)}
@@ -262,7 +264,7 @@ class ProcessStep:
         return running
 
     def _numbers(self, state: State) -> dict[str, int]:
-        """Where stream time and the schedule are kept."""
+        """Return the numbers that hold stream time and the schedule."""
         store = state.stores[f"{self._node.name}-punctuations"]
         assert isinstance(store, ObjectStore)
         return store.numbers
@@ -281,14 +283,15 @@ class ProcessStep:
 
 
 def _after(ticks: Marks) -> Marks:
-    """Marks of what happens after all that a record did."""
+    """Return the marks of events after everything that a record caused."""
     after = ticks.copy()
     after[:, FIXED:] = LAST
     return after
 
 
 def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
-    """The order of what happens: a record arrives, rows that it caused are processed, punctuations come after them.
+    """Return the order of events: a record arrives, the rows that it caused are processed, then punctuations are
+    called.
 
     Rows are numbered first, then punctuations, then arrivals.
     """
@@ -300,12 +303,12 @@ def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
 
 
 def _wall_clock_marks(after: Marks) -> Marks:
-    """Marks of what the wall clock causes: before everything else."""
+    """Return the marks of rows from wall-clock punctuations, which come before all others."""
     return np.full((1, after.shape[1]), -1, dtype=np.int64)
 
 
 def _key_type(layout: Layout) -> Any:
-    """The type of keys, and what their cells stand for; None of keys that are no single value."""
+    """Return the type of keys and their serde metadata; None if the key is no single value."""
     if layout.windowed or len(layout.key) != 1:
         return None
     column = layout.schema.field(layout.key[0])

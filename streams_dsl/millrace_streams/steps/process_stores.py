@@ -1,4 +1,4 @@
-"""Stores as users' processors see them: Kafka Streams' methods in Python's names."""
+"""Store views for processors: Kafka Streams' methods with Python names."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class KeyValueView:
-    """A value per key. Iteration is in the order of the keys' bytes, over what was there when it began."""
+    """Store of a value per key. Iterators are in byte order of the keys, over the content at their start."""
 
     _store: KeyValueStore
 
     def get(self, key: Any) -> Any:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         return _value(self._store.get(key))
 
     def put(self, key: Any, value: Any) -> None:
@@ -39,54 +39,56 @@ class KeyValueView:
         self._store.put(key, _whole(self._store, key, value), 0)
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        """Set a key's value if it has none; gives the one that it had."""
+        """Set a key's value if it has none; returns the previous value."""
         found = self.get(key)
         if found is None:
             self.put(key, value)
         return found
 
     def delete(self, key: Any) -> Any:
-        """Delete a key; gives the value that it had."""
+        """Delete a key; returns its previous value."""
         found = self.get(key)
         self.put(key, None)
         return found
 
     def all(self) -> Iterator[tuple[Any, Any]]:
-        """All pairs of key and value."""
+        """Return all pairs of key and value."""
         return iter([(key, stored.value) for key, stored in self._store.entries()])
 
     def range(self, low: Any = None, high: Any = None) -> Iterator[tuple[Any, Any]]:
-        """The pairs from key ``low`` to ``high``, both included; None is an open end."""
+        """Return the pairs from key ``low`` to ``high``, both inclusive; None means no limit."""
         return iter([(key, stored.value) for key, stored in self._store.range(low, high)])
 
 
 @dataclass(frozen=True, slots=True)
 class WindowView:
-    """A value per key and start of a window, in ms."""
+    """Store of a value per key and window start, in ms."""
 
     _store: WindowStore
 
     def put(self, key: Any, value: Any, start_ms: int) -> None:
-        """Set the value of a window; None deletes it. One past the retention is left out."""
+        """Set the value of a window; None deletes it. Expired windows are ignored."""
         if start_ms >= self._store.oldest_ms:
             self._store.put(key, start_ms, _whole(self._store, key, value), start_ms)
             self._store.expire()
 
     def fetch(self, key: Any, first_ms: int, last_ms: int | None = None) -> Any:
-        """The value of the window that starts at ``first_ms``; or the pairs of start and value up to ``last_ms``."""
+        """Return the value of the window that starts at ``first_ms``; or the pairs of start and value up to
+        ``last_ms``.
+        """
         if last_ms is None:
             return _value(self._store.fetch(key, first_ms))
         windows = self._store.fetch_range(key, first_ms, last_ms)
         return iter([(start, stored.value) for start, stored in windows])
 
     def all(self) -> Iterator[tuple[Any, int, Any]]:
-        """Key, start and value of all windows."""
+        """Return key, start and value of all windows."""
         return iter([(*identity, stored.value) for identity, stored in self._store.entries()])
 
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A value per key and session."""
+    """Store of a value per key and session."""
 
     _store: SessionStore
 
@@ -100,38 +102,38 @@ class SessionView:
         self._store.put(session, None)
 
     def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
-        """All sessions of a key."""
+        """Return all sessions of a key."""
         found = self._store.find(key, 0, FOREVER_MS)
         return iter(sorted(found, key=lambda item: (item[0].start, item[0].end)))
 
     def find_sessions(self, key: Any, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Any]]:
-        """The sessions of a key that end no earlier and start no later than this."""
+        """Return the sessions of a key that end no earlier and start no later than these times."""
         return iter(self._store.find(key, earliest_end_ms, latest_start_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedView:
-    """The versions of a value per key, by the time in ms from which they are valid."""
+    """Store of the versions of a value per key, by the time in ms from which they are valid."""
 
     _store: VersionedStore
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> bool:
-        """File a version; says whether it was in time for the history."""
+        """Add a version; returns whether it was within the history."""
         return self._store.put(key, _whole(self._store, key, value), timestamp_ms) is not None
 
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
-        """The version that is valid now, or was at a time."""
+        """Return the current version, or the one as of a time."""
         return _version(self._store.get(key, as_of))
 
     def delete(self, key: Any, timestamp_ms: int) -> VersionedRecord | None:
-        """Say that there is nothing from a time on; gives the version that was valid then."""
+        """Add a deletion at a time; returns the version that was valid then."""
         found = self.get(key, timestamp_ms)
         self._store.put(key, None, timestamp_ms)
         return found
 
 
 def view_of(store: ObjectStore) -> Any:
-    """The view of a store."""
+    """Return the view of a store."""
     match store:
         case KeyValueStore():
             return KeyValueView(store)
@@ -145,7 +147,7 @@ def view_of(store: ObjectStore) -> Any:
 
 
 def _whole(store: ObjectStore, key: Any, value: Any) -> Any:
-    """A row with the columns of its key, as it comes back from a checkpoint; other values as they are."""
+    """Return a row with its key columns, as read back from a checkpoint; other values unchanged."""
     layout = store.spec.layout
     if value is None or layout.scalar:
         return value

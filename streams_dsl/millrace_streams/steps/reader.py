@@ -1,7 +1,7 @@
-"""A source's part of a plan: what happens to records where they are decoded, before they go to their task.
+"""Reader: a source's part of a plan, which runs on decoded records before the task.
 
-It gives records their event time and runs the stateless operators up to the first stateful one. It keeps no state, so
-it may run on any piece of a partition.
+It sets the event time of records and runs the stateless operators up to the first stateful one. It is stateless itself,
+so it can run on any part of a partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from millrace_streams.steps.registry import make_step
 
 
 class Read(NamedTuple):
-    """What the task reads, which of the records each row comes from, and how many records were dropped."""
+    """Rows for the task, the record of each row, and the number of dropped records."""
 
     batch: Batch
     rows: Rows
@@ -35,7 +35,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The source and the operators right after it, ready to run on decoded records; ``layout`` is the source's."""
+    """The source and its directly following operators, ready to run; ``layout`` is the source's."""
 
     source: SourceNode
     layout: Layout
@@ -43,11 +43,12 @@ class Reader:
     _nothing: State = field(default_factory=lambda: State({}), repr=False)
 
     def run(self, decoded: pl.DataFrame, partition: int) -> tuple[pl.DataFrame, int]:
-        """Turn decoded records of one partition, in order, into what the task reads, in columns; say what was dropped.
+        """Convert decoded records of one partition, in order, to the task's rows; also returns the number of dropped
+        records.
 
-        ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms), and may have ``__sequence`` and
-        ``__headers``. Raises ``UserFunctionError`` naming topic, partition and offset for a record without a valid
-        event time, or when a user's function fails.
+        ``decoded`` has the source's columns, ``__offset`` and ``__timestamp`` (ms), and optionally ``__sequence`` and
+        ``__headers``. Raises ``UserFunctionError`` with topic, partition and offset for a record without a valid event
+        time, or if a user's function fails.
         """
         offsets = decoded[OFFSET].to_numpy()
         types = polars_schema(self.layout.schema)
@@ -63,7 +64,7 @@ class Reader:
         return frame.select(*batch.layout.names, *reserved).with_columns(places), dropped
 
     def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> Read:
-        """The same for a batch."""
+        """Run the reader on a batch."""
         batch = self._with_event_time(batch, offsets, partition)
         rows = np.arange(batch.height)
         dropped = 0

@@ -1,4 +1,4 @@
-"""Which step carries out which kind of node."""
+"""Registry of the steps by kind of node."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ STATELESS: Final = (
     SelectKeyFunctionNode,
     PartialAggregateNode,
 )
-"""The kinds of node that may run where a source is read: they keep nothing and need nobody."""
+"""Kinds of nodes that can run where a source is read, because they are stateless and need no other input."""
 
 _STEPS: Final[dict[type[Node], Callable[[Operator], Step]]] = {
     FilterNode: FilterStep,
@@ -108,7 +108,7 @@ _STEPS: Final[dict[type[Node], Callable[[Operator], Step]]] = {
 
 
 def make_step(operator: Operator, *, repartition: int = 0) -> Step:
-    """The step of an operator; ``repartition`` is the number of a repartition in its plan.
+    """Create the step of an operator; ``repartition`` is the number of a repartition in its plan.
 
     Raises ``TopologyError`` if there is no step.
     """

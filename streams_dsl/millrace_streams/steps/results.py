@@ -1,4 +1,4 @@
-"""Results of users' functions: that they are what the topology says they are."""
+"""Type checks for the results of user functions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def check_types(
     what: str = "the function's result",
     failure: Callable[[str, int | None], UserFunctionError] | None = None,
 ) -> None:
-    """Make the batch's columns, and so see whether its values fit. Raises ``UserFunctionError`` naming ``node``.
+    """Check that a batch's values fit its columns by converting them. Raises ``UserFunctionError`` naming ``node``.
 
-    ``failure`` makes the error of a text and the row in the batch.
+    ``failure`` creates the error from a text and the row in the batch.
     """
     try:
-        batch.frame  # noqa: B018 - making it is the check
+        batch.frame  # noqa: B018 - the conversion is the check
     except MISFITS as error:
         text, row = _culprit(batch, error, what)
         raise (failure(text, row) if failure is not None else UserFunctionError(f"{node}: {text}")) from error
 
 
 def _culprit(batch: Batch, error: Exception, what: str) -> tuple[str, int | None]:
-    """Say which value it is, by trying them one by one."""
+    """Find the wrong value by converting the values one by one; returns the error text and the row."""
     layout = batch.layout
     for row, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
         try:
@@ -50,7 +50,7 @@ def _culprit(batch: Batch, error: Exception, what: str) -> tuple[str, int | None
 
 
 def _is_key(batch: Batch, key: object) -> bool:
-    """Whether it is the key that does not fit."""
+    """Return whether the key is the wrong part."""
     try:
         key_columns_of(batch.layout, [key])
     except MISFITS:

@@ -1,4 +1,4 @@
-"""Another key: existing columns, expressions that become columns, or what a Python function gives."""
+"""Key selection: existing columns, expressions that become columns, or a Python function."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from millrace_streams.steps.operator import State, StatelessStep, typed
 
 @dataclass(frozen=True)
 class SelectKeyStep(StatelessStep):
-    """The step of a ``SelectKeyNode``."""
+    """Step of a ``SelectKeyNode``."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Compute the key's columns."""
+        """Compute the key columns."""
         node = self.operator.node
         assert isinstance(node, SelectKeyNode)
         frame, result = inputs.batch.frame, self.operator.result
@@ -27,7 +27,7 @@ class SelectKeyStep(StatelessStep):
 
 @dataclass(frozen=True)
 class SelectKeyFunctionStep(StatelessStep):
-    """The step of a ``SelectKeyFunctionNode``."""
+    """Step of a ``SelectKeyFunctionNode``."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Call the function."""

@@ -1,13 +1,13 @@
-"""State of one operator in one bucket: rows by key in columns, and the operator's stream time.
+"""Column store of one operator in one bucket: rows by key, and the operator's stream time.
 
 Invariants:
 
-* a key (with its window) has one current row; among rows of the same key the one written last is current;
-* stream time never goes back;
-* rows are dropped only when their window is past its retention; so what a later batch may still change is there.
+* a key (with its window) has one current row; among rows of the same key the last written one is current;
+* stream time never decreases;
+* rows are dropped only after their window's retention, so every row that a later batch can change exists.
 
-Steps see a store through ``matching``, and give a ``StateDelta`` of whole new rows; they never change it. In a stream
-the rows from before the batch are not in memory, but ``below``: those asked for are read.
+Steps read a store through ``matching`` and return a ``StateDelta`` of whole new rows; they never change it. In a stream
+the rows from before the batch are not in memory but ``below``, and are read on demand.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from millrace_streams.state.rows import KeptRows
 
 STREAM_TIME: Final = "stream_time"
-"""The number under which stream time is kept."""
+"""Name of the number that holds stream time."""
 _EARLIEST_MS: Final = -(2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """What a store holds: its name, the columns of its rows, and which of them are the key.
+    """Description of a store: its name, the columns of its rows, and the key columns.
 
     ``window`` is the key column with the window's start in ms, if there is one. As in Kafka Streams' window stores, a
-    row lives until the newest window, one of which begins every ``advance_ms``, begins ``retention_ms`` after its
-    own.
+    row expires when the newest window starts ``retention_ms`` after its own. A window starts every ``advance_ms``.
     """
 
     name: str
@@ -48,20 +47,20 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDelta:
-    """What a batch changed: whole rows, newest of their keys, and stream time after the batch."""
+    """Changes of a batch: whole rows, the newest of their keys, and stream time after the batch."""
 
     rows: pl.DataFrame
     stream_time_ms: int
 
     def followed_by(self, later: StateDelta, key: Sequence[str]) -> StateDelta:
-        """Both changes as one: of rows of one ``key`` the later one is kept."""
+        """Return both changes as one; of several rows of a ``key`` the later one is kept."""
         rows = pl.concat([self.rows, later.rows]).unique(list(key), keep="last", maintain_order=True)
         return StateDelta(rows=rows, stream_time_ms=later.stream_time_ms)
 
 
 @dataclass(slots=True)
 class Store:
-    """The state itself: what is ``below``, and over it what came since."""
+    """The state: the rows ``below``, and later changes over them."""
 
     spec: StoreSpec
     stream_time_ms: int = NO_TIMESTAMP
@@ -70,12 +69,12 @@ class Store:
 
     @property
     def kept_from_ms(self) -> int:
-        """The first start of a window that is within its retention."""
+        """First window start within the retention."""
         newest_ms = newest_start_ms(self.stream_time_ms, self.spec.advance_ms)
         return max(newest_ms - self.spec.retention_ms + 1, _EARLIEST_MS)
 
     def matching(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The current rows of these keys (distinct rows of the key columns), in no particular order."""
+        """Return the current rows of these keys (distinct rows of the key columns), in any order."""
         parts = [
             part.join(keys, on=list(self.spec.key), how="semi", nulls_equal=True) for part in self._parts if part.height
         ]
@@ -86,19 +85,19 @@ class Store:
         return self._newest(parts)
 
     def rows(self) -> pl.DataFrame:
-        """All current rows that are within their retention."""
+        """Return all current rows within the retention."""
         below = [] if self.below is None else [self.below.rows(kept_from_ms=self.kept_from_ms)]
         return self._within_retention(self._newest([*below, *self._parts]))
 
     def apply(self, delta: StateDelta) -> None:
-        """Take over what a batch changed."""
+        """Apply the changes of a batch."""
         self.stream_time_ms = max(self.stream_time_ms, delta.stream_time_ms)
         if delta.rows.height:
             self._parts.append(delta.rows)
             self._merge_small_parts()
 
     def _merge_small_parts(self) -> None:
-        """Keep the parts few: each at least twice as large as the next, as a log-structured store does."""
+        """Keep the parts few: each at least twice as large as the next, as in a log-structured store."""
         while len(self._parts) > 1 and self._parts[-2].height < 2 * self._parts[-1].height:
             self._parts[-2:] = [self._newest(self._parts[-2:])]
 

@@ -1,12 +1,12 @@
-"""Pairs of records of two streams that have the same key and lie within a window of each other.
+"""Join of two streams: pairs of records with the same key within a window.
 
-The rules are Kafka Streams' (3.9), with its order of results:
+The rules and the order of results are those of Kafka Streams 3.9:
 
 * a record is kept for the other side as long as ``time > newest kept time of its side - (before + after + grace)``; the
   grace itself drops nothing;
-* a record of an outer side that finds no partner waits until its window and grace have passed, and is then joined
-  with None, by a record that brings the join's stream time up, before that record's own results;
-* one whose window has passed already when it comes does not wait.
+* a record of an outer side without a match waits until its window and grace have passed. Then it is joined with None by
+  a record that advances the join's stream time, before that record's own results;
+* a record whose window has already passed on arrival does not wait.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _WAITED: Final = "waited"
 
 @dataclass(frozen=True)
 class StreamStreamJoinStep:
-    """The step of a ``StreamStreamJoinNode``. Each side's records lie in a store, by key, as lists in time order."""
+    """Step of a ``StreamStreamJoinNode``. Each side has a store of records by key, as lists in time order."""
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The records of both sides, and those that wait for a partner."""
+        """Stores of both sides' records, and of those that wait for a match."""
         node, (left, right) = self._node, self.operator.inputs
         return (
             StoreSpec(name=node.left_store, kind="key_value", layout=left, form="records"),
@@ -49,7 +49,7 @@ class StreamStreamJoinStep:
         )
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Join in turn."""
+        """Join the records in order."""
         node, out = self._node, Emitted()
         sides = [state.stores[node.left_store], state.stores[node.right_store]]
         waiting = state.stores[node.waiting_store]
@@ -78,9 +78,9 @@ class StreamStreamJoinStep:
 
 @dataclass(slots=True)
 class _Join:
-    """The join at work on the records of a batch, one after the other: ``turn`` and ``side`` are of the one in hand.
+    """Join of a batch's records, one after the other; ``turn`` and ``side`` are those of the current record.
 
-    ``out`` gets the left values of all pairs, ``others`` the right ones: they are joined in the end.
+    ``out`` collects the left values of all pairs, ``others`` the right ones; they are joined at the end.
     """
 
     node: StreamStreamJoinNode
@@ -93,7 +93,7 @@ class _Join:
     side: int = _LEFT
 
     def handle(self, key: Any, value: Any, time_ms: int) -> None:
-        """Keep the record, join it, and let go what has waited long enough."""
+        """Store the record, join it, and emit records whose wait is over."""
         there = key is not None and value is not None
         if there:
             self._keep(key, value, time_ms)
@@ -115,7 +115,7 @@ class _Join:
         return self.node.kind == "outer" or (self.node.kind == "left" and side == _LEFT)
 
     def _reach(self, side: int) -> int:
-        """How far a side's records look ahead for partners."""
+        """Return how far a side's records look ahead for a match."""
         window = self.node.window
         return window.after_ms if side == _LEFT else window.before_ms
 
@@ -136,7 +136,7 @@ class _Join:
         store.put(key, records or None, newest_ms)
 
     def _join(self, key: Any, value: Any, time_ms: int) -> bool:
-        """Join with the other side's records; says whether there were any."""
+        """Join with the other side's records; returns whether there were any."""
         other = 1 - self.side
         store, window = self.sides[other], self.node.window
         before_ms, after_ms = window.before_ms, window.after_ms
@@ -162,7 +162,7 @@ class _Join:
         self.others.append(right)
 
     def _settle(self, side: int, key: Any, time_ms: int) -> None:
-        """A record has found a partner: it waits no longer."""
+        """Remove a record that has found a match from the waiting ones."""
         if self._outer(side):
             self.waiting.remove((side, key, time_ms))
 
@@ -180,7 +180,7 @@ class _Join:
         self.waiting.put(identity, WaitingForPartner(self.side == _LEFT, key, time_ms, values))
 
     def _release(self, stream_time_ms: int) -> None:
-        """Join with None what no partner can come for any more; both sides wait in one order of time."""
+        """Join records with None that can no longer find a match; both sides wait in one order by time."""
         grace_ms = self.node.window.grace_ms
         oldest_ms = self.waiting.number(_OLDEST_WAITING, FOREVER_MS)
         if oldest_ms + self._reach(self.side) + grace_ms >= stream_time_ms:

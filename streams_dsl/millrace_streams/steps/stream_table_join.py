@@ -1,4 +1,4 @@
-"""Each record of a stream with the row of a table (or global table) at that moment."""
+"""Join of each stream record with the row of a table (or global table) at that moment."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ _TURN: Final = "__turn"
 
 @dataclass(frozen=True)
 class StreamTableJoinStep:
-    """The step of a ``StreamTableJoinNode``; inputs are the stream and the table's changes.
+    """Step of a ``StreamTableJoinNode``; its inputs are the stream and the table's changes.
 
-    Only the stream's records give results, under their own time. One without a value is dropped; one without a key
-    is too, but a left join joins it with None (where a global table's selector gives None for a record with a key it is
-    dropped, as in Kafka Streams 3.9). A table of versions is asked for the version of the record's time. With
-    a grace a record waits until the stream's time has reached its own and that, and records leave in time order.
+    Only the stream's records give results, with their own timestamp. A record without a value is dropped. A record
+    without a key is dropped too, but a left join joins it with None. If a global table's selector returns None for a
+    record with a key, the record is dropped, as in Kafka Streams 3.9. A versioned table is read as of the record's
+    time. With a grace a record waits until stream time reaches its time plus the grace, and records leave in time
+    order.
     """
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The buffer of waiting records."""
+        """Buffer of the waiting records."""
         node = self._node
         if node.buffer is None:
             return ()
@@ -48,7 +49,7 @@ class StreamTableJoinStep:
         return (StoreSpec(name=node.buffer, kind="buffer", layout=stream, form="waiting_for_table", other=table),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Find the table's row of each record in turn, then join all."""
+        """Find the table's row of each record in order, then join all."""
         node = self._node
         if self._may_look_up_by_key(inputs, state):
             pairs = self._pairs_by_key(inputs, state)
@@ -56,7 +57,7 @@ class StreamTableJoinStep:
             pairs = self._pairs_in_turn(inputs, state)
         joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
         batch = joining.join(inputs, pairs.turns, pairs.records, pairs.partners)
-        # Where no record waits and each is joined, rows are turns.
+        # If no record waits and each is joined, rows equal turns.
         is_row_by_row = node.buffer is None and len(pairs.turns) == len(inputs.rows)
         return typed(node, Output(batch, None if is_row_by_row else pairs.turns, pairs.dropped), inputs)
 
@@ -76,7 +77,7 @@ class StreamTableJoinStep:
         return _Pairs(found.turns, records, Partners(found.values), found.dropped)
 
     def _may_look_up_by_key(self, inputs: Inputs, state: State) -> bool:
-        """Whether each record asks for the newest row of its own key, and the keys are there in columns."""
+        """Return whether each record needs the newest row of its own key, and the keys are in columns."""
         node, stream = self._node, inputs.batches[_STREAM]
         if node.buffer is not None or node.selector is not None:
             return False
@@ -84,7 +85,7 @@ class StreamTableJoinStep:
         return bool(stream.layout.key) and stream.in_columns and not is_table_of_versions
 
     def _pairs_by_key(self, inputs: Inputs, state: State) -> _Pairs:
-        """Look up each key of a batch once; a record sees the newest change before it, or what was stored."""
+        """Look up each key of a batch once; a record sees the newest change before it, or else the stored row."""
         (stream, table), is_left = inputs.batches, self._node.kind == "left"
         counted = rows_with_value(stream) if is_left else rows_that_count(stream, needs_value=True)
         keys = stream.frame.select(stream.layout.key_columns)
@@ -109,7 +110,7 @@ class StreamTableJoinStep:
         return _Pairs(turns[rows], records, Partners(values, numbers[there]), stream.height - len(counted))
 
     def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
-        """Look up records as they come."""
+        """Look up records in order."""
         stream, table = inputs.batches
         if not table.height and type(view) is TableView:
             self._find_at_once(stream, mapped, view, found)
@@ -131,7 +132,7 @@ class StreamTableJoinStep:
                 found.add(turn, row, None)
 
     def _find_at_once(self, stream: Batch, mapped: list[Any], view: TableView, found: _Found) -> None:
-        """Look up the records of a batch in which the table does not change."""
+        """Look up the records of a batch without changes of the table."""
         keys, rows = stream.keys, list(map(view.rows.get, mapped))
         is_left = self._node.kind == "left"
         lookups = zip(stream.present, mapped, rows, strict=True)
@@ -146,7 +147,7 @@ class StreamTableJoinStep:
     def _find_in_time(
         self, inputs: Inputs, mapped: list[Any], buffer: TimeBuffer, view: TableView, found: _Found
     ) -> Batch:
-        """Let records wait, and look those up that have waited long enough; gives these."""
+        """Buffer records, and look up those whose wait is over; returns these."""
         stream, table = inputs.batches
         grace_ms, released = self._node.grace_ms or 0, _Released()
         for turn, side, row in inputs.turns():
@@ -180,7 +181,7 @@ class StreamTableJoinStep:
         released.times.append(record.timestamp)
 
     def _table_keys(self, inputs: Inputs) -> list[Any]:
-        """The table's key of each of the stream's records."""
+        """Return the table key of each stream record."""
         node, batch = self._node, inputs.batches[_STREAM]
         if node.selector is None:
             return batch.keys
@@ -202,7 +203,7 @@ class StreamTableJoinStep:
 
     @property
     def _store_name(self) -> str:
-        """The table's store."""
+        """Store of the table."""
         name = self.operator.reads[1]
         assert name is not None
         return name
@@ -215,14 +216,14 @@ class StreamTableJoinStep:
 
 
 def _numbered(keys: pl.DataFrame, distinct: pl.DataFrame) -> Rows:
-    """Which of the distinct keys each is."""
+    """Return the index of each key among the distinct keys."""
     numbers = distinct.with_row_index(_NUMBER)
     found = keys.join(numbers, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
     return found[_NUMBER].to_numpy().astype(np.int64)
 
 
 def _newest_before(keys: pl.DataFrame, turns: Rows, changes: pl.DataFrame, change_turns: Rows) -> Rows:
-    """Of each key the number of its last change before its turn, -1 if there is none. Turns ascend."""
+    """Return the number of each key's last change before its turn, -1 if there is none. Turns must ascend."""
     asking = keys.with_columns(pl.Series(_TURN, turns))
     asked = changes.with_columns(pl.Series(_TURN, change_turns)).with_row_index(_NUMBER)
     found = asking.join_asof(
@@ -232,7 +233,7 @@ def _newest_before(keys: pl.DataFrame, turns: Rows, changes: pl.DataFrame, chang
 
 
 class _Pairs(NamedTuple):
-    """Records to be joined, their turns, and what each is joined with."""
+    """Records to join, their turns, and their partners."""
 
     turns: Rows | list[int]
     records: Batch
@@ -242,7 +243,7 @@ class _Pairs(NamedTuple):
 
 @dataclass(slots=True)
 class _Found:
-    """Records to be joined: their turns, their rows in the stream's batch, and the table's values."""
+    """Records to join: their turns, their rows in the stream's batch, and the table's values."""
 
     turns: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -257,7 +258,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Released:
-    """Records that have waited long enough."""
+    """Records whose wait is over."""
 
     keys: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Holding a table's changes back: until their window closes, or for a time."""
+"""Suppression of a table's changes, until their window closes or for a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from millrace_streams.stores.entries import Held
 
 @dataclass(frozen=True)
 class SuppressStep:
-    """The step of a ``SuppressNode``.
+    """Step of a ``SuppressNode``.
 
-    Its stream time is that of the changes that reach it. A change leaves when stream time has reached its time (of a
-    final one: its window's end) and the wait; a change of a key that is held back already takes the place of the first.
-    They leave in order of that time, then of the key. Deletions are forwarded, but not as finals.
+    Its stream time is that of the changes that reach it. A change is emitted when stream time has reached its time (for
+    final results its window's end) plus the wait. A later change of a suppressed key takes the place of the first.
+    Changes are emitted in order of that time, then of the key. Deletions are forwarded, but not as final results.
 
     The old value of a forwarded change is that of the newest change of its key, as in Kafka Streams
-    (``InMemoryTimeOrderedKeyValueChangeBuffer``), also where the suppression never forwarded that value.
+    (``InMemoryTimeOrderedKeyValueChangeBuffer``), even if that value was never forwarded.
     """
 
     operator: Operator
@@ -37,7 +37,7 @@ class SuppressStep:
         )
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Hold back and let go."""
+        """Buffer changes, and emit due ones."""
         node, batch, out = self._node, inputs.batch, Emitted()
         buffer = state.stores[node.buffer]
         assert isinstance(buffer, TimeBuffer)

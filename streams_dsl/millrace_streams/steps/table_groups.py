@@ -1,4 +1,4 @@
-"""A table's rows grouped anew: changes under the group's key, and what is added up of them."""
+"""Regrouped rows of a table: changes by the group's key, and their aggregates."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _NOTHING: Final = (None, None)
 
 @dataclass(frozen=True)
 class GroupTableStep(StatelessStep):
-    """The step of a ``GroupTableNode``.
+    """Step of a ``GroupTableNode``.
 
-    A row that stays in its group gives one change, one that moves two: first what its old group loses (KIP-904). A half
-    without key or value is left out; changes of versions that are not the newest are.
+    A row that stays in its group gives one change. A row that moves gives two, the subtraction from its old group first
+    (KIP-904). A half without key or value is left out, and so are changes of versions that are not the newest.
     """
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Put the changes under their groups' keys."""
+        """Emit the changes under their groups' keys."""
         batch, out = inputs.batch, Emitted()
         news = self._selected(batch, batch.values, inputs)
         olds = self._selected(batch, batch.olds, inputs)
@@ -70,21 +70,21 @@ class GroupTableStep(StatelessStep):
 
 @dataclass(frozen=True)
 class TableFoldStep:
-    """The step of a ``TableFoldNode``: takes the old value away from a group's aggregate and adds the new one.
+    """Step of a ``TableFoldNode``: subtracts the old value from a group's aggregate and adds the new one.
 
-    A group that was never there has nothing to lose. A result of None deletes it.
+    A group that does not exist has nothing to subtract. A result of None deletes it.
     """
 
     operator: Operator
 
     @cached_property
     def named(self) -> NamedFold | None:
-        """The named aggregates, if these are what is added up."""
+        """The named aggregates, if the node has them."""
         return NamedFold.of(self.operator)
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The aggregates."""
+        """The store of the aggregates."""
         return (StoreSpec(name=self.node.store, kind="key_value", layout=self._kept),)
 
     @property
@@ -92,7 +92,7 @@ class TableFoldStep:
         return self.operator.result if self.named is None else self.named.layout
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Take away and add, group by group."""
+        """Subtract and add, group by group."""
         node, batch = self.node, inputs.batch
         store = state.stores[node.store]
         assert isinstance(store, KeyValueStore)
@@ -131,7 +131,7 @@ class TableFoldStep:
         return replace(output, batch=self.named.results(output.batch)).in_order()
 
     def _halves(self, batch: Batch) -> tuple[list[Any], list[Any]]:
-        """Return what each row adds, and what it takes away; None where there is nothing."""
+        """Return the added and the subtracted value of each row; None where there is none."""
         if self.named is None:
             return batch.values, batch.olds
         halves = []
@@ -151,7 +151,7 @@ class TableFoldStep:
         return lambda key, new, entry: together(entry, new), lambda key, old, entry: remove(entry, old)
 
     def _begun(self, key: Any, new: Any) -> Any:
-        """The aggregate of a first value."""
+        """Return the aggregate of a first value."""
         initializer = self.node.initializer
         return new if initializer is None else self._functions[0](key, new, initializer())
 

@@ -1,4 +1,4 @@
-"""Filter and new values of a table, row by row: both the new value and the one that it replaces."""
+"""Row-by-row filter and mapping of a table, for new and old values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from millrace_streams.stores import KeyValueStore, StoreSpec
 
 @dataclass(frozen=True)
 class TableRowsStep:
-    """Base of the steps that change a table's rows one by one, and may keep them in a store."""
+    """Base of the steps that change a table's rows one by one, optionally with a store."""
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The rows, if they are kept."""
+        """The store of the rows, if there is one."""
         node = self.operator.node
         assert isinstance(node, TableNode)
         if node.store is None:
@@ -31,7 +31,7 @@ class TableRowsStep:
         return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
 
     def _changes(self, inputs: Inputs, state: State, news: list[Any], olds: list[Any], *, skip_nothing: bool) -> Output:
-        """Forward changes, and keep the rows; ``skip_nothing``: not where there was nothing and is nothing."""
+        """Forward changes, and store the rows. With ``skip_nothing`` changes without new and old value are skipped."""
         node, batch, out = self.operator.node, inputs.batch, Emitted()
         assert isinstance(node, TableNode)
         store = state.stores[node.store] if node.store is not None else None
@@ -53,10 +53,10 @@ class TableRowsStep:
 
 @dataclass(frozen=True)
 class TableFilterStep(TableRowsStep):
-    """The step of a ``TableFilterNode``.
+    """Step of a ``TableFilterNode``.
 
-    Where the changes carry old values, a deletion is forwarded only if the row had passed before. Of a table of
-    versions, all are.
+    If the changes carry old values, a deletion is forwarded only if the row had passed before. All deletions of a
+    versioned table are forwarded.
     """
 
     def run(self, inputs: Inputs, state: State) -> Output:
@@ -79,7 +79,7 @@ class TableFilterStep(TableRowsStep):
 
 @dataclass(frozen=True)
 class TableMapStep(TableRowsStep):
-    """The step of a ``TableMapNode``: new values from a Python function; what is deleted is not shown to it."""
+    """Step of a ``TableMapNode``: new values from a Python function, which is not called for deletions."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Call the function."""
@@ -94,7 +94,7 @@ class TableMapStep(TableRowsStep):
 
 @dataclass(frozen=True)
 class TableSelectStep(TableRowsStep):
-    """The step of a ``TableSelectNode``: new values from expressions."""
+    """Step of a ``TableSelectNode``: new values from expressions."""
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Compute the columns."""

@@ -1,4 +1,4 @@
-"""Where a table begins: records as changes of its rows, by order of arrival, or of versions, by their own time."""
+"""Table source: records as changes of rows by arrival, or as versions by their timestamps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from millrace_streams.stores import KeyValueStore, StoreSpec, VersionedStore
 
 @dataclass(frozen=True)
 class TableSourceStep:
-    """The step of a ``ToTableNode`` or ``MaterializeNode``.
+    """Step of a ``ToTableNode`` or ``MaterializeNode``.
 
-    A record without a key is dropped, and so is one that is older than the history of versions. Every other one is
-    forwarded, also a deletion of what is not there.
+    A record without a key is dropped, and so is one that is older than the history of versions. All others are
+    forwarded, even a deletion of a missing row.
     """
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The table's rows, if somebody asks for them."""
+        """The store of the table's rows, if they are needed."""
         node = self._node
         if node.store is None:
             return ()
@@ -34,7 +34,7 @@ class TableSourceStep:
         return (StoreSpec(name=node.store, kind="versioned", layout=layout, retention_ms=node.history_ms),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """File the changes."""
+        """Store the changes."""
         node, batch = self._node, inputs.batch
         rows = batch.rows_with_key()
         there = batch if len(rows) == batch.height else batch.take(rows)
@@ -51,7 +51,9 @@ class TableSourceStep:
         return Output(changes, rows, batch.height - len(rows))
 
     def _file_versions(self, store: VersionedStore, batch: Batch) -> tuple[list[int], list[Any], list[bool]]:
-        """File versions one by one: the rows that were not too late, what they replace, and which are the newest."""
+        """Store versions one by one; returns the rows within the history, their old values, and which are the
+        newest.
+        """
         rows: list[int] = []
         replaced: list[Any] = []
         latest: list[bool] = []

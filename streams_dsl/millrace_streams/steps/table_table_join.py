@@ -1,4 +1,4 @@
-"""The rows of two tables that have the same key."""
+"""Join of the rows of two tables with the same key."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from millrace_streams.stores import KeyValueStore, StoreSpec
 
 @dataclass(frozen=True)
 class TableTableJoinStep:
-    """The step of a ``TableTableJoinNode``; inputs are the changes of both tables.
+    """Step of a ``TableTableJoinNode``; its inputs are the changes of both tables.
 
-    A change of either side is joined with the other side's row, under the larger of both times. A deletion goes out
-    whenever the other side would have made a result possible, whether or not there was one.
+    A change of either side is joined with the other side's row, with the larger of both timestamps. A deletion is
+    emitted whenever the other side's row made a result possible, whether or not there was one.
     """
 
     operator: Operator
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
-        """The joined rows, if they are kept."""
+        """The store of the joined rows, if they are stored."""
         node = self._node
         if node.store is None:
             return ()
         return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Find the other side's row of each change in turn, then join all."""
+        """Find the other side's row of each change in order, then join all."""
         node, found = self._node, self._find(inputs, state)
         results = self._joined(inputs, found, found.news)
         befores = self._joined(inputs, found, found.olds) if node.sends_old else None
@@ -45,7 +45,7 @@ class TableTableJoinStep:
         return typed(node, Output(batch, found.turns, found.dropped), inputs)
 
     def _find(self, inputs: Inputs, state: State) -> _Found:
-        """The changes that give a result, each with the row of the other side."""
+        """Return the changes that give a result, each with the row of the other side."""
         found = _Found(*inputs.by_turn(), inputs.olds_by_turn(), inputs.sides)
         tables: list[dict[Any, Any]] = [view.rows for view in self._views(inputs, state)]
         alone = (self._answers_alone(0), self._answers_alone(1))
@@ -67,7 +67,7 @@ class TableTableJoinStep:
         return found
 
     def _outdated(self, inputs: Inputs) -> set[int]:
-        """The turns of changes of versioned tables that are not the newest of their key."""
+        """Return the turns of changes of versioned tables that are not the newest of their key."""
         pairs = zip(inputs.batches, self.operator.versioned, strict=True)
         latest = [batch.latest if is_versioned else None for batch, is_versioned in pairs]
         if latest[0] is latest[1] is None:
@@ -83,15 +83,15 @@ class TableTableJoinStep:
         reads = self.operator.reads
         keys = keys_of_side(inputs, 0) | keys_of_side(inputs, 1)
         views = [TableView.of(state, store, keys) for store in reads if store is not None]
-        # A table joined with itself: its row has changed before either side is asked.
+        # A table joined with itself: its row has changed before either side is read.
         return [views[0], views[0]] if reads[0] == reads[1] else views
 
     def _answers_alone(self, side: int) -> bool:
-        """Whether a change gives a result where the other side has no row."""
+        """Return whether a change gives a result without a row of the other side."""
         return self._node.kind == "outer" or (self._node.kind == "left" and side == 0)
 
     def _joined(self, inputs: Inputs, found: _Found, own: list[Any]) -> list[Any]:
-        """The joined value of each change's own value and the opposite one, None where these give none."""
+        """Return the joined value of each change's own and opposite value; None if they give none."""
         node, turns = self._node, found.turns
         sides = [
             (own[turn], opposite) if found.sides[turn] == 0 else (opposite, own[turn])
@@ -123,7 +123,7 @@ class TableTableJoinStep:
 
 @dataclass(slots=True)
 class _Found:
-    """All changes by turn; and which turns give a result, with the value of the other side's row, and its time."""
+    """All changes by turn, and the turns with a result, with the other side's value and the result's time."""
 
     keys: list[Any]
     news: list[Any]
@@ -142,7 +142,7 @@ class _Found:
 
 
 def _joins(kind: JoinKind, left: Any, right: Any) -> bool:
-    """Whether two values have a joined one."""
+    """Return whether two values give a joined one."""
     if kind == "outer":
         return left is not None or right is not None
     return left is not None and (kind == "left" or right is not None)

@@ -1,7 +1,7 @@
-"""A task: all operators of a plan over one bucket, run on one batch after the other.
+"""Task: all operators of a plan or stage over one bucket, batch after batch.
 
-The same object runs in Spark's workers, in a batch job and in the test driver; they differ in where batches come from,
-where outputs go and where the stores are kept in between.
+The same class runs in Spark's workers, in a batch job and in the test driver. They differ in the source of batches, the
+destination of outputs, and the storage between batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Forks = Mapping[tuple[str, str, int], tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a batch gave: outputs by sink (and topic that others may read), changes by store, the dropped by node."""
+    """Result of a batch: outputs by sink (and visible repartition topic), changes by store, dropped records by node."""
 
     outputs: Mapping[str, Flow]
     deltas: Mapping[str, StateDelta]
@@ -43,7 +43,7 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a task, by node name; made once and used for all its batches and buckets."""
+    """The steps of a task, by node name; created once for all its batches and buckets."""
 
     operators: Sequence[Operator]
     forks: Forks
@@ -59,9 +59,10 @@ class Steps:
         repartition_numbers: Mapping[str, int],
         subtopologies: Mapping[str, int],
     ) -> Steps:
-        """Make the steps of these operators, parents first: all of a plan's, or those of one of its stages.
+        """Create the steps of these operators, parents first: all of a plan's, or those of one stage.
 
-        ``repartition_numbers`` numbers the plan's repartitions, ``parts`` the sub-topologies that its nodes are of.
+        ``repartition_numbers`` numbers the plan's repartitions; ``subtopologies`` has the number of each node's
+        sub-topology.
         """
         by_node: dict[str, Step] = {}
         for operator in operators:
@@ -75,22 +76,22 @@ class Steps:
 
     @cached_property
     def one_by_one(self) -> bool:
-        """Whether several steps share a store, so that they must take turns record by record."""
+        """Whether several steps share a store, so that records must be processed one by one."""
         names = [spec.name for step in self.by_node.values() for spec in step.stores]
         return len(names) > len(set(names))
 
     @cached_property
     def fork_count(self) -> int:
-        """How many forks the marks must tell of."""
+        """Number of forks in the marks."""
         return len({fork for fork, _, _ in self.forks.values()})
 
     def stores(self) -> list[AnyStoreSpec]:
-        """The stores that the steps keep; a store that several share is named once."""
+        """Return the stores of the steps; a shared store is listed once."""
         specs = {spec.name: spec for step in self.by_node.values() for spec in step.stores}
         return list(specs.values())
 
     def lookups(self) -> dict[str, Lookup]:
-        """How rows are looked up in the stores of named aggregates."""
+        """Return the look-ups in stores of named aggregates."""
         found: dict[str, Lookup] = {}
         for step in self.by_node.values():
             if isinstance(step, AggregateStep):
@@ -102,7 +103,7 @@ class Steps:
 
 @dataclass(slots=True)
 class Task:
-    """The steps with the stores of one bucket, numbered ``partition``, of the application ``application_id``."""
+    """The steps with the stores of bucket ``partition``, of the application ``application_id``."""
 
     steps: Steps
     stores: dict[str, AnyStore] = field(default_factory=dict)
@@ -111,7 +112,7 @@ class Task:
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with empty stores where none were given."""
+        """Create empty stores for those that were not given."""
         for spec in self.steps.stores():
             if spec.name not in self.stores:
                 self.stores[spec.name] = Store(spec) if isinstance(spec, StoreSpec) else new_store(spec)
@@ -120,13 +121,11 @@ class Task:
     def run(
         self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], *, wall_clock_ms: int = 0
     ) -> TaskResult:
-        """Run a batch, in record order, through all operators and take its changes over into the stores.
+        """Run a batch, in record order, through all operators, and apply its changes to the stores.
 
-        ``arrivals`` are the batches that come in, by the node that gives them; ``origin`` says where a record was read,
-        by its root mark. Raises ``UserFunctionError`` when a function of the user's fails; the stores are then not
-        to be used any more.
-
-        Processors that share a store see what the others did with each record: then records are run one by one.
+        ``arrivals`` are the input batches by node; ``origin`` returns a record's position by its root mark. Raises
+        ``UserFunctionError`` if a user's function fails; the stores must not be used afterwards. Processors that share
+        a store see each other's changes per record, so records are then run one by one.
         """
         with _collecting_later():
             return self._run_all(arrivals, origin, wall_clock_ms)
@@ -185,7 +184,7 @@ class Task:
         return flow.for_child(operator.node.child) if isinstance(operator.node, ChildNode) else flow
 
     def _ticks(self, node: Node, flowing: Mapping[str, Flow]) -> Ticks | None:
-        """The records that come into the sub-topology of a processor."""
+        """Return the records that enter the sub-topology of a processor."""
         if not isinstance(node, ProcessNode):
             return None
         flows = [flowing[name] for name in sorted(self.steps.entries[node.name]) if name in flowing]
@@ -210,7 +209,7 @@ class Task:
 
 @contextmanager
 def _collecting_later() -> Iterator[None]:
-    """Put off the search for objects in circles: a batch makes and keeps many, and none of ours are in circles."""
+    """Pause the cyclic garbage collector, because a batch creates many objects and none of them are in cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -226,7 +225,7 @@ def _of_root(flow: Flow, root: int) -> Flow:
 
 
 def merged(results: Sequence[TaskResult], stores: Mapping[str, AnyStore]) -> TaskResult:
-    """What several runs gave, one after the other, as if they had been one."""
+    """Merge the results of consecutive runs into one."""
     outputs = {
         name: Flow(
             concatenate(first.batch.layout, [result.outputs[name].batch for result in results]),
@@ -250,7 +249,7 @@ def merged(results: Sequence[TaskResult], stores: Mapping[str, AnyStore]) -> Tas
 
 
 def root_marks(roots: Rows, steps: Steps, *, source_number: int = 0) -> Marks:
-    """Marks of records that come in."""
+    """Return the marks of input records."""
     marks = np.zeros((len(roots), FIXED + steps.fork_count), dtype=np.int64)
     marks[:, ROOT] = roots
     marks[:, CHANNEL] = source_number
@@ -258,7 +257,7 @@ def root_marks(roots: Rows, steps: Steps, *, source_number: int = 0) -> Marks:
 
 
 def _entries(nodes: Sequence[Node], subtopologies: Mapping[str, int]) -> dict[str, frozenset[str]]:
-    """Per processor the heads of its sub-topology: what comes into it from outside, or through a topic."""
+    """Return for each processor the heads of its sub-topology: its inputs from outside or through a topic."""
     heads: set[str] = {parent for node in nodes for parent in node.parents} - {node.name for node in nodes}
     heads |= {node.name for node in nodes if isinstance(node, RepartitionNode)}
     return {

@@ -1,4 +1,4 @@
-"""The names of topics that a user's function gives record by record, as Kafka's ``TopicNameExtractor``."""
+"""Topic names from a user's function per record (Kafka's ``TopicNameExtractor``)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from millrace_streams.steps.flow import ROOT, Flow, Origin, failure_of
 def with_topics(node: TopicSinkNode, flow: Flow, origin: Callable[[int], Origin]) -> Flow:
     """Add the column ``__topic`` to the rows of a sink whose topics a function names.
 
-    Raises ``UserFunctionError`` with the place of the record for which the function fails or names no topic.
+    Raises ``UserFunctionError`` with the record's position if the function fails or returns no valid topic.
     """
     assert node.extractor is not None
     batch, topics = flow.batch, list[str]()
     rows = zip(batch.keys, batch.values, batch.times, flow.marks[:, ROOT].tolist(), strict=True)
     for key, value, time_ms, root in rows:
-        place = origin(root) if root >= 0 else None  # the wall clock caused it
+        place = origin(root) if root >= 0 else None  # None: a wall-clock punctuation
         context = (
             RecordContext(None, -1, -1, time_ms)
             if place is None

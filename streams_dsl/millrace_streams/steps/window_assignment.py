@@ -1,7 +1,7 @@
-"""Assignment of records to time windows: ``TimeWindows.windowsFor`` of Kafka Streams.
+"""Assignment of records to time windows (Kafka Streams' ``TimeWindows.windowsFor``).
 
 All records of a batch are assigned at once. A window that would end after the largest long ends there. The last instant
-of all belongs to the last windows, because no window could begin with it.
+belongs to the last windows, because no window can start at it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STREAM_TIME: Final = "__stream_time"
 
 
 def in_windows(records: pl.DataFrame, window: TimeWindows | UnlimitedWindows | None) -> pl.DataFrame:
-    """Give one row per record and window that the record falls into, in record order, then by ``__window``, the start.
+    """Return one row per record and window, in record order, then by ``__window``, the window's start.
 
     ``records`` have their times in ``__timestamp``. No window begins before the epoch.
     """

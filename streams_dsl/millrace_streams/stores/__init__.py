@@ -1,8 +1,8 @@
-"""State stores as Kafka Streams has them: key-value, window, session, versioned, and buffers ordered by time.
+"""State stores of Kafka Streams: key-value, window, session, versioned, and time-ordered buffers.
 
-A store belongs to one operator in one bucket, which alone changes it. Other operators that read it (a join its tables)
-see it *as it was before the batch* and roll it forward with the changes that reach them: so each can run over the whole
-batch, and the order of records still decides. ``commit`` ends a batch and gives what it changed.
+A store belongs to one operator in one bucket, and only this operator changes it. Other operators that read it (a join
+its tables) see it *as of the start of the batch* and apply the changes that reach them. So each operator can run over
+the whole batch, and record order is kept. ``commit`` ends a batch and returns its changes.
 """
 
 from millrace_streams.stores.base import ObjectStore, StoreKind, StoreSpec
@@ -22,7 +22,7 @@ _KINDS: dict[StoreKind, type[ObjectStore]] = {
 
 
 def new_store(spec: StoreSpec) -> ObjectStore:
-    """An empty store."""
+    """Create an empty store."""
     return _KINDS[spec.kind](spec)
 
 

@@ -1,15 +1,15 @@
-"""What all stores have in common: a spec, the entries of the current batch's beginning, a few numbers, a commit.
+"""Common base of stores: description, entries of the current batch, numbers, commit.
 
-In a stream a store begins a batch without entries in memory: they are ``below``, and are brought by *place*, which is
-an entry's key, and where entries have times its key and slot (``millrace_streams.state.pages``). ``want``
-brings those of many places at once; what was not announced is brought when it is asked for.
+In a stream a store starts a batch without entries in memory. They are ``below`` and are loaded by *place*. A place is
+an entry's key; if entries have times, it is the key and the slot (``millrace_streams.state.pages``). ``want`` loads
+many places at once. A place that was not prefetched is loaded on use.
 
 Invariants:
 
 * entries change only through the store's operator, between two commits of one batch;
-* ``before`` gives an entry as it was at the last commit, whatever the batch has changed since;
-* a place is brought once, before anything in it is read or changed; so nothing brought replaces what the batch changed;
-* ``numbers`` (stream times and the like) belong to the operator and are kept with its entries.
+* ``before`` returns an entry as of the last commit, whatever the batch has changed since;
+* a place is loaded once, before anything in it is read or changed, so a load never replaces a change of the batch;
+* ``numbers`` (stream times and similar) belong to the operator and are stored with its entries.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "b
 EntryForm: TypeAlias = Literal[
     "row", "records", "subscriptions", "held", "final", "waiting_for_partner", "waiting_for_table"
 ]
-"""What an entry is: a value with its time (of versions: all of them), or what an operator of ours keeps for itself.
+"""Content of an entry: a value with its time (or all versions), or the private data of an operator.
 
 ``final`` is ``held`` until the end of the key's window.
 """
 
 
 Place: TypeAlias = Any
-"""Where to look for an entry: its key; where entries have times, its key and the slot of its time."""
+"""Place of an entry: its key; if entries have times, its key and the slot of its time."""
 _BYTES_PER_MISS: Final = 8192
-"""To look for one entry costs as much as to bring all entries of so many bytes."""
+"""The look-up of one entry costs as much as loading all entries of this many bytes."""
 _MISSES_MIN: Final = 16
 
 
 class Stored(NamedTuple):
-    """A value with the timestamp that it is stored under."""
+    """A value with the timestamp under which it is stored."""
 
     value: Any
     timestamp: int
@@ -46,9 +46,10 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """What a store holds. ``layout`` gives the columns of its keys and values, ``other`` those of a second input.
+    """Description of a store. ``layout`` has the columns of keys and values, ``other`` those of a second input.
 
-    ``retention_ms``: how long a window's entry, a session or an old version is kept, counted from the newest one.
+    ``retention_ms`` is the time for which a window's entry, a session or an old version is kept, from the newest one
+    on.
     """
 
     name: str
@@ -61,9 +62,9 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a batch changed in a store: entries by their identity (None: deleted), and the operator's numbers.
+    """Changes of a batch in a store: entries by identity (None: deleted), and the operator's numbers.
 
-    ``touched`` says whether it changed anything.
+    ``touched`` tells whether anything changed.
     """
 
     entries: dict[Hashable, Any]
@@ -71,42 +72,42 @@ class Change:
     touched: bool
 
     def followed_by(self, later: Change) -> Change:
-        """Both changes as one."""
+        """Return both changes as one."""
         entries = {**self.entries, **later.entries}
         return Change(entries=entries, numbers=later.numbers, touched=self.touched or later.touched)
 
 
 class Below(Protocol):
-    """A store's entries from before the batch, as far as they are not in memory."""
+    """A store's entries from before the batch that are not in memory."""
 
     @property
     def size_bytes(self) -> int:
-        """How large they are."""
+        """Size in bytes."""
         ...
 
     @property
     def slots(self) -> Collection[int]:
-        """The slots that entries lie in."""
+        """Slots with entries."""
         ...
 
     def slot_of(self, time_ms: int) -> int:
-        """The slot of a time."""
+        """Return the slot of a time."""
         ...
 
     def entries(self, places: Collection[Place], kept_from_ms: int) -> Iterable[tuple[Hashable, Any]]:
-        """The entries of places, and maybe some of others, that are not over."""
+        """Return the unexpired entries of places, and possibly some of others."""
         ...
 
     def entries_of_slots(self, slots: Collection[int] | None, kept_from_ms: int) -> Iterable[tuple[Hashable, Any]]:
-        """The entries of slots, and maybe some of others; None: of all."""
+        """Return the entries of slots (None: all), and possibly some of others."""
         ...
 
 
 @dataclass(slots=True)
 class ObjectStore:
-    """Base of the stores; entries are Python's objects under hashable identities.
+    """Base of the stores; entries are Python objects under hashable identities.
 
-    What is older than ``kept_from_ms`` has been forgotten.
+    Entries older than ``kept_from_ms`` have been removed.
     """
 
     spec: StoreSpec
@@ -125,25 +126,25 @@ class ObjectStore:
         return self.spec.name
 
     def number(self, name: str, default: int = -1) -> int:
-        """One of the operator's numbers."""
+        """Return a number of the operator."""
         return self.numbers.get(name, default)
 
     def number_before(self, name: str, default: int = -1) -> int:
-        """One of the operator's numbers as it was when the batch began."""
+        """Return a number of the operator as of the start of the batch."""
         return self._numbers_before.get(name, default)
 
     def before(self, identity: Hashable) -> Any:
-        """An entry as it was when the batch began; None if there was none."""
+        """Return an entry as of the start of the batch; None if there was none."""
         if identity in self._undo:
             return self._undo[identity]
         return self.entry(identity)
 
     def changed(self, identity: Hashable) -> bool:
-        """Whether the batch has changed an entry: what it holds now is the batch's own, and may be changed in place."""
+        """Return whether the batch has changed an entry, so that it can be changed in place."""
         return identity in self._undo
 
     def commit(self) -> Change:
-        """End a batch: what it changed."""
+        """End a batch; returns its changes."""
         entries = {identity: self.entry(identity) for identity in self._undo}
         touched = bool(entries) or self.numbers != self._numbers_before
         self._undo.clear()
@@ -151,29 +152,29 @@ class ObjectStore:
         return Change(entries=entries, numbers=dict(self.numbers), touched=touched)
 
     def entry(self, identity: Hashable) -> Any:
-        """The entry as it is now; None if there is none."""
+        """Return the current entry; None if there is none."""
         raise NotImplementedError
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """All entries that may still be read, in the order of their keys' bytes."""
+        """Return all readable entries, in byte order of their keys."""
         raise NotImplementedError
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
-        """All entries that must be kept, by identity."""
+        """Return all entries that must be kept, by identity."""
         return self.entries()
 
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Put an entry back as it was packed (None: it is gone); no change of the batch."""
+        """Restore a stored entry (None: deleted), which is no change of the batch."""
         raise NotImplementedError
 
     def lie_over(self, below: Below, numbers: dict[str, int], kept_from_ms: int) -> None:
-        """Begin with entries that are not in memory yet, and what else is known from before the batch."""
+        """Start over entries that are not in memory yet, with the other data from before the batch."""
         self._below, self.numbers, self.kept_from_ms = below, numbers, kept_from_ms
         self._numbers_before = dict(numbers)
         self._misses_left = max(_MISSES_MIN, below.size_bytes // _BYTES_PER_MISS)
 
     def want(self, places: Iterable[Place]) -> None:
-        """Bring the entries of places into memory, all that are not there yet by one look."""
+        """Load the entries of places into memory with one look-up."""
         if self._below is None:
             return
         missing = set(places) - self._brought
@@ -185,12 +186,12 @@ class ObjectStore:
             self._brought |= missing
 
     def want_entries(self, identities: Iterable[Hashable]) -> None:
-        """Bring entries, with what else is in their places."""
+        """Load entries, with everything in their places."""
         if self._below is not None:
             self.want(map(self.place_of, identities))
 
     def want_all(self) -> None:
-        """Bring all entries into memory."""
+        """Load all entries into memory."""
         if self._below is not None:
             for identity, entry in self._below.entries_of_slots(None, self.kept_from_ms):
                 if self.place_of(identity) not in self._brought:
@@ -198,13 +199,13 @@ class ObjectStore:
             self._below = None
 
     def want_between(self, keys: Iterable[Any], first_ms: int, last_ms: int) -> None:
-        """Bring the entries of keys that have times from ``first_ms`` to ``last_ms``."""
+        """Load the entries of keys with times from ``first_ms`` to ``last_ms``."""
         if self._below is not None:
             slots = self._slots_between(first_ms, last_ms)
             self.want([(key, slot) for key in keys for slot in slots])
 
     def place_of(self, identity: Hashable) -> Place:
-        """The place of an entry; in stores whose entries have times the pair of its key and slot."""
+        """Return the place of an entry; in stores whose entries have times the pair of key and slot."""
         return identity
 
     def _want_between_one(self, key: Any, first_ms: int, last_ms: int) -> None:
@@ -213,13 +214,13 @@ class ObjectStore:
                 self._want_one((key, slot))
 
     def _slots_between(self, first_ms: int, last_ms: int) -> list[int]:
-        """The slots from one time to another that hold anything."""
+        """Return the non-empty slots from one time to another."""
         assert self._below is not None
         first, last = self._below.slot_of(first_ms), self._below.slot_of(last_ms)
         return [slot for slot in self._below.slots if first <= slot <= last]
 
     def _want_slots(self, first_ms: int, last_ms: int) -> None:
-        """Bring the entries of all keys that have times from ``first_ms`` to ``last_ms``."""
+        """Load the entries of all keys with times from ``first_ms`` to ``last_ms``."""
         if self._below is None:
             return
         slots = set(self._slots_between(first_ms, last_ms)) - self._whole_slots
@@ -234,7 +235,7 @@ class ObjectStore:
         self._whole_slots |= slots
 
     def _want_one(self, place: Place) -> None:
-        """Bring a place that was not announced; after many such, everything."""
+        """Load a place that was not prefetched; after many of them, load all entries."""
         if self._below is not None and place not in self._brought:
             self._misses_left -= 1
             if self._misses_left < 0:
@@ -243,6 +244,6 @@ class ObjectStore:
                 self.want((place,))
 
     def _remember(self, identity: Hashable, entry: Any) -> None:
-        """Keep what an entry was before the batch, at its first change."""
+        """Remember an entry as of the start of the batch, at its first change."""
         if identity not in self._undo:
             self._undo[identity] = entry

@@ -1,4 +1,4 @@
-"""Entries of a store that lie in rows from before the batch (``millrace_streams.state``), and are made when needed."""
+"""Entries of a store in stored rows (``millrace_streams.state``), decoded on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millrace_streams.stores.forms import START, Entries, Form, Part, form_of
 
 
 def _time_of(spec: StoreSpec) -> str | None:
-    """The column that says when an entry is over; of what has to be looked for by key, the key has to tell it."""
+    """Return the column by which an entry expires, None if its key does not determine the time."""
     if spec.kind == "window":
         return START
     return WINDOW_END if spec.kind == "session" or spec.form == "final" else None
@@ -28,9 +28,9 @@ def _time_of(spec: StoreSpec) -> str | None:
 
 @lru_cache(maxsize=256)
 def rows_of(spec: StoreSpec) -> RowsSpec:
-    """What the rows of a store's entries are.
+    """Return the description of the rows of a store's entries.
 
-    Buffers need the oldest entries first: only where keys tell these is a part of them of any use, and in pages.
+    A buffer needs its oldest entries first. So a part of them is useful, and paged, only if keys determine the order.
     """
     form = form_of(spec)
     identity = [name for part in form.parts[: len(form.identity(None))] for name in _key_columns(part)]
@@ -48,27 +48,27 @@ def rows_of(spec: StoreSpec) -> RowsSpec:
 
 @dataclass(frozen=True)
 class EntriesBelow:
-    """The entries of one store of one bucket."""
+    """Stored entries of one store of one bucket."""
 
     spec: StoreSpec
     kept: KeptRows
 
     @property
     def size_bytes(self) -> int:
-        """How large they are."""
+        """Size in bytes."""
         return self.kept.size_bytes
 
     @cached_property
     def slots(self) -> list[int]:
-        """The slots that entries lie in."""
+        """Slots with entries."""
         return self.kept.slots
 
     def slot_of(self, time_ms: int) -> int:
-        """The slot of a time."""
+        """Return the slot of a time."""
         return time_ms // self.kept.facts.slot_ms
 
     def entries(self, places: Collection[Place], kept_from_ms: int) -> Iterable[tuple[Any, Any]]:
-        """The entries of places, and maybe some of others, that are not over."""
+        """Return the unexpired entries of places, and possibly some of others."""
         keys: list[Any] = list(places)
         slots = np.full(len(keys), NO_SLOT, dtype=np.int64)
         if self.kept.spec.time is not None:
@@ -78,7 +78,7 @@ class EntriesBelow:
         return self._form.entries(self.kept.matching(wanted, slots, on=self.kept.spec.key, kept_from_ms=kept_from_ms))
 
     def entries_of_slots(self, slots: Collection[int] | None, kept_from_ms: int) -> Iterable[tuple[Any, Any]]:
-        """The entries of slots, and maybe some of others; None: of all."""
+        """Return the entries of slots (None: all), and possibly some of others."""
         return self._form.entries(self.kept.rows(kept_from_ms=kept_from_ms, slots=slots))
 
     @cached_property
@@ -91,12 +91,12 @@ class EntriesBelow:
 
 
 def packed(spec: StoreSpec, entries: Entries) -> pl.DataFrame:
-    """Entries as rows; one that is None as the mark that it is gone."""
+    """Encode entries as rows; an entry of None is a mark of its deletion."""
     return form_of(spec).frame(entries)
 
 
 def _keys_of(spec: StoreSpec, form: Form) -> Layout:
-    """The layout of the keys that entries are looked for by."""
+    """Return the layout of the keys for look-ups of entries."""
     layout = next(part.layout for part in form.parts if part.layout is not None)
     if _time_of(spec) != WINDOW_END:
         return layout

@@ -1,10 +1,10 @@
-"""The buffer: entries held back until their time, in order of a time and then of the key.
+"""Buffer: entries held until their time, ordered by time and then key.
 
-What is taken out leaves its place in the order empty until enough places are, since closing the gap each time would
-cost as much as there are entries.
+A removed entry leaves an empty place in the order until there are enough empty places, because closing each gap would
+take time proportional to the number of entries.
 
-Which entry is the first one, only all of them say, so a buffer is brought whole; but where entries wait for the end of
-their key's window, those that wait longer are not needed.
+Finding the first entry requires all entries, so a buffer is loaded completely. If entries wait for the end of their
+key's window, later windows are not loaded.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from millrace_streams.stores.base import ObjectStore, Place
 from millrace_streams.windows import Windowed
 
 _EMPTY_MIN: Final = 64
-"""So many empty places are not worth to be closed."""
+"""Number of empty places that is not worth closing."""
 _EARLIEST_MS: Final = -(2**63)
 
 
 class Entry(Protocol):
-    """What a buffer holds back: it knows its place."""
+    """Entry of a buffer, which knows its place."""
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Its time, and what orders entries of one time."""
+        """Time of the entry, and the order among entries of one time."""
         ...
 
 
 @dataclass(slots=True)
 class TimeBuffer(ObjectStore):
-    """Entries by an identity, in order of their places; those of equal place in order of arrival."""
+    """Entries by identity, ordered by place; entries with equal places are in order of arrival."""
 
     _entries: dict[Any, Any] = field(default_factory=dict)
     _place_of: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
@@ -42,12 +42,12 @@ class TimeBuffer(ObjectStore):
     _brought_until_ms: int = _EARLIEST_MS
 
     def __len__(self) -> int:
-        """How many entries are held back."""
+        """Return the number of entries."""
         self.want_all()
         return len(self._entries)
 
     def put(self, identity: Hashable, entry: Entry) -> None:
-        """Hold an entry back; one that is there already keeps its place."""
+        """Add an entry, or replace one, which keeps its place."""
         self._want_entry(identity)
         self._remember(identity, self._entries.get(identity))
         if identity in self._entries:
@@ -56,7 +56,7 @@ class TimeBuffer(ObjectStore):
             self._insert(identity, entry)
 
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Put an entry back, in its own place: it may have left and come back since the one that is there."""
+        """Restore an entry at its stored place, because it may have left and returned since the one in memory."""
         self._take(identity)
         if entry is not None:
             self._insert(identity, entry)
@@ -67,14 +67,14 @@ class TimeBuffer(ObjectStore):
         self._entries[identity] = entry
 
     def want_entries(self, identities: Iterable[Hashable]) -> None:
-        """Bring entries, with what else is in their places; where keys tell no time, everything."""
+        """Load entries, with everything in their places; load all if keys have no time."""
         if self._timed:
             ObjectStore.want_entries(self, identities)
         else:
             self.want_all()
 
     def place_of(self, identity: Hashable) -> Place:
-        """The key, and the slot of its window's end; or the identity, where keys tell no time."""
+        """Return the key and the slot of its window's end, or the identity if keys have no time."""
         if not self._timed:
             return identity
         key, _, end = cast("Windowed", identity)
@@ -82,7 +82,7 @@ class TimeBuffer(ObjectStore):
         return (key, self._below.slot_of(end))
 
     def oldest_ms(self, until_ms: int | None = None) -> int | None:
-        """The time of the first entry; if that is after ``until_ms``, maybe that of a later one."""
+        """Return the time of the first entry; if it is after ``until_ms``, possibly that of a later one."""
         if until_ms is None or not self._timed:
             self.want_all()
         elif until_ms > self._brought_until_ms:
@@ -91,12 +91,12 @@ class TimeBuffer(ObjectStore):
         return self._order[self._first][0][0] if self._entries else None
 
     def pop_oldest(self) -> tuple[Any, Any]:
-        """Take out the first entry, with its identity: that whose time was asked for."""
+        """Remove the first entry, whose time ``oldest_ms`` returned, and return it with its identity."""
         _, identity = self._order[self._first]
         return identity, self.remove(identity)
 
     def remove(self, identity: Hashable) -> Any:
-        """Take an entry out, wherever it stands; None if it is not there."""
+        """Remove an entry at any place and return it; None if it is missing."""
         self._want_entry(identity)
         if identity not in self._entries:
             return None
@@ -105,7 +105,7 @@ class TimeBuffer(ObjectStore):
 
     @property
     def _timed(self) -> bool:
-        """Whether the identity tells the time until which an entry waits."""
+        """Whether the identity has the time until which an entry waits."""
         return self.spec.form == "final"
 
     def _want_entry(self, identity: Hashable) -> None:
@@ -128,16 +128,16 @@ class TimeBuffer(ObjectStore):
         return entry
 
     def _holds(self, item: tuple[tuple[Any, ...], Any]) -> bool:
-        """Whether an entry still stands in its place: an identity that came back has another one."""
+        """Return whether an entry is still at its place; an identity that returned has another one."""
         return self._place_of.get(item[1]) is item[0]
 
     def entry(self, identity: Hashable) -> Any:
-        """The entry of an identity."""
+        """Return the entry of an identity."""
         self._want_entry(identity)
         return self._entries.get(identity)
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """All entries in their order; nothing may be changed meanwhile."""
+        """Yield all entries in order; the buffer must not change meanwhile."""
         self.want_all()
         for at in range(self._first, len(self._order)):
             item = self._order[at]

@@ -1,4 +1,4 @@
-"""What operators of ours keep for themselves: entries of buffers, and the subscriptions of foreign keys."""
+"""Private entries of operators: those of buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millrace_streams.serdes import sort_key
 
 
 class Held(NamedTuple):
-    """A change that is held back: the newest of its key, the value that it replaced, the time that it waits for."""
+    """A suppressed change: the newest of its key, the value that it replaced, the time for which it waits."""
 
     key: Any
     value: Any
@@ -18,12 +18,12 @@ class Held(NamedTuple):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """By time, then key."""
+        """Order by time, then key."""
         return (self.due, sort_key(self.key))
 
 
 class WaitingForPartner(NamedTuple):
-    """Records of one side, key and time that have found no partner yet."""
+    """Records of one side, key and time that wait for a match."""
 
     left: bool
     key: Any
@@ -32,12 +32,12 @@ class WaitingForPartner(NamedTuple):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """By time; at equal times the right side's come first, then by key."""
+        """Order by time; at equal times the right side first, then by key."""
         return (self.timestamp, self.left, sort_key(self.key))
 
 
 class WaitingForTable(NamedTuple):
-    """A record that waits for older changes of the table that it is joined with, by ``table_key``."""
+    """A record that waits for older changes of its table, with ``table_key``."""
 
     number: int
     key: Any
@@ -47,5 +47,5 @@ class WaitingForTable(NamedTuple):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """By time, then key, then arrival."""
+        """Order by time, then key, then arrival."""
         return (self.timestamp, self.key is not None, sort_key(self.key), self.number)

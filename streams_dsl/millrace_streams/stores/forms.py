@@ -1,7 +1,7 @@
-"""Entries as rows of columns: how what a store holds is told to Arrow, and made of it again.
+"""Forms: conversion of store entries to rows of columns and back.
 
-A form makes of each entry one row or several, with the columns of its identity first, so that a deleted entry is one
-row that has these alone and the mark ``__deleted``. The columns' names and types are the state's format.
+A form makes one or several rows of each entry. The identity's columns come first. So a deleted entry is one row with
+only these columns and the mark ``__deleted``. The names and types of the columns are the state's format.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Entries = Iterable[tuple[Hashable, Any]]
 
 
 class Part(NamedTuple):
-    """Some columns of a form: of a key, of a value, or a number."""
+    """Columns of a form: those of a key, of a value, or a number."""
 
     prefix: str
     layout: Layout | None
@@ -39,11 +39,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How entries become rows: the parts of a row, and the functions between an entry and the cells of its rows.
+    """Conversion of entries: the parts of a row, and functions between an entry and the cells of its rows.
 
-    ``rows`` gives the cells of each row of an entry, one per part; of a part with a layout the pair of key and value.
-    ``entry`` makes identity and entry of an entry's rows. ``same`` is how many parts, from the first, tell one entry
-    from another; ``identity`` gives the cells of these for an entry that is deleted.
+    ``rows`` returns the cells of each row of an entry, one per part; the cell of a part with a layout is the pair of
+    key and value. ``entry`` returns identity and entry from an entry's rows. ``identity`` returns the cells of the
+    leading parts that identify an entry, also for a deleted one.
     """
 
     parts: tuple[Part, ...]
@@ -52,7 +52,7 @@ class Form:
     identity: Callable[[Any], tuple[Any, ...]]
 
     def frame(self, entries: Entries) -> pl.DataFrame:
-        """Rows of entries; of a deleted one (None) its identity."""
+        """Encode entries as rows; a deleted one (None) as its identity."""
         cells: list[tuple[Any, ...]] = []
         deleted: list[bool] = []
         width = len(self.parts)
@@ -70,7 +70,7 @@ class Form:
         return pl.DataFrame([*series, pl.Series(DELETED, deleted, dtype=pl.Boolean)])
 
     def entries(self, frame: pl.DataFrame) -> Entries:
-        """Entries of rows; None for one that was deleted. Rows of one entry stand together."""
+        """Decode rows to entries; None for a deleted one. Rows of one entry must be adjacent."""
         columns = [_cells(part, frame) for part in self.parts]
         together: list[tuple[Any, ...]] = []
         same = len(self.identity(None))
@@ -91,7 +91,7 @@ class Form:
 
 
 def form_of(spec: StoreSpec) -> Form:
-    """The form of a store's entries."""
+    """Return the form of a store's entries."""
     if spec.form == "row":
         return _ROWS[spec.kind](spec.layout)
     return _OTHERS[spec.form](spec)
@@ -176,7 +176,7 @@ def _held(spec: StoreSpec) -> Form:
 
 
 def _waiting_for_partner(spec: StoreSpec) -> Form:
-    """Of both values the one of its side is there."""
+    """Return the form of a record that waits for a match; only the value of its side is present."""
     assert spec.other is not None
 
     def rows(identity: Any, waiting: WaitingForPartner) -> Iterator[tuple[Any, ...]]:
@@ -246,7 +246,7 @@ def _series(part: Part, cells: list[Any]) -> list[pl.Series]:
         return [pl.Series(part.prefix + part.name, cells, dtype=pl.String if part.text else pl.Int64)]
     keys, values = [key for key, _ in cells], [value for _, value in cells]
     if part.layout.windowed:
-        # What has no key has no window either.
+        # A missing key has no window.
         keys = [Windowed(None, 0, 0) if key is None else key for key in keys]
     columns = [column.alias(part.prefix + column.name) for column in columns_of(part.layout, keys, values)]
     nothing = pl.Series(part.prefix + _NOTHING, [value is None for value in values], dtype=pl.Boolean)

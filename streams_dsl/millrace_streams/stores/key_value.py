@@ -1,4 +1,4 @@
-"""The key-value store: a value with its timestamp per key."""
+"""Key-value store: a value with its timestamp per key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KeyValueStore(ObjectStore):
     _rows: dict[Any, Stored] = field(default_factory=dict)
 
     def get(self, key: Any) -> Stored | None:
-        """The entry of a key."""
+        """Return the entry of a key."""
         stored = self._rows.get(key)
         if stored is None and self._below is not None:
             self._want_one(key)
@@ -35,11 +35,11 @@ class KeyValueStore(ObjectStore):
 
     @property
     def rows(self) -> dict[Any, Stored]:
-        """The entries in memory by key, as they are now, those of wanted keys among them; not to be changed."""
+        """Entries in memory by key, including prefetched ones; must not be changed."""
         return self._rows
 
     def put_all(self, keys: Sequence[Any], values: Sequence[Any], timestamps_ms: Sequence[int]) -> list[Any]:
-        """Set values one after the other; gives the value that each replaces."""
+        """Set values one after the other; returns the value that each replaces."""
         self.want(keys)
         current: dict[Any, Any] = {}
         replaced = []
@@ -50,29 +50,29 @@ class KeyValueStore(ObjectStore):
                 stored = self._rows.get(key)
                 replaced.append(None if stored is None else stored.value)
             current[key] = value
-        # Only the last value of each key has to be filed.
+        # Only the last value of each key has to be stored.
         for key, timestamp_ms in dict(zip(keys, timestamps_ms, strict=True)).items():
             self.put(key, current[key], timestamp_ms)
         return replaced
 
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Put an entry back."""
+        """Restore an entry."""
         if entry is None:
             self._rows.pop(identity, None)
         else:
             self._rows[identity] = entry
 
     def entry(self, identity: Hashable) -> Stored | None:
-        """As ``get``."""
+        """Return the entry of a key, see ``get``."""
         return self.get(identity)
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
-        """All entries."""
+        """Return all entries."""
         self.want_all()
         return iter(sorted(self._rows.items(), key=lambda row: sort_key(row[0])))
 
     def range(self, low: Any, high: Any) -> Iterator[tuple[Any, Stored]]:
-        """The entries from key ``low`` to ``high``, both included; None is an open end."""
+        """Yield the entries from key ``low`` to ``high``, both inclusive; None means no limit."""
         first = None if low is None else sort_key(low)
         last = None if high is None else sort_key(high)
         for key, stored in self.entries():

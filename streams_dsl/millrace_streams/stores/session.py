@@ -1,8 +1,8 @@
-"""The session store: a value per key and session, from its first to its last record, kept for a retention.
+"""Session store: a value per key and session, kept for a retention.
 
-A session can be read as long as ``end > newest end - retention``. Two heaps tell which sessions end next: one that is
-deleted stays in them until its turn comes or most are such, since taking it out would cost as much as there are
-sessions.
+A session spans its first to its last record. It is readable as long as ``end > newest end - retention``. Two heaps tell
+which sessions end next. A deleted session stays in them until its turn comes or most are deleted, because a removal
+would take time proportional to the number of sessions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millrace_streams.windows import FOREVER_MS, Windowed
 
 _NOTHING: Final = object()
 _DELETED_MIN: Final = 1024
-"""So many deleted sessions are not worth a search for them."""
+"""Number of deleted sessions that is not worth a clean-up."""
 
 
 @dataclass(slots=True)
@@ -33,11 +33,11 @@ class SessionStore(ObjectStore):
 
     @property
     def oldest_ms(self) -> int:
-        """The earliest end that can be read."""
+        """Earliest readable end."""
         return self.number("newest_end") - self.spec.retention_ms + 1
 
     def find(self, key: Any, earliest_end_ms: int, latest_start_ms: int) -> list[tuple[Windowed, Any]]:
-        """A key's sessions that end no earlier and start no later than this, by their end."""
+        """Return a key's sessions that end no earlier and start no later than these times, by end."""
         earliest_end_ms = max(earliest_end_ms, self.oldest_ms)
         self._want_between_one(key, earliest_end_ms, FOREVER_MS)
         sessions = self._sessions.get(key)
@@ -53,9 +53,9 @@ class SessionStore(ObjectStore):
         return found
 
     def ended(self, first_ms: int, last_ms: int) -> list[tuple[Windowed, Any]]:
-        """All keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key.
+        """Return all keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key.
 
-        What ends by ``last_ms`` is not asked for again.
+        Sessions that end by ``last_ms`` must not be requested again.
         """
         self._want_slots(first_ms, last_ms)
         found: dict[Windowed, Any] = {}
@@ -75,7 +75,7 @@ class SessionStore(ObjectStore):
         self.restore(session, value)
 
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Put an entry back."""
+        """Restore an entry."""
         key, start, end = cast("Windowed", identity)
         if entry is None:
             self._delete(key, start, end)
@@ -86,7 +86,7 @@ class SessionStore(ObjectStore):
         sessions[start, end] = entry
 
     def expire(self, *, until_ms: int | None = None) -> None:
-        """Forget the sessions that can no longer be read, at most those that end before ``until_ms``."""
+        """Remove the sessions that are no longer readable, at most those that end before ``until_ms``."""
         limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
         self.kept_from_ms = max(self.kept_from_ms, limit)
         while self._to_expire and self._to_expire[0][0] < limit:
@@ -96,27 +96,27 @@ class SessionStore(ObjectStore):
             heappop(self._to_end)
 
     def entry(self, identity: Hashable) -> Any:
-        """The value of a session, also when its retention is over."""
+        """Return the value of a session, even after its retention."""
         key, start, end = cast("Windowed", identity)
         if self._below is not None:
             self._want_one((key, self._below.slot_of(end)))
         return self._sessions.get(key, {}).get((start, end))
 
     def place_of(self, identity: Hashable) -> Place:
-        """Key and slot of the end."""
+        """Return the key and the slot of the end."""
         key, _, end = cast("Windowed", identity)
         assert self._below is not None
         return (key, self._below.slot_of(end))
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
-        """All sessions that were not forgotten: some wait for their final."""
+        """Return all sessions that were not removed, including those that wait for their final result."""
         self.want_all()
         return iter(
             [(Windowed(key, *place), value) for key, each in self._sessions.items() for place, value in each.items()]
         )
 
     def entries(self) -> Iterator[tuple[Windowed, Any]]:
-        """All sessions within their retention."""
+        """Yield all sessions within their retention."""
         self.want_all()
         for key in sorted(self._sessions, key=sort_key):
             for (start, end), value in sorted(self._sessions[key].items(), key=lambda item: item[0]):

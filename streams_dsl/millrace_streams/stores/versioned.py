@@ -1,7 +1,7 @@
-"""The versioned store: the versions of each key's value, by the time from which they are valid (KIP-889).
+"""Versioned store: versions of each key's value by their start of validity (KIP-889).
 
-A version is valid until the next one. ``history_ms`` is how far back the past can be asked for and corrected: an older
-put is refused, an older question finds nothing, unless the newest version of the key is old enough to answer it.
+A version is valid until the next one. ``history_ms`` limits how far back versions can be read and changed. An older put
+is refused. An older read finds nothing, unless the newest version of the key is old enough to answer it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace_streams.stores.base import ObjectStore, Stored
 class VersionedRecord:
     """A version: its value and the time from which it is valid.
 
-    ``valid_to`` is always None, as in Kafka Streams 3.9, which does not fill it in.
+    ``valid_to`` is always None, as in Kafka Streams 3.9, which does not set it.
     """
 
     value: Any
@@ -27,19 +27,19 @@ class VersionedRecord:
     valid_to: int | None = None
 
     def __str__(self) -> str:
-        """Value and time."""
+        """Return value and time."""
         return f"{self.value}@{self.timestamp}"
 
 
 @dataclass(slots=True)
 class Versions:
-    """The versions of one key, ascending; a value of None says that there was nothing from then on."""
+    """Versions of one key, ascending; a value of None is a deletion."""
 
     times: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
 
     def put(self, timestamp_ms: int, value: Any) -> bool:
-        """File a version; says whether it is the newest now."""
+        """Add a version; returns whether it is the newest now."""
         place = bisect_left(self.times, timestamp_ms)
         if place < len(self.times) and self.times[place] == timestamp_ms:
             self.values[place] = value
@@ -49,33 +49,33 @@ class Versions:
         return place == len(self.times) - 1
 
     def at(self, as_of_ms: int) -> Stored | None:
-        """The version valid at a time."""
+        """Return the version valid at a time."""
         place = bisect_right(self.times, as_of_ms) - 1
         if place < 0 or self.values[place] is None:
             return None
         return Stored(self.values[place], self.times[place])
 
     def newest(self) -> Stored | None:
-        """The version valid now."""
+        """Return the version valid now."""
         if not self.values or self.values[-1] is None:
             return None
         return Stored(self.values[-1], self.times[-1])
 
     def get(self, as_of_ms: int | None, oldest_ms: int) -> Stored | None:
-        """The version valid at a time, or now; before ``oldest_ms`` only the newest can answer."""
+        """Return the version valid at a time, or now; before ``oldest_ms`` only the newest can answer."""
         newest = self.newest()
         if as_of_ms is None or (newest is not None and newest.timestamp <= as_of_ms):
             return newest
         return self.at(as_of_ms) if as_of_ms >= oldest_ms else None
 
     def prune(self, oldest_ms: int) -> None:
-        """Forget what was over before ``oldest_ms``."""
+        """Remove versions that ended before ``oldest_ms``."""
         keep = max(0, bisect_right(self.times, oldest_ms) - 1)
         if keep:
             del self.times[:keep], self.values[:keep]
 
     def copy(self) -> Versions:
-        """Versions that may change without these."""
+        """Return an independent copy."""
         return Versions(list(self.times), list(self.values))
 
 
@@ -87,16 +87,16 @@ class VersionedStore(ObjectStore):
 
     @property
     def oldest_ms(self) -> int:
-        """The start of the history."""
+        """Start of the history."""
         return self.number("newest_time") - self.spec.retention_ms
 
     def get(self, key: Any, as_of_ms: int | None = None) -> Stored | None:
-        """The version of a key that is valid now, or was at a time."""
+        """Return the version of a key that is valid now, or at a time."""
         versions = self.entry(key)
         return None if versions is None else versions.get(as_of_ms, self.oldest_ms)
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> bool | None:
-        """File a version (None: nothing from then on); says whether it is the newest, None if it came too late."""
+        """Add a version (None: a deletion); returns whether it is the newest, None if it is older than the history."""
         if timestamp_ms < self.oldest_ms:
             return None
         self.numbers["newest_time"] = max(self.number("newest_time"), timestamp_ms)
@@ -109,14 +109,14 @@ class VersionedStore(ObjectStore):
         return newest
 
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Put all versions of a key back."""
+        """Restore all versions of a key."""
         if entry is None:
             self._versions.pop(identity, None)
         else:
             self._versions[identity] = entry
 
     def before(self, identity: Hashable) -> Versions | None:
-        """A key's versions as they were when the batch began, to be rolled forward."""
+        """Return a copy of a key's versions as of the start of the batch, to which changes can be applied."""
         if identity in self._undo:
             found: Versions | None = self._undo[identity]
             return found
@@ -124,18 +124,18 @@ class VersionedStore(ObjectStore):
         return None if versions is None else versions.copy()
 
     def entry(self, identity: Hashable) -> Versions | None:
-        """A key's versions."""
+        """Return a key's versions."""
         if self._below is not None:
             self._want_one(identity)
         return self._versions.get(identity)
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
-        """The versions of each key."""
+        """Return the versions of each key."""
         self.want_all()
         return iter(self._versions.items())
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
-        """The newest version of each key that has one."""
+        """Yield the newest version of each key that has one."""
         self.want_all()
         for key in sorted(self._versions, key=sort_key):
             newest = self._versions[key].newest()

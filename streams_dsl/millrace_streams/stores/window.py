@@ -1,7 +1,7 @@
-"""The window store: a value with its timestamp per key and start of a window, kept for a retention.
+"""Window store: a value with its timestamp per key and window start, kept for a retention.
 
-A window can be read as long as ``start > newest start - retention``, where the newest start is that of the newest
-window ever put.
+A window is readable as long as ``start > newest start - retention``. The newest start is that of the newest window ever
+put.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class WindowStore(ObjectStore):
 
     @property
     def oldest_ms(self) -> int:
-        """The earliest start that can be read."""
+        """Earliest readable start."""
         return self.number("newest_start") - self.spec.retention_ms + 1
 
     def fetch(self, key: Any, start_ms: int) -> Stored | None:
-        """The entry of a key's window."""
+        """Return the entry of a key's window."""
         if start_ms < self.oldest_ms:
             return None
         return self.entry((key, start_ms))
 
     def fetch_range(self, key: Any, first_ms: int, last_ms: int) -> list[tuple[int, Stored]]:
-        """A key's windows that start from ``first_ms`` to ``last_ms``, ascending."""
+        """Return a key's windows that start from ``first_ms`` to ``last_ms``, ascending."""
         first_ms = max(first_ms, self.oldest_ms)
         self._want_between_one(key, first_ms, last_ms)
         windows = self._windows.get(key, {})
         return sorted((start, stored) for start, stored in windows.items() if first_ms <= start <= last_ms)
 
     def started(self, first_ms: int, last_ms: int) -> Iterator[tuple[Any, int, Stored]]:
-        """All keys' windows that start from ``first_ms`` to ``last_ms``, by start and then key."""
+        """Yield all keys' windows that start from ``first_ms`` to ``last_ms``, by start and then key."""
         self._want_slots(first_ms, last_ms)
         low, high = bisect_left(self._starts, first_ms), bisect_right(self._starts, last_ms)
         for start in self._starts[low:high]:
@@ -57,7 +57,7 @@ class WindowStore(ObjectStore):
         self.restore((key, start_ms), None if value is None else Stored(value, timestamp_ms))
 
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Put an entry back."""
+        """Restore an entry."""
         key, start_ms = cast("tuple[Any, int]", identity)
         if entry is None:
             self._delete(key, start_ms)
@@ -68,7 +68,7 @@ class WindowStore(ObjectStore):
         self._windows.setdefault(key, {})[start_ms] = entry
 
     def expire(self, *, until_ms: int | None = None) -> None:
-        """Forget the windows that can no longer be read, at most those that start before ``until_ms``."""
+        """Remove the windows that are no longer readable, at most those that start before ``until_ms``."""
         limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
         self.kept_from_ms = max(self.kept_from_ms, limit)
         for start in self._starts[: bisect_left(self._starts, limit)]:
@@ -76,25 +76,25 @@ class WindowStore(ObjectStore):
                 self._delete(key, start)
 
     def entry(self, identity: Hashable) -> Stored | None:
-        """The entry of a pair of key and start, also when its retention is over."""
+        """Return the entry of a key and start, even after its retention."""
         key, start_ms = cast("tuple[Any, int]", identity)
         if self._below is not None:
             self._want_one((key, self._below.slot_of(start_ms)))
         return self._windows.get(key, {}).get(start_ms)
 
     def place_of(self, identity: Hashable) -> Place:
-        """Key and slot of the start."""
+        """Return the key and the slot of the start."""
         key, start_ms = cast("tuple[Any, int]", identity)
         assert self._below is not None
         return (key, self._below.slot_of(start_ms))
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
-        """All entries that were not forgotten: some wait for their final."""
+        """Return all entries that were not removed, including those that wait for their final result."""
         self.want_all()
         return iter([((key, start), stored) for key, each in self._windows.items() for start, stored in each.items()])
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
-        """All entries within their retention, under pairs of key and start."""
+        """Yield all entries within their retention, under pairs of key and start."""
         self.want_all()
         for key in sorted(self._windows, key=sort_key):
             for start, stored in sorted(self._windows[key].items()):

@@ -1,6 +1,6 @@
-"""What is done to a stopped topology's checkpoint when the topology or its past changes.
+"""Operations on a stopped topology's checkpoint: reset, rebuild, export.
 
-* ``reset``    back to the beginning, or to chosen offsets, without state
-* ``rebuild``  state made anew from the source topics, for a changed topology to go on with where the old one was
+* ``reset``    a new start, or chosen offsets, without state
+* ``rebuild``  new state from the source topics, with which a changed topology resumes
 * ``export``   stores as Parquet, JSON, or records of a topic
 """

@@ -1,4 +1,4 @@
-"""Stores written elsewhere: as a Parquet file, as lines of JSON, as records of a typed topic."""
+"""Export of stores as a Parquet file, as lines of JSON, or as records of a typed topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(store: QueryableStore) -> pl.DataFrame:
-    """A store's rows: key, window, value and time; of what an operator keeps for itself, its packed columns."""
+    """Return a store's rows: key, window, value and time; for an operator's private data its packed columns."""
     if store.described.kind != "buffer":
         return store.frame()
     frames = []
@@ -31,9 +31,9 @@ def rows_of(store: QueryableStore) -> pl.DataFrame:
 
 
 def write_file(rows: pl.DataFrame, path: Path) -> None:
-    """Write rows as Parquet, or as lines of JSON if the name ends so; the file is there when it is whole.
+    """Write rows as Parquet, or as lines of JSON by the file's extension; the file appears when it is complete.
 
-    Raises ``EnvironmentProblemError`` where it cannot be written.
+    Raises ``EnvironmentProblemError`` if it cannot be written.
     """
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
@@ -54,9 +54,9 @@ def write_file(rows: pl.DataFrame, path: Path) -> None:
 
 
 def write_topic(rows: pl.DataFrame, topic: str, key: tuple[str, ...], client: dict[str, Any]) -> None:
-    """Write rows to a typed topic in one transaction; without the topic, one of these columns is made.
+    """Write rows to a typed topic in one transaction; a missing topic is created with these columns.
 
-    Raises the clients' errors, for a topic of other columns say.
+    Raises the clients' errors, for example for a topic with other columns.
     """
     from millrace.clients import Admin, Producer
 

@@ -1,11 +1,10 @@
-"""State made anew from the source topics, for a changed topology to go on with where the old one was.
+"""Rebuild of state from the source topics, so that a changed topology can resume.
 
-The topology runs in a checkpoint of its own, from the earliest records to the very offsets that the old checkpoint came
-to, and its results go nowhere: tables and topics have those of the old one. Then the new checkpoint takes the old one's
-place. Killed at any step, a rebuild that is started again goes on where it was; until the swap the old checkpoint is
-untouched.
+The topology runs in a separate checkpoint, from the earliest records to the offsets of the old checkpoint. Its results
+are discarded, because tables and topics have those of the old topology. Then the new checkpoint replaces the old one. A
+rebuild that was killed at any step resumes when it is started again. Until the swap the old checkpoint is unchanged.
 
-What topics no longer retain is in no rebuilt state, as it is in no new application's.
+Records that topics no longer retain are not in the rebuilt state, as in a new application.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ def rebuild(
     puts_aside: bool = False,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> Path:
-    """Make the state of a stopped query's checkpoint anew; gives where the old checkpoint is kept.
+    """Rebuild the state of a stopped query's checkpoint; returns the new location of the old checkpoint.
 
     ``puts_aside`` leaves out records that fail, as a query with dead letters does. Other arguments are those of
-    ``run_stream``. Raises ``UsageError`` for a query that runs, goes on meanwhile or has not finished its last batch,
-    and what ``run_stream`` raises.
+    ``run_stream``. Raises ``UsageError`` if the query runs, advances meanwhile or has an unfinished batch, and the
+    errors of ``run_stream``.
     """
     directory = checkpoint_directory(checkpoint)
     old = stopped_checkpoint(directory)
@@ -60,7 +59,7 @@ def rebuild(
     until = {"streamEndingOffsets": _ends(topology, old, bootstrap_servers), "startingOffsets": "earliest"}
     inputs = JobInputs(bootstrap_servers=bootstrap_servers, options={**(options or {}), **until})
     job = Job.prepare(topology, inputs, puts_aside=puts_aside)
-    if puts_aside:  # what cannot be written was put aside as well
+    if puts_aside:  # values that cannot be written became dead letters as well
         job = replace(job, writers=writers_of(job.plan, bootstrap_servers))
     admit(Manifest.of(job.stages, job.buckets), MountedFiles(fresh))
     _say_where_schemas_lie(fresh, fresh)
@@ -72,16 +71,16 @@ def rebuild(
 
 
 def _say_where_schemas_lie(checkpoint: Path, place: Path) -> None:
-    """Write the place of a checkpoint into its files: Spark keeps whole paths of the schemas of state."""
+    """Write the location of a checkpoint into its files, because Spark stores absolute paths of the state's schemas."""
     for file in checkpoint.glob("state/*/_metadata/*/[0-9]*"):
-        # Hadoop's checksum of what was there before would make this one look damaged.
+        # Hadoop's checksum of the old content would make this file look damaged.
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         text = file.read_text(encoding="utf-8")
         file.write_text(_SCHEMAS.sub(lambda found: f"file:{place}{found[1]}", text), encoding="utf-8")
 
 
 def _ends(topology: Topology, old: Checkpoint, bootstrap_servers: str) -> dict[str, dict[str, int]]:
-    """Where each partition of the topology's topics must be read to: nowhere, where the old query was not."""
+    """Return the end offsets of the topology's topics; 0 for partitions that the old query did not read."""
     came_to = offsets_of(old)
     ends: dict[str, dict[str, int]] = {}
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:

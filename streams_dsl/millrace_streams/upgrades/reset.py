@@ -1,8 +1,8 @@
-"""An application put back to its beginning, as by Kafka's application reset tool: no state, offsets of one's choice.
+"""Application reset, as by Kafka's application reset tool: no state, chosen offsets.
 
-The new checkpoint is of another query, with an id and batch numbers of its own, so that sinks take its results for what
-they are: new ones. What tables and topics hold stays: rows of an upserted table are written again, appended ones and a
-topic's records come twice unless they are removed first.
+The new checkpoint belongs to a new query, with its own id and batch numbers, so sinks accept its results as new ones.
+Tables and topics keep their content. Rows of an upserted table are written again. Appended rows and a topic's records
+are duplicated unless they are removed first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pyspark_millrace.checkpoints.reset import ResetPlan, reset_entry
 
 
 def execute_reset(directory: Path, now: datetime, positions: ResetPlan | None = None) -> Path:
-    """Put a fresh checkpoint in the place of a stopped query's; gives where the old one is.
+    """Replace a stopped query's checkpoint by a new one; returns the new location of the old one.
 
-    Without ``positions`` the query begins as for the first time, where ``startingOffsets`` says. Raises as ``swap``.
+    Without ``positions`` the query starts as for the first time, at ``startingOffsets``. Raises as ``swap`` does.
     """
     fresh = directory.with_name(f"{directory.name}.resetting-{uuid.uuid4().hex}")
     try:
