@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -58,9 +59,20 @@ _PLAIN_RENAMES = {
     )
 }
 LOW_LATENCY_SETTINGS = "; checkpoints by plain renames and without checksum files (the profile low-latency)"
+CLUSTER_CONF = {
+    # Executors in processes of their own, as on a cluster. The shuffle partitions are Spark's default.
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "1g",
+    "spark.sql.shuffle.partitions": "200",
+}
+"""Settings of a session whose tasks run in two executors."""
 _WARM_UP_RUNS_MIN = 2
 _WARM_UP_SECONDS = 75.0
 SPARK_SETTINGS = "; Spark local[2], driver 4 GB, 2 shuffle partitions, one session for all runs"
+
+CLUSTER_SETTINGS = (
+    "; Spark with two executors of a core each, driver 4 GB, 200 shuffle partitions, one session for all runs"
+)
 
 
 @dataclass(frozen=True)
@@ -188,11 +200,17 @@ def millrace_stream(spark: SparkSession, source: Source) -> DataStreamReader:
 
 @contextlib.contextmanager
 def serve(
-    *, name: str, side: str, source: dict[str, str], jar_paths: list[str], low_latency: bool = False
+    *,
+    name: str,
+    side: str,
+    source: dict[str, str],
+    jar_paths: list[str],
+    low_latency: bool = False,
+    conf: dict[str, str] | None = None,
 ) -> Iterator[Run]:
     """The worker's part: a warm session that runs one side of the benchmark ``name``."""
     job: Job = getattr(importlib.import_module(f"benchmarks.suite.{name}"), side)
-    spark = spark_session(jar_paths, low_latency=low_latency)
+    spark = spark_session(jar_paths, conf, low_latency=low_latency)
     where = Source(source["bootstrap"], source["topic"], int(source["records"]), Path(source["scratch"]))
 
     def run() -> dict[str, Any]:
@@ -228,10 +246,12 @@ def spark_session(
 
     from pyspark_millrace.environment.session import worker_python, write_no_checksums
 
+    settings = SPARK_CONF | dict(conf or {})
     # As in pyspark_millrace.session().
-    os.environ["PYSPARK_PYTHON"] = worker_python()
+    is_local = settings["spark.master"].startswith("local[")
+    os.environ["PYSPARK_PYTHON"] = worker_python() if is_local else sys.executable
     builder = SparkSession.builder.appName("benchmarks").config("spark.jars", ",".join(jar_paths))
-    for option, value in (SPARK_CONF | dict(conf or {}) | (_PLAIN_RENAMES if low_latency else {})).items():
+    for option, value in (settings | (_PLAIN_RENAMES if low_latency else {})).items():
         builder = builder.config(option, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -265,14 +285,22 @@ def _open_peer(
 
 @contextlib.contextmanager
 def measured(
-    context: Context, name: str, side: str, bootstrap: str, topic: str, records: int, *, low_latency: bool = False
+    context: Context,
+    name: str,
+    side: str,
+    bootstrap: str,
+    topic: str,
+    records: int,
+    *,
+    low_latency: bool = False,
+    conf: Mapping[str, str] | None = None,
 ) -> Iterator[Measure]:
-    """Open the worker of one side and give what measures it."""
+    """Open the worker of one side and give what measures it; ``conf`` are more settings of its session."""
     workspace = context.workspace
     scratch = str(workspace.folder(f"scratch/{side}", empty=True))
     source = {"bootstrap": bootstrap, "topic": topic, "records": str(records), "scratch": scratch}
-    arguments = {"name": name, "side": side, "source": source, "jar_paths": jar_paths(workspace)}
-    arguments["low_latency"] = low_latency
+    arguments: dict[str, Any] = {"name": name, "side": side, "source": source, "jar_paths": jar_paths(workspace)}
+    arguments |= {"low_latency": low_latency, "conf": dict(conf or {})}
     with worker(workspace, f"{name}-{side}", "benchmarks.spark:serve", arguments) as run:
 
         def measure() -> Sample:

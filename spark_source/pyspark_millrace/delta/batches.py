@@ -31,7 +31,7 @@ class BatchWriter:
     def __init__(
         self,
         table: str,
-        write: Callable[[DataFrame, Transaction], None],
+        write: Callable[[DataFrame, Transaction], int | None],
         *,
         application: str | None,
         select: Select | None,
@@ -55,9 +55,9 @@ class BatchWriter:
             raise UsageError("the id of the query is unknown here, as in Spark Connect: say application=<a name>")
         check_delta(spark)
         chosen = self._select(rows) if self._select is not None else rows
-        self._write(chosen, Transaction(application=application, version=batch_id))
+        added_bytes = self._write(chosen, Transaction(application=application, version=batch_id))
         if self._compactor is not None:
-            self._compactor.after(spark, batch_id)
+            self._compactor.after(spark, batch_id, added_bytes)
 
 
 def append(
@@ -111,8 +111,10 @@ def upsert(
         merge_schema=merge_schema,
     )
 
-    def write(rows: DataFrame, transaction: Transaction) -> None:
-        rules.merge(rows, table, transaction, partition_by)
+    merged = rules.table(table, partition_by)
+
+    def write(rows: DataFrame, transaction: Transaction) -> int | None:
+        return merged.merge(rows, rules.latest, transaction)
 
     return BatchWriter(table, write, application=application, select=select, compaction=compaction)
 

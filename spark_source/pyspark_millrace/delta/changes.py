@@ -1,4 +1,4 @@
-"""A stream of changes by key: what is left of a micro-batch, and its MERGE into a table.
+"""A stream of changes by key: what is left of a micro-batch.
 
 Of the changes to a key in a batch only the latest counts, by the offset. Offsets order the records of one partition,
 and a producer sends a key to one partition; where a key comes from several, the order has to be said (``order_by``).
@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from millrace.errors import UsageError
 from pyspark_millrace.columns import Metadata
-from pyspark_millrace.delta.schemas import check_merged
-from pyspark_millrace.delta.transactions import (
-    Transaction,
-    append_first,
-    create_if_missing,
-    is_empty,
-    merge_rows,
-    quoted,
-    same_key,
-)
+from pyspark_millrace.delta.merging import KeyedTable
+from pyspark_millrace.delta.transactions import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -102,35 +94,16 @@ class ChangeRules:
             found = found.where(_is_of_one_partition(self.key))
         return found.select("row.*")
 
-    def merge(self, changes: DataFrame, path: str, transaction: Transaction, partition_by: Sequence[str] = ()) -> None:
-        """Apply a batch of changes to the table at ``path``, once for the transaction; makes it if there is none.
-
-        Raises ``SchemaMismatchError`` when the table lacks columns and they are not to be added, or has them in types
-        of another kind.
-        """
-        from pyspark.sql import functions as F  # noqa: N812
-
-        spark, columns, latest = changes.sparkSession, self.columns_of(changes), self.latest(changes)
-        written = latest.drop(DELETED).schema
-        create_if_missing(spark, path, written, partition_by)
-        check_merged(spark, path, written, merge_schema=self.merge_schema)
-        if is_empty(spark, path):
-            new = latest.where(~F.col(DELETED)).drop(DELETED)
-            append_first(new, path, transaction, merge_schema=self.merge_schema)
-            return
-        values = {quoted(name): f"new.{quoted(name)}" for name in columns}
-        newer = "true"
-        if self.guard is not None:
-            kept, new_one = f"kept.{quoted(self.guard)}", f"new.{quoted(self.guard)}"
-            newer = f"({kept} IS NULL OR {new_one} > {kept})"
-
-        def clauses(merge: Any) -> Any:
-            if self.merge_schema:
-                merge = merge.withSchemaEvolution()
-            merge = merge.whenMatchedDelete(f"new.{DELETED} AND {newer}").whenMatchedUpdate(newer, values)
-            return merge.whenNotMatchedInsert(f"NOT new.{DELETED}", values)
-
-        merge_rows(latest, path, same_key(self.key), transaction, clauses)
+    def table(self, path: str, partition_by: Sequence[str] = ()) -> KeyedTable:
+        """The table at ``path`` for these rules."""
+        return KeyedTable(
+            path=path,
+            key=self.key,
+            deleted=DELETED,
+            guard=self.guard,
+            merge_schema=self.merge_schema,
+            partition_by=tuple(partition_by),
+        )
 
 
 def _is_of_one_partition(key: Sequence[str]) -> Column:

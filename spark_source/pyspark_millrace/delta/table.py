@@ -31,7 +31,7 @@ from pyspark_millrace.delta.statistics import IndexedColumns
 _log = logging.getLogger(__name__)
 
 _OTHER_WRITER: Final = "let Spark write this table"
-_FEATURES_KEPT: Final = {
+FEATURES_KEPT: Final = {
     "appendOnly",
     "changeDataFeed",
     "checkConstraints",  # looked for by their properties
@@ -117,12 +117,7 @@ class TargetTable:
     @property
     def indexed_columns(self) -> IndexedColumns:
         """The columns that files of this table have statistics of."""
-        properties = self._table.metadata().configuration
-        names = properties.get("delta.dataSkippingStatsColumns")
-        return IndexedColumns(
-            int(properties.get("delta.dataSkippingNumIndexedCols", "32")),
-            None if names is None else frozenset(name.strip().strip("`") for name in names.split(",")),
-        )
+        return indexed_columns(self._table)
 
     @property
     def facts(self) -> TableFacts:
@@ -232,7 +227,7 @@ class TargetTable:
             for duty, what in _FIELD_DUTIES.items():
                 if duty in field["metadata"]:
                     raise UsageError(f"{self.directory}: column {name} {what}: {_OTHER_WRITER}")
-        if unknown := set(self._table.protocol().writer_features or ()) - _FEATURES_KEPT:
+        if unknown := set(self._table.protocol().writer_features or ()) - FEATURES_KEPT:
             raise UsageError(
                 f"{self.directory} has features that a direct ingest does not know ({', '.join(sorted(unknown))}): "
                 f"{_OTHER_WRITER}"
@@ -240,6 +235,16 @@ class TargetTable:
 
     def _fields(self) -> dict[str, dict[str, Any]]:
         return {field["name"]: field for field in json.loads(self._table.schema().to_json())["fields"]}
+
+
+def indexed_columns(table: DeltaTable) -> IndexedColumns:
+    """The columns that files of a table have statistics of."""
+    properties = table.metadata().configuration
+    names = properties.get("delta.dataSkippingStatsColumns")
+    return IndexedColumns(
+        int(properties.get("delta.dataSkippingNumIndexedCols", "32")),
+        None if names is None else frozenset(name.strip().strip("`") for name in names.split(",")),
+    )
 
 
 def local_directory(location: str) -> Path:

@@ -9,8 +9,8 @@ own: of a batch for several tables, those that had it pass over it, and the othe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,12 +156,21 @@ def conflict_errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def _in_transaction(spark: SparkSession, transaction: Transaction) -> Iterator[None]:
-    """Delta takes the transaction of a MERGE from the session's settings. A query's session is its own."""
-    spark.conf.set(_APP_ID, transaction.application)
-    spark.conf.set(_VERSION, str(transaction.version))
+def set_for_now(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session for as long as the block runs. A query's session is its own."""
+    before = {name: spark.conf.get(name, None) for name in settings}
     try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        spark.conf.unset(_APP_ID)
-        spark.conf.unset(_VERSION)
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def _in_transaction(spark: SparkSession, transaction: Transaction) -> AbstractContextManager[None]:
+    """Delta takes the transaction of a MERGE from the session's settings."""
+    return set_for_now(spark, {_APP_ID: transaction.application, _VERSION: str(transaction.version)})

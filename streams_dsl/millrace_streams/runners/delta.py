@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millrace_streams.errors import TopologyError
-from pyspark_millrace.delta.transactions import (
-    Transaction,
-    append_first,
-    create_if_missing,
-    is_empty,
-    merge_rows,
-    quoted,
-    same_key,
-)
+from pyspark_millrace.delta.merging import KeyedTable
+from pyspark_millrace.delta.transactions import Transaction, create_if_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,33 +42,7 @@ def upsert(
 
     ``rows`` must have unique keys. With ``mark``, a boolean column, rows where it is true delete the row of their key.
     """
-    if mark is not None:
-        _upsert_or_delete(rows, path, key, transaction, mark)
-    elif is_empty(rows.sparkSession, path):
-        append_first(rows, path, transaction)
-    else:
-        merge_rows(
-            rows,
-            path,
-            same_key(key),
-            transaction,
-            lambda merge: merge.whenMatchedUpdateAll().whenNotMatchedInsertAll(),
-        )
-
-
-def _upsert_or_delete(rows: DataFrame, path: str, key: Sequence[str], transaction: Transaction, mark: str) -> None:
-    columns = {quoted(name): f"new.{quoted(name)}" for name in rows.columns if name != mark}
-    merge_rows(
-        rows,
-        path,
-        same_key(key),
-        transaction,
-        lambda merge: (
-            merge.whenMatchedDelete(f"new.{quoted(mark)}")
-            .whenMatchedUpdate(set=columns)
-            .whenNotMatchedInsert(f"NOT new.{quoted(mark)}", values=columns)
-        ),
-    )
+    KeyedTable(path=path, key=tuple(key), deleted=mark).merge(rows, lambda latest: latest, transaction)
 
 
 def overwrite(rows: DataFrame, path: str) -> None:

@@ -1,0 +1,296 @@
+"""The driver's part of a direct merge: the changes of a small batch put into a Delta table without Spark's MERGE.
+
+The files that may hold a key of the batch, by their statistics, are read and written anew by tasks (``rewriting``) and
+exchanged in one commit under the batch's transaction. Spark's MERGE does the same by joins and shuffles, whose tasks
+cost far more than the rows of a small batch.
+
+A table or a batch for which more is to be done (features of Delta, casts, partitions) is left to Spark, and the log of
+the driver says why.
+
+Invariants: ``merge`` commits on top of the very version that it has read, or starts again; it commits all or nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+from deltalake import Transaction as TableTransaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from millrace.errors import EnvironmentProblemError
+from pyspark_millrace.delta.rewriting import OUTCOME_DDL, Changes, Outcome, Rewriting, in_tasks
+from pyspark_millrace.delta.table import FEATURES_KEPT, indexed_columns, local_directory
+from pyspark_millrace.delta.transactions import MERGED, Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+_log = logging.getLogger(__name__)
+
+FILE_BYTES: Final = 128 * 2**20
+"""How many bytes of files are put together into one that is written anew."""
+DRIVER_BYTES_MAX: Final = 8 * 2**20
+"""Up to so many bytes of files the driver rewrites itself: a job of Spark takes longer than that."""
+_ATTEMPTS_MAX: Final = 10
+_FEATURES: Final = FEATURES_KEPT - {"deletionVectors", "v2Checkpoint"}
+_PROPERTIES: Final = {
+    "delta.checkpointInterval",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.dataSkippingStatsColumns",
+    "delta.deletedFileRetentionDuration",
+    "delta.enableExpiredLogCleanup",
+    "delta.logRetentionDuration",
+    "delta.minReaderVersion",
+    "delta.minWriterVersion",
+}
+"""Properties of tables that ask nothing of a merge."""
+_OFF: Final = {
+    "delta.appendOnly": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.enableChangeDataFeed": "false",
+    "delta.enableDeletionVectors": "false",
+}
+"""Properties that ask nothing of a merge when they have these values."""
+
+
+class DirectMerge:
+    """A Delta table on a local or shared file system, into which the changes of batches are put."""
+
+    def __init__(self, table: DeltaTable, directory: Path) -> None:
+        self._table = table
+        self._directory = directory
+
+    @classmethod
+    def open(cls, spark: SparkSession, path: str) -> DirectMerge | None:
+        """Open the table at ``path``; ``None`` where this process sees no such file system, or no table."""
+        if not _is_local(spark, path):
+            return None
+        directory = local_directory(path)
+        try:
+            return cls(DeltaTable(str(directory)), directory)
+        except TableNotFoundError:
+            return None
+
+    def merge(self, spark: SparkSession, written: StructType, changes: Changes, transaction: Transaction) -> int | None:
+        """Put changes of the columns ``written`` into the table, once for the transaction.
+
+        Gives the bytes of the files that were added, or ``None`` if Spark must merge. Raises
+        ``EnvironmentProblemError`` when other writers are always first.
+        """
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            if (refusal := self._refusal(written, changes)) is not None:
+                _log.info("%s is merged into by Spark: %s", self._directory, refusal)
+                return None
+            last = self._table.transaction_version(transaction.application)
+            if last is not None and last >= transaction.version:
+                return 0
+            outcomes = self._rewritten(spark, changes)
+            try:
+                return self._commit(outcomes, transaction)
+            except CommitFailedError as error:
+                self._discard(outcomes)
+                _log.info("merge into %s, attempt %d: %s", self._directory, attempt, error)
+                failure = error
+            except BaseException:
+                self._discard(outcomes)
+                raise
+            self._table.update_incremental()
+        raise EnvironmentProblemError(
+            f"{self._directory}: other writers were first {_ATTEMPTS_MAX} times in a row; start the query again"
+        ) from failure
+
+    def _refusal(self, written: StructType, changes: Changes) -> str | None:
+        """Say why Spark must merge; ``None`` if this class may."""
+        if (problem := self._refusal_of_table()) is not None:
+            return problem
+        there = {field.name: field for field in self._schema()}
+        for field in written:
+            kept = there.get(field.name)
+            if kept is None or kept.dataType != field.dataType:
+                return f"column {field.name} is another in the table"
+        for name in (*changes.key, *([changes.guard] if changes.guard else [])):
+            if there[name].dataType.typeName() in ("float", "double", "boolean"):
+                return f"column {name} is compared by Spark"
+        for name, kept in there.items():
+            is_filled = name in changes.rows.column_names and changes.rows.column(name).null_count == 0
+            if not kept.nullable and not is_filled:
+                return f"column {name} is NOT NULL and may be null in what is written"
+        return None
+
+    def _rewritten(self, spark: SparkSession, changes: Changes) -> list[Outcome]:
+        """Write the files that change anew, and a file of new rows."""
+        files = {path: size for path, size in self._files(changes).items() if changes.rows.num_rows}
+        rewriting = Rewriting(
+            str(self._directory), _arrow_schema(self._schema()), indexed_columns(self._table), changes
+        )
+        size_bytes = sum(files.values())
+        parallelism = 1 if size_bytes <= DRIVER_BYTES_MAX else spark.sparkContext.defaultParallelism
+        groups = grouped(files, parallelism)
+        if size_bytes <= DRIVER_BYTES_MAX:
+            outcomes = [rewriting.rewritten(group) for group in groups]
+        else:
+            numbers = spark.range(0, len(groups), 1, len(groups))
+            rows = numbers.mapInArrow(partial(in_tasks, rewriting, groups), OUTCOME_DDL).collect()
+            outcomes = [Outcome.of(row.asDict(), changes.rows.num_rows) for row in rows]
+        matched = np.zeros(changes.rows.num_rows, np.bool_)
+        for outcome in outcomes:
+            matched |= outcome.matched
+        inserted = rewriting.inserted(matched)
+        return [*outcomes, Outcome(removed=(), matched=matched, files=tuple(inserted))]
+
+    def _commit(self, outcomes: Sequence[Outcome], transaction: Transaction) -> int:
+        now_ms = time.time_ns() // 1_000_000
+        sizes = self._sizes()
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(path=path, data_change=True, deletion_timestamp=now_ms, size=sizes[path], partition_values={})
+            for outcome in outcomes
+            for path in outcome.removed
+        ]
+        added = [file for outcome in outcomes for file in outcome.files]
+        actions += [
+            AddAction(
+                path=file["path"],
+                size=file["size_bytes"],
+                partition_values={},
+                modification_time=file["modified_ms"],
+                data_change=True,
+                stats=file["statistics"],
+            )
+            for file in added
+        ]
+        properties = CommitProperties(
+            custom_metadata={"isBlindAppend": False, "userMetadata": MERGED},
+            app_transactions=[TableTransaction(transaction.application, transaction.version)],
+            # Whatever another writer committed meanwhile may hold the same keys.
+            max_commit_retries=0,
+        )
+        self._table.create_write_transaction(actions, "append", self._table.schema(), [], commit_properties=properties)
+        return sum(file["size_bytes"] for file in added)
+
+    def _discard(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            for file in outcome.files:
+                (self._directory / file["path"]).unlink(missing_ok=True)
+
+    def _refusal_of_table(self) -> str | None:
+        table, metadata = self._table, self._table.metadata()
+        if metadata.partition_columns:
+            return "the table is partitioned"
+        protocol = table.protocol()
+        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        if unknown := sorted(features - _FEATURES):
+            return f"the table has the feature {', '.join(unknown)}"
+        for name, value in metadata.configuration.items():
+            is_known = not name.startswith("delta.") or name.startswith("delta.feature.") or name in _PROPERTIES
+            if not is_known and _OFF.get(name) != value:
+                return f"the table has the property {name}={value}"
+        for field in self._schema():
+            if not is_simple(field.dataType):
+                return f"column {field.name} is {field.dataType.simpleString()}"
+            if set(field.metadata) - {"comment"}:
+                return f"column {field.name} has the properties {', '.join(field.metadata)}"
+        if odd := next((path for path in self._sizes() if "%" in path or "/" in path or ":" in path), None):
+            return f"the file {odd} is not in the table's directory"
+        return None
+
+    def _schema(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(json.loads(self._table.schema().to_json()))
+
+    def _sizes(self) -> dict[str, int]:
+        files = pa.table(self._table.get_add_actions(flatten=True)).select(["path", "size_bytes"]).to_pydict()
+        return dict(zip(files["path"], files["size_bytes"], strict=True))
+
+    def _files(self, changes: Changes) -> dict[str, int]:
+        """The files that may hold a key of the changes, and their sizes."""
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        may_hold = np.ones(files.num_rows, np.bool_)
+        for name in changes.key:
+            bounds = [
+                files.column(f"{bound}.{name}").to_pylist() if f"{bound}.{name}" in files.column_names else None
+                for bound in ("min", "max")
+            ]
+            if bounds[0] is not None and bounds[1] is not None:
+                holds = within(changes.rows.column(name))
+                may_hold &= np.array([holds(*pair) for pair in zip(bounds[0], bounds[1], strict=True)], np.bool_)
+        chosen = files.select(["path", "size_bytes"]).filter(pa.array(may_hold)).to_pydict()
+        return dict(zip(chosen["path"], chosen["size_bytes"], strict=True))
+
+
+def within(keys: pa.ChunkedArray) -> Callable[[Any, Any], bool]:
+    """Tell of a smallest and a largest value whether a key may lie between them; ``None`` is not known."""
+    types = pa.types
+    if keys.null_count or not (types.is_integer(keys.type) or types.is_string(keys.type) or types.is_date32(keys.type)):
+        return lambda least, greatest: True
+    ordered: list[Any] = sorted(set(keys.to_pylist()))
+
+    def holds(least: Any, greatest: Any) -> bool:
+        if least is None or greatest is None:
+            return True
+        first = bisect_left(ordered, least)
+        return first < len(ordered) and bool(ordered[first] <= greatest)
+
+    return holds
+
+
+def grouped(files: Mapping[str, int], parallelism: int) -> list[list[str]]:
+    """Share files out, by their sizes: each group becomes one file of up to ``FILE_BYTES`` or so, if it changes.
+
+    There are as many groups as tasks run side by side (``parallelism``), or more.
+    """
+    count = min(len(files), max(parallelism, -(-sum(files.values()) // FILE_BYTES)))
+    groups: list[list[str]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for path, size in sorted(files.items(), key=lambda file: (-file[1], file[0])):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(path)
+        sizes[smallest] += size
+    return groups
+
+
+def is_simple(data_type: DataType) -> bool:
+    """Whether a column is of a type that Arrow and Spark write and compare alike."""
+    from pyspark.sql import types
+
+    simple = (
+        types.IntegralType,
+        types.FloatType,
+        types.DoubleType,
+        types.DecimalType,
+        types.BooleanType,
+        types.BinaryType,
+        types.DateType,
+        types.TimestampType,
+        types.TimestampNTZType,
+    )
+    # Not by isinstance: CHAR and VARCHAR, and strings with a collation, are strings with rules of their own.
+    return isinstance(data_type, simple) or data_type == types.StringType()
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Columns are nullable in files, as in those that Spark writes.
+    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")])
+
+
+def _is_local(spark: SparkSession, path: str) -> bool:
+    """Whether Spark finds ``path`` where this process does."""
+    scheme = urlsplit(path).scheme
+    if not scheme:
+        scheme = urlsplit(spark._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")).scheme
+    return scheme == "file"

@@ -1,0 +1,159 @@
+"""Changes by key merged into a Delta table, with work that fits the batch.
+
+A small batch comes into the driver. It is merged directly (``direct_merge``) where the table allows, and else by
+Spark's MERGE of rows that the driver holds. A large one is merged by Spark from where it is. The batch is read once.
+
+Inside a stream Spark's adaptive execution is off, because state must stay in its partitions. A MERGE has no state,
+and without it each shuffle has all of ``spark.sql.shuffle.partitions`` as tasks, 200 of them on a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_millrace.delta.direct_merge import DirectMerge, is_simple
+from pyspark_millrace.delta.rewriting import Changes
+from pyspark_millrace.delta.schemas import check_merged
+from pyspark_millrace.delta.transactions import (
+    Transaction,
+    append_first,
+    create_if_missing,
+    is_empty,
+    merge_rows,
+    quoted,
+    same_key,
+    set_for_now,
+)
+from pyspark_millrace.environment.connect import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+COLLECTED_BYTES_MAX: Final = 16 * 2**20
+"""How large a batch that comes into the driver may be, as Spark has it in memory."""
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+_SNAPSHOT_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
+_SNAPSHOT_PARTITIONS_MAX: Final = 50
+"""Delta's own default, in how many partitions it puts a table's state together."""
+_MATERIALIZED: Final = "spark.databricks.delta.merge.materializeSource"
+_BUCKETED: Final = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTable:
+    """The Delta table at ``path``, into which batches are merged by ``key``.
+
+    ``deleted`` is the column of the changes that says which of them delete. ``guard`` is a column by which a change is
+    passed over unless it is larger than the row in the table. ``merge_schema`` lets columns be added to the table.
+    """
+
+    path: str
+    key: tuple[str, ...]
+    deleted: str | None = None
+    guard: str | None = None
+    merge_schema: bool = False
+    partition_by: tuple[str, ...] = ()
+
+    def merge(self, rows: DataFrame, latest: Callable[[DataFrame], DataFrame], transaction: Transaction) -> int | None:
+        """Merge what ``latest`` makes of the rows of a batch, once for the transaction; makes the table if need be.
+
+        Gives the bytes of the files that were added, if they are known. Raises ``SchemaMismatchError`` when the table
+        lacks columns and they are not to be added, or has them in types of another kind.
+        """
+        spark, changes = rows.sparkSession, latest(rows)
+        written = changes.drop(self.deleted).schema if self.deleted is not None else changes.schema
+        direct = None if is_connect(spark) else DirectMerge.open(spark, self.path)
+        if direct is None:
+            create_if_missing(spark, self.path, written, self.partition_by)
+        if is_connect(spark) or not all(is_simple(field.dataType) for field in written):
+            self._merge_by_spark(changes, written, transaction)
+            return None
+        with kept(rows) as batch:
+            if batch.size_bytes > COLLECTED_BYTES_MAX:
+                self._merge_by_spark(latest(batch.rows), written, transaction)
+                return None
+            # One task: of a batch as small as this a shuffle costs more.
+            collected = latest(batch.rows.coalesce(1)).toArrow()
+        if direct is None:
+            direct = DirectMerge.open(spark, self.path)
+        small = Changes.of(collected, self.deleted, self.key, self.guard)
+        added_bytes = None if direct is None else direct.merge(spark, written, small, transaction)
+        if added_bytes is None:
+            with set_for_now(spark, {_MATERIALIZED: "none"}):  # the rows are there, and stay as they are
+                self._merge_by_spark(spark.createDataFrame(collected, changes.schema), written, transaction)
+        return added_bytes
+
+    def _merge_by_spark(self, changes: DataFrame, written: StructType, transaction: Transaction) -> None:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        spark = changes.sparkSession
+        with fitted(spark):
+            check_merged(spark, self.path, written, merge_schema=self.merge_schema)
+            if is_empty(spark, self.path):
+                new = changes
+                if self.deleted is not None:
+                    new = changes.where(~F.col(quoted(self.deleted))).drop(self.deleted)
+                append_first(new, self.path, transaction, merge_schema=self.merge_schema)
+            else:
+                merge_rows(changes, self.path, same_key(self.key), transaction, self._clauses(written.names))
+
+    def _clauses(self, columns: Sequence[str]) -> Callable[[Any], Any]:
+        values = {quoted(name): f"new.{quoted(name)}" for name in columns}
+        is_deleted = "false" if self.deleted is None else f"new.{quoted(self.deleted)}"
+        newer = "true"
+        if self.guard is not None:
+            old, new = f"kept.{quoted(self.guard)}", f"new.{quoted(self.guard)}"
+            newer = f"({old} IS NULL OR {new} > {old})"
+
+        def clauses(merge: Any) -> Any:
+            if self.merge_schema:
+                merge = merge.withSchemaEvolution()
+            if self.deleted is not None:
+                merge = merge.whenMatchedDelete(f"{is_deleted} AND {newer}")
+            return merge.whenMatchedUpdate(newer, values).whenNotMatchedInsert(f"NOT {is_deleted}", values)
+
+        return clauses
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """Rows that Spark has in memory, and how large they are there."""
+
+    rows: DataFrame
+    size_bytes: int
+
+
+@contextmanager
+def kept(rows: DataFrame) -> Iterator[KeptRows]:
+    """Read rows once, and keep them in memory for as long as the block runs."""
+    spark, is_kept = rows.sparkSession, rows.storageLevel.useMemory
+    plan = rows._jdf.queryExecution().optimizedPlan()
+    if plan.nodeName() == "LocalRelation":
+        yield KeptRows(rows, int(plan.stats().sizeInBytes().longValue()))
+        return
+    if not is_kept:
+        # Else Spark clones its session for each DataFrame that is kept, and removes the clone's files by a process.
+        with set_for_now(spark, {_BUCKETED: "false"}):
+            rows = rows.persist()
+    try:
+        rows.count()
+        plan = rows.select("*")._jdf.queryExecution().optimizedPlan()
+        yield KeptRows(rows, int(plan.stats().sizeInBytes().longValue()))
+    finally:
+        if not is_kept:
+            rows.unpersist()
+
+
+@contextmanager
+def fitted(spark: SparkSession) -> Iterator[None]:
+    """Let Spark choose the tasks of what is done by the size of its data, also inside a stream."""
+    settings = {_ADAPTIVE: "true"}
+    if spark.conf.get(_SNAPSHOT_PARTITIONS, None) is None and not is_connect(spark):
+        partitions = min(spark.sparkContext.defaultParallelism, _SNAPSHOT_PARTITIONS_MAX)
+        settings[_SNAPSHOT_PARTITIONS] = str(partitions)
+    with set_for_now(spark, settings):
+        yield

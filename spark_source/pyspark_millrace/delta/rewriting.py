@@ -1,0 +1,241 @@
+"""The task's part of a direct merge: files of a table, written anew with the changes of a batch.
+
+A task gets some files of the table. It reads their key columns first. Files that hold no key of the batch stay as they
+are, and are read no further. The others are written anew, together, with rows updated in their place and deleted rows
+left out. Nothing of this belongs to the table before the driver commits it (``data_files``).
+
+Memory: the changes, the key columns of one file, and one row group of what is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millrace.errors import SchemaMismatchError
+from pyspark_millrace.delta.data_files import DataFiles
+from pyspark_millrace.delta.statistics import IndexedColumns
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
+"""For each row of a file the number of the change with its key; -1 where there is none."""
+
+OUTCOME_SCHEMA: Final = pa.schema(
+    [("removed", pa.list_(pa.string())), ("matched", pa.binary()), ("files", pa.string())]
+)
+OUTCOME_DDL: Final = "removed ARRAY<STRING>, matched BINARY, files STRING"
+_BATCH_ROWS: Final = 2**16
+
+
+class KeyIndex:
+    """Rows of distinct keys, found by their values; null is equal to null.
+
+    A key of several columns becomes one number, column by column: the numbers of the values of the columns so far,
+    times the number of the next column's values. After each column they are numbered anew, so that they stay small.
+    """
+
+    def __init__(self, keys: pa.Table) -> None:
+        numbers = np.zeros(keys.num_rows, np.int64)
+        self._columns: list[tuple[pa.Array, Places]] = []
+        for column in keys.columns:
+            values = column.unique()
+            known, numbers = np.unique(numbers * len(values) + _numbers(column, values), return_inverse=True)
+            self._columns.append((values, known))
+        self._place = np.empty(keys.num_rows, np.int64)
+        self._place[numbers] = np.arange(keys.num_rows)
+
+    def places(self, rows: Sequence[pa.ChunkedArray]) -> Places:
+        """The places of rows in the table of keys, -1 for those that are not there. Columns are those of the keys."""
+        numbers = np.zeros(len(rows[0]), np.int64)
+        is_known = np.full(len(rows[0]), len(self._place) > 0)
+        if not is_known.any():
+            return np.full(len(rows[0]), -1)
+        for (values, known), column in zip(self._columns, rows, strict=True):
+            of_column = _numbers(column, values)
+            numbers = numbers * len(values) + of_column
+            found = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+            is_known &= (of_column >= 0) & (known[found] == numbers)
+            numbers = np.where(is_known, found, 0)
+        return np.where(is_known, self._place[numbers], -1)
+
+
+def _numbers(column: pa.ChunkedArray, values: pa.Array) -> Places:
+    found: Places = pc.fill_null(pc.index_in(column, value_set=values), -1).to_numpy().astype(np.int64)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The latest change of each key: ``rows`` to be written, and which of them (``deleted``) delete instead.
+
+    A change is passed over unless its column ``guard`` is larger than that of the row in the table.
+    """
+
+    rows: pa.Table
+    deleted: np.ndarray[Any, np.dtype[np.bool_]]
+    key: tuple[str, ...]
+    guard: str | None = None
+
+    @classmethod
+    def of(cls, table: pa.Table, deleted: str | None, key: Sequence[str], guard: str | None) -> Changes:
+        """Make them of a table with a column that says what is deleted."""
+        if deleted is None:
+            return cls(table.combine_chunks(), np.zeros(table.num_rows, np.bool_), tuple(key), guard)
+        marks = table.column(deleted).to_numpy().astype(np.bool_)
+        return cls(table.drop_columns([deleted]).combine_chunks(), marks, tuple(key), guard)
+
+    def inserted(self, matched: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
+        """The rows that are new in the table, if these keys were found there."""
+        return self.rows.filter(pa.array(~matched & ~self.deleted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a task did: files to be removed, which changes found a row (``matched``), and ``files`` to be added.
+
+    ``files`` are rows of ``data_files.FILE_SCHEMA``.
+    """
+
+    removed: tuple[str, ...]
+    matched: np.ndarray[Any, np.dtype[np.bool_]]
+    files: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], changes: int) -> Outcome:
+        """Read a row of ``OUTCOME_SCHEMA``."""
+        matched = np.unpackbits(np.frombuffer(row["matched"], np.uint8), count=changes).astype(np.bool_)
+        return cls(removed=tuple(row["removed"]), matched=matched, files=tuple(json.loads(row["files"])))
+
+    def packed(self) -> pa.RecordBatch:
+        """A row of ``OUTCOME_SCHEMA``."""
+        matched = np.packbits(self.matched).tobytes()
+        row = {"removed": list(self.removed), "matched": matched, "files": json.dumps(self.files)}
+        return pa.RecordBatch.from_pylist([row], schema=OUTCOME_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """Writes files of the table in ``directory`` anew, with ``changes``; ``schema`` is that of the table."""
+
+    directory: str
+    schema: pa.Schema
+    indexed: IndexedColumns
+    changes: Changes
+
+    def rewritten(self, paths: Sequence[str]) -> Outcome:
+        """Write those of the files anew that hold a key of the changes.
+
+        Raises ``SchemaMismatchError`` for a file whose columns are not those of the table.
+        """
+        index = KeyIndex(self.changes.rows.select(self.changes.key))
+        matched = np.zeros(self.changes.rows.num_rows, np.bool_)
+        removed: list[str] = []
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for path in paths:
+                with pq.ParquetFile(Path(self.directory, path), coerce_int96_timestamp_unit="us") as file:
+                    places = self._places(file, path, index, matched)
+                    if (places >= 0).any():
+                        removed.append(path)
+                        yield from self._new_rows(file, path, places)
+
+        described = DataFiles(self.directory, self.schema, (), self.indexed)(rows())
+        files = tuple(row | {"partition_values": {}} for batch in described for row in batch.to_pylist())
+        return Outcome(removed=tuple(removed), matched=matched, files=files)
+
+    def inserted(self, matched: np.ndarray[Any, np.dtype[np.bool_]]) -> list[Mapping[str, Any]]:
+        """Write the rows whose keys no file holds. Gives rows of ``data_files.FILE_SCHEMA``."""
+        new = self.changes.inserted(matched)
+        columns = [
+            new.column(field.name).cast(field.type)
+            if field.name in new.column_names
+            else pa.nulls(new.num_rows, field.type)
+            for field in self.schema
+        ]
+        batches = pa.table(columns, schema=self.schema).to_batches()
+        described = DataFiles(self.directory, self.schema, (), self.indexed)(iter(batches))
+        return [row | {"partition_values": {}} for batch in described for row in batch.to_pylist()]
+
+    def _places(
+        self, file: pq.ParquetFile, path: str, index: KeyIndex, matched: np.ndarray[Any, np.dtype[np.bool_]]
+    ) -> Places:
+        """The changes that apply to the rows of a file; notes those that found a row, also where the guard holds."""
+        changes = self.changes
+        names = [*changes.key, *([changes.guard] if changes.guard else [])]
+        rows = self._fitting(file.read(columns=_stored(file, names)), names, path)
+        places = index.places([rows.column(name) for name in changes.key])
+        matched[places[places >= 0]] = True
+        if changes.guard is None:
+            return places
+        found = np.flatnonzero(places >= 0)
+        kept = rows.column(changes.guard).take(pa.array(found))
+        new = changes.rows.column(changes.guard).cast(kept.type).take(pa.array(places[found]))
+        newer = pc.fill_null(pc.or_kleene(pc.is_null(kept), pc.greater(new, kept)), False)
+        places[found[~newer.to_numpy().astype(np.bool_)]] = -1
+        return places
+
+    def _new_rows(self, file: pq.ParquetFile, path: str, places: Places) -> Iterator[pa.RecordBatch]:
+        """The rows of a file as they are after the changes, in their order."""
+        changes, first = self.changes, 0
+        for batch in file.iter_batches(_BATCH_ROWS, columns=_stored(file, self.schema.names)):
+            rows = self._fitting(pa.Table.from_batches([batch]), self.schema.names, path)
+            here = places[first : first + rows.num_rows]
+            first += rows.num_rows
+            is_changed = here >= 0
+            if is_changed.any():
+                is_deleted = is_changed & changes.deleted[here]
+                is_updated = is_changed & ~is_deleted
+                new = changes.rows.take(pa.array(here[is_updated]))
+                old_places = np.arange(rows.num_rows)
+                new_places = np.where(is_updated, rows.num_rows - 1 + np.cumsum(is_updated), old_places)
+                old, updated = (pa.array(each[~is_deleted]) for each in (old_places, new_places))
+                rows = pa.table(
+                    [
+                        _joined(rows.column(name), new.column(name)).take(updated)
+                        if name in new.column_names
+                        else rows.column(name).take(old)
+                        for name in self.schema.names
+                    ],
+                    schema=self.schema,
+                )
+            yield from rows.combine_chunks().to_batches()
+
+    def _fitting(self, rows: pa.Table, names: Sequence[str], path: str) -> pa.Table:
+        """Columns of a file in the table's types; those that the file does not have are null."""
+        try:
+            columns = [
+                rows.column(name).cast(self.schema.field(name).type)
+                if name in rows.column_names
+                else pa.chunked_array([pa.nulls(rows.num_rows, self.schema.field(name).type)])
+                for name in names
+            ]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaMismatchError(
+                f"{self.directory}: file {path} does not hold the table's columns: {error}: restore the table"
+            ) from error
+        return pa.table(columns, schema=pa.schema([self.schema.field(name) for name in names]))
+
+
+def _stored(file: pq.ParquetFile, names: Sequence[str]) -> list[str]:
+    stored = set(file.schema_arrow.names)
+    return [name for name in names if name in stored]
+
+
+def _joined(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([*old.chunks, *new.cast(old.type).chunks])
+
+
+def in_tasks(
+    rewriting: Rewriting, groups: Sequence[Sequence[str]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """For ``mapInArrow``: rewrite the groups whose numbers are in the column ``id``."""
+    for batch in batches:
+        for number in batch.column("id").to_pylist():
+            yield rewriting.rewritten(groups[number]).packed()
