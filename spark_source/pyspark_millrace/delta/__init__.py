@@ -14,7 +14,10 @@ crosses into the JVM. The table is an ordinary one: Spark, delta-rs and every ot
 * ``table``             the driver: the table, what it takes, and the commit of a batch
 * ``remote``            what of this is done elsewhere in Spark Connect
 * ``batches``           ``append()``, ``upsert()``, ``in_turn()``
-* ``changes``           a change stream's latest per key, and its MERGE
+* ``changes``           a change stream's latest per key
+* ``merging``           changes by key into a table, with work that fits the batch
+* ``direct_merge``      the driver's part of a merge without Spark's MERGE
+* ``rewriting``         the task's part: files written anew with the changes
 * ``schemas``           whether rows that Spark writes fit a table
 * ``transactions``      writes by Spark that a table takes once
 * ``compaction``        when and how small files are put together

@@ -96,7 +96,7 @@ def upsert(
     compaction: Compaction | None = None,
     application: str | None = None,
 ) -> BatchWriter:
-    """For ``foreachBatch``: apply each batch's changes to the Delta table at ``table``, once: MERGE by ``key``.
+    """For ``foreachBatch``: apply each batch's changes to the Delta table at ``table``, once, by ``key``.
 
     See ``changes.ChangeRules`` for the rules, ``append`` for the rest. Raises ``UsageError`` without a key.
     """

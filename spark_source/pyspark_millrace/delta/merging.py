@@ -133,7 +133,7 @@ def kept(rows: DataFrame) -> Iterator[KeptRows]:
     spark, is_kept = rows.sparkSession, rows.storageLevel.useMemory
     plan = rows._jdf.queryExecution().optimizedPlan()
     if plan.nodeName() == "LocalRelation":
-        yield KeptRows(rows, int(plan.stats().sizeInBytes().longValue()))
+        yield KeptRows(rows, int(plan.stats().sizeInBytes()))
         return
     if not is_kept:
         # Else Spark clones its session for each DataFrame that is kept, and removes the clone's files by a process.
@@ -142,7 +142,7 @@ def kept(rows: DataFrame) -> Iterator[KeptRows]:
     try:
         rows.count()
         plan = rows.select("*")._jdf.queryExecution().optimizedPlan()
-        yield KeptRows(rows, int(plan.stats().sizeInBytes().longValue()))
+        yield KeptRows(rows, int(plan.stats().sizeInBytes()))
     finally:
         if not is_kept:
             rows.unpersist()
