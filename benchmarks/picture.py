@@ -61,6 +61,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "topic_to_delta_opaque": "Topic of bytes",
         "topic_to_delta_opaque_best": "Topic of bytes, each side at its best",
         "topic_to_delta_opaque_sink": "Topic of bytes, by Spark's own Delta sink",
+        "delta_upsert": "Upserts of 10,000 rows, beside MERGE",
+        "delta_upsert_small": "Upserts of 150 rows, beside MERGE",
+        "delta_upsert_small_cluster": "Upserts of 150 rows, two executors",
     },
     "Streams, beside Kafka Streams": {
         "streams_stateless": "Filter and map",

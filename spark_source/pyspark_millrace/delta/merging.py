@@ -27,7 +27,7 @@ from pyspark_millrace.delta.transactions import (
     same_key,
     set_for_now,
 )
-from pyspark_millrace.environment.connect import is_connect
+from pyspark_millrace.spark_connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
