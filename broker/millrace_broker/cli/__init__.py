@@ -1,8 +1,8 @@
-"""The broker's part of the ``millrace`` command, a module for each command.
+"""Broker commands of the ``millrace`` command line, a module per command.
 
-* ``broker``         runs one
-* ``cluster``        runs several with a ZooKeeper (``local_zookeeper``), describes one
-* ``reassign``       moves replicas, by plans as those of Kafka's tool (``reassignment_plans``)
-* ``elect_leaders``  preferred and unclean elections
-* ``log``            looks into files; ``log_check`` verifies, mends, converts them; ``log_options`` is what they take
+* ``broker``         runs one broker
+* ``cluster``        runs several brokers with a ZooKeeper (``local_zookeeper``), or describes a cluster
+* ``reassign``       moves replicas, by plans in the format of Kafka's tool (``reassignment_plans``)
+* ``elect_leaders``  preferred and unclean leader elections
+* ``log``            dumps log files; ``log_check`` verifies, repairs and converts them; ``log_options`` has the options
 """

@@ -1,6 +1,6 @@
-"""``millrace broker``: run a broker in the foreground until SIGTERM or SIGINT.
+"""``millrace broker``, which runs a broker in the foreground until SIGTERM or SIGINT.
 
-Imports are few and late here: from the command to the first acknowledged write it should take less than a second.
+Imports are few and deferred, because the first acknowledged write should take less than a second from the command.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _PROGRESS_INTERVAL_S = 1.0
 
 DEFAULT_FILE = "broker.properties"
-"""What is loaded from millrace's ``conf`` directory when no file is named."""
+"""Properties file in millrace's ``conf`` directory that is loaded if no file is named."""
 
 
 def broker(
@@ -68,7 +68,7 @@ def broker(
     if level is None:
         raise UsageError(f"--log-level {log_level}: expected DEBUG, INFO, WARNING or ERROR")
     keep_heaps_small()
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong comes as an exception, and is told in our words
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC failures become exceptions, and we log those
     logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)
     loaded = load_config(config, data_dir=data_dir, listen=listen, options=option or [])
     serving = _run(loaded, until_input_ends=until_input_ends)
@@ -77,7 +77,7 @@ def broker(
 
 
 def load_config(config: Path | None, *, data_dir: str | None, listen: str | None, options: list[str]) -> BrokerConfig:
-    """Put a configuration together: the file, then ``-o``, then the two options of their own.
+    """Build the configuration from the file, then ``-o``, then ``data_dir`` and ``listen``.
 
     Raises ``InvalidConfigError`` and ``UsageError``.
     """
@@ -111,7 +111,7 @@ async def _run(config: BrokerConfig, *, until_input_ends: bool) -> None:
     server = BrokerServer(config)
     with _progress() as progress:
         await server.start(progress)
-    # What is there now stays: looking for garbage in it would only keep calls waiting.
+    # The objects of a started broker live until it stops. A garbage collection over them would only delay calls.
     gc.collect()
     gc.freeze()
     print(f"millrace broker {config.broker_id} listening on {server.address}", flush=True)  # noqa: T201 - the output
@@ -133,11 +133,11 @@ def _take_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Non
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
-    """Show how far the loading of the logs has come: a bar for people, lines for log files."""
+    """Show the progress of log loading, as a bar on a terminal and as log lines elsewhere."""
     if not sys.stderr.isatty():
         yield _ProgressLines()
         return
-    from millrace.cli.output import progress  # only where there is somebody to look at it
+    from millrace.cli.output import progress  # imported only for a terminal
 
     with progress() as bar:
         task = bar.add_task("loading logs", total=None, rate="")
@@ -145,7 +145,7 @@ def _progress() -> Iterator[Progress]:
 
 
 class _ProgressLines:
-    """Says now and then how far a long start has come."""
+    """Periodic log lines about a long start."""
 
     def __init__(self) -> None:
         self._said_s = time.monotonic()

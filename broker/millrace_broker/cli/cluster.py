@@ -1,4 +1,4 @@
-"""Run a cluster on this machine, and look at one."""
+"""``millrace cluster``, which runs a cluster on this machine or describes one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def up(
     }
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:  # nohup
-            signal.signal(each, signal.default_int_handler)  # as Ctrl-C: whatever runs by then is ended
+            signal.signal(each, signal.default_int_handler)  # as for Ctrl-C, so that every started process is stopped
     with contextlib.ExitStack() as stack:
         held: tuple[int, ...] = ()
         if zookeeper is None:
@@ -89,10 +89,10 @@ def up(
 
 
 class _Brokers:
-    """Broker processes of this machine."""
+    """Broker processes on this machine."""
 
     def __init__(self, data_dir: Path, first_port: int, options: dict[str, str], held: tuple[int, ...]) -> None:
-        """``held`` are file descriptors that stay open in them."""
+        """Prepare the broker processes, which keep the file descriptors ``held`` open."""
         self._held = held
         self._data_dir = data_dir
         self._first_port = first_port
@@ -111,7 +111,7 @@ class _Brokers:
         for name, value in {**self._options, "broker.id": str(number)}.items():
             command += ["-o", f"{name}={value}"]
         with directory.with_suffix(".log").open("a") as log:
-            # A group of its own: Ctrl-C is for us, who end them all.
+            # A session of its own keeps Ctrl-C from the broker. This command stops the brokers.
             self._processes[number] = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -123,7 +123,10 @@ class _Brokers:
             )
 
     def listening(self) -> Iterator[str]:
-        """What each broker says once it listens. Raises ``EnvironmentProblemError`` when one ends instead."""
+        """Yield each broker's line of output once it listens.
+
+        Raises ``EnvironmentProblemError`` if a broker ends instead.
+        """
         for number, process in self._processes.items():
             assert process.stdout is not None
             line = process.stdout.readline().strip()
@@ -138,7 +141,7 @@ class _Brokers:
 
     @property
     def addresses(self) -> str:
-        """What clients are given."""
+        """The clients' ``bootstrap.servers``."""
         return ",".join(self._listening)
 
     def _await_end(self, process: subprocess.Popen[str]) -> None:
@@ -147,12 +150,12 @@ class _Brokers:
             self._ended.set()
 
     def wait(self) -> None:
-        """Wait for a signal, or until all brokers have ended by themselves."""
+        """Wait for a signal, or until all brokers have ended."""
         with contextlib.suppress(KeyboardInterrupt):
             self._ended.wait()
 
     def stop(self) -> None:
-        """Let the brokers end cleanly, all at a time."""
+        """Stop the brokers cleanly, all at the same time."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -224,7 +227,7 @@ def _troubles(found: Sequence[PartitionView], alive: set[int]) -> list[tuple[str
 
 
 def _problem(view: PartitionView, alive: set[int]) -> str:
-    """What is not as it should be with a partition, most pressing first; empty if nothing is."""
+    """Return the partition's most urgent problem, or an empty text."""
     from millrace.cli.partition_views import Trouble, is_in
 
     if is_in(view, Trouble.UNAVAILABLE, alive, 0):

@@ -1,4 +1,4 @@
-"""``millrace elect-leaders``: give partitions back to the brokers that are to lead them, or have any lead them."""
+"""``millrace elect-leaders``, for preferred and unclean leader elections."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""A ZooKeeper of one server on loopback, for development: from the jars that come with PySpark, or others.
+"""Single ZooKeeper server on loopback for development, from PySpark's jars or others.
 
-It keeps its data in a directory, and nobody but this host reaches it. A cluster that matters has an ensemble of three.
+The server keeps its data in a directory and accepts only connections from this host. A production cluster needs an
+ensemble of three servers.
 
-Invariant: the server ends once nobody holds the pipe any more that it was started with. So it ends with this process,
-whatever ends that, but not before those that were given ``lifeline`` as well: brokers want to sign off.
+Invariant: the server ends when no process holds the pipe it was started with. It therefore ends with this process,
+however that ends. It does not end before the processes that inherited ``lifeline``, because brokers must deregister
+first.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Final, Self
 from millrace.errors import EnvironmentProblemError
 
 JARS_VARIABLE: Final = "MILLRACE_ZOOKEEPER_JARS"
-"""Directory with ZooKeeper's jars and those that it needs, instead of PySpark's."""
+"""Environment variable with a directory of ZooKeeper's jars and their dependencies, instead of PySpark's."""
 
 _NAMES: Final = (
     "zookeeper-",
@@ -42,10 +44,10 @@ _NAMES: Final = (
 )
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _PORTS: Final = range(20_000, 32_000)
-"""Below those that systems give to connections."""
+"""Ports below the usual ephemeral range."""
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
-# The JVM looks at no pipe: a shell does it, and ends the JVM when nobody holds the other end.
+# The JVM does not watch the pipe. A shell watches it, and ends the JVM when no process holds the other end.
 _UNTIL_ALONE: Final = """exec 3<&0
 "$@" </dev/null 3<&- & server=$!
 { read -r nothing <&3; kill $server; } & guard=$!
@@ -63,7 +65,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 def find_jars() -> list[Path]:
-    """ZooKeeper's jars and those that it needs. Raises ``EnvironmentProblemError``."""
+    """Return ZooKeeper's jars and their dependencies. Raises ``EnvironmentProblemError``."""
     named = os.environ.get(JARS_VARIABLE)
     if named:
         jars = sorted(Path(named).glob("*.jar"))
@@ -80,7 +82,7 @@ def find_jars() -> list[Path]:
 
 
 class LocalZooKeeper:
-    """A server in a JVM; ``with`` starts it and ends it. ``address`` is what brokers are given."""
+    """ZooKeeper server in a JVM, started and stopped by ``with``. Brokers connect to ``address``."""
 
     def __init__(self, directory: Path, port: int = 0) -> None:
         self._directory: Final = directory
@@ -89,18 +91,18 @@ class LocalZooKeeper:
 
     @property
     def lifeline(self) -> int:
-        """File descriptor that keeps the server running for as long as some process has it open."""
+        """File descriptor that keeps the server running as long as any process has it open."""
         assert self._process is not None
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
     @property
     def address(self) -> str:
-        """``host:port``."""
+        """Address as ``host:port``."""
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers. Raises ``EnvironmentProblemError``."""
+        """Start the server, and wait until it answers. Raises ``EnvironmentProblemError``."""
         java = shutil.which("java")
         if java is None:
             raise EnvironmentProblemError("ZooKeeper needs Java: install a JRE (Debian: apt install default-jre)")
@@ -121,7 +123,7 @@ class LocalZooKeeper:
         (self._directory / "log4j2.properties").write_text(_LOG)
         command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes, _MAIN, str(conf)]
         with self._log.open("ab") as log:
-            # A group of its own: Ctrl-C is for us, who end it when the brokers have ended.
+            # A session of its own keeps Ctrl-C from the server, which is stopped after the brokers.
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _UNTIL_ALONE, "sh", *command],
                 stdout=log,
@@ -149,13 +151,13 @@ class LocalZooKeeper:
             return False
 
     def stop(self) -> None:
-        """End it; what was answered is on the disk."""
+        """Stop the server. All acknowledged writes are on disk."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
             try:
                 self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:  # or somebody else has the pipe still
+            except subprocess.TimeoutExpired:  # or another process still holds the pipe
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             self._process = None
@@ -171,7 +173,7 @@ class LocalZooKeeper:
 
 
 def _free_port() -> int:
-    """A port that no connection is given before the server has it."""
+    """Return a port outside the ephemeral range, which no connection can take before the server binds it."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", random.choice(_PORTS)))

@@ -1,4 +1,4 @@
-"""Look into the files of a log; check, mend and convert them."""
+"""``millrace log``, which dumps, verifies, repairs and converts log files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 _TABLE_ROWS: Final = 500
-"""Rows of one table: a log has too many batches to know all widths before the first is printed."""
+"""Rows per table. A log has too many batches to compute the column widths of all before the first row is printed."""
 
 
 app.command()(log_check.verify)
@@ -115,7 +115,7 @@ def dump(
 
 
 def _decoder(key: str | None, value: str | None, **topics: bool) -> RecordDecoder | None:
-    """The decoder that options ask for: one of ``decoders``, by its name, or one of plain types."""
+    """Return the requested decoder: one of ``decoders`` by its name, or one of plain types."""
     from millrace_broker.log_tools import decoders
 
     wanted = [name for name, is_wanted in topics.items() if is_wanted]
@@ -129,7 +129,7 @@ def _decoder(key: str | None, value: str | None, **topics: bool) -> RecordDecode
 
 @contextmanager
 def _findings(path: Path, options: DumpOptions) -> Iterator[Iterator[Finding]]:
-    """Read a file, showing progress where that does not get between the rows on a terminal."""
+    """Read a file. Show progress unless standard output is a terminal, where it would mix with the rows."""
     from millrace.cli.output import progress
     from millrace_broker.log_tools import Note, dump_file
 
@@ -151,7 +151,7 @@ def _findings(path: Path, options: DumpOptions) -> Iterator[Iterator[Finding]]:
 
 
 def _show_json(path: Path, options: DumpOptions) -> int:
-    """Print the findings of a file as lines of JSON; returns how many problems it has."""
+    """Print the findings of a file as lines of JSON. Return the number of problems."""
     from millrace.cli.output import json_line
     from millrace_broker.log_tools import Problem
 
@@ -176,7 +176,7 @@ def _fields(finding: Finding) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Any:
-    """Bytes as text where they are, otherwise marked as base64, as ``millrace consume`` does; also within lists."""
+    """Convert bytes to text, or to marked base64 as ``millrace consume`` does; also within lists."""
     from millrace.cli.output import json_value, printable
 
     if isinstance(value, list):
@@ -195,7 +195,7 @@ def _report(path: Path, problem: Problem) -> None:
 
 
 def _show(path: Path, options: DumpOptions) -> int:
-    """Print the findings of a file as tables and lines; returns how many problems it has."""
+    """Print the findings of a file as tables and lines. Return the number of problems."""
     from millrace.cli.output import console
     from millrace_broker.log_tools import Problem, Row
 
@@ -231,7 +231,7 @@ def _escaped(text: str) -> str:
 
 
 def _likeness(finding: Finding) -> tuple[str, tuple[str, ...]]:
-    """What findings have in common that go into one table: kind and columns."""
+    """Return the key by which findings share a table: kind and columns."""
     from millrace_broker.log_tools import Note, Row
 
     if isinstance(finding, Row):
@@ -253,7 +253,7 @@ def _print_rows(kind: str, rows: Iterable[Row]) -> int:
 
 
 Cells: TypeAlias = list[tuple[str, Any]]
-"""Names and values of a table's row; a topic may have columns named like the record's own."""
+"""Names and values of a table row. A topic may have columns with the names of record fields."""
 
 
 def _cells(values: dict[str, Any]) -> Cells:
@@ -269,7 +269,7 @@ def _cells(values: dict[str, Any]) -> Cells:
 
 
 def _time(timestamp_ms: Any) -> Any:
-    """A timestamp as people read it, beside the number that files and options have."""
+    """Format a timestamp for people, beside its number as in files and options."""
     from datetime import UTC, datetime, timedelta
 
     if not isinstance(timestamp_ms, int) or timestamp_ms < 0:
@@ -282,7 +282,7 @@ def _time(timestamp_ms: Any) -> Any:
 
 
 def _batch_cells(values: dict[str, Any]) -> Cells:
-    """Put a batch's fields together, so that a row of them can be read."""
+    """Combine a batch's fields into few cells, so that a row stays readable."""
     producer = ""
     if values.get("producer_id") is not None:
         sequences = f"{values['base_sequence']}..{values['last_sequence']}"

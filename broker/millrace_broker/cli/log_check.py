@@ -1,4 +1,4 @@
-"""Check, mend and convert partition directories: ``millrace log verify``, ``repair`` and ``convert``."""
+"""``millrace log verify``, ``repair`` and ``convert`` for partition directories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error; what it gives is told of bytes as they are done."""
+    """Show a progress bar on standard error. Yield a function that advances it by a number of bytes."""
     from millrace.cli.output import progress
 
     with progress() as bar:
@@ -99,7 +99,7 @@ def _print_finding(directory: Path, path: Path, finding: Any) -> None:
 
 
 def _noted(path: Path, finding: Any) -> list[dict[str, Any]]:
-    """The figures of a segment; a note is printed at once."""
+    """Return a segment's figures. Print a note at once."""
     from millrace_broker.log_tools import Row
 
     if isinstance(finding, Row):

@@ -1,4 +1,4 @@
-"""Options and arguments of the commands of ``millrace log``; those of ``dump`` have the names of Kafka's tool."""
+"""Options and arguments of ``millrace log``; those of ``dump`` match Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ RemoteLogMetadataDecoder = Annotated[bool, typer.Option("--remote-log-metadata-d
 
 
 class LogFormat(StrEnum):
-    """What a converted log holds."""
+    """Record format of a converted log."""
 
     ROWS = "rows"
     COLUMNAR = "columnar"
@@ -114,7 +114,7 @@ ForgetProducers = Annotated[
 
 
 def parsed_schema(text: str | None) -> pa.Schema | None:
-    """Read a schema given on the command line: a file, or DDL."""
+    """Parse a schema from the command line: a file, or DDL."""
     if text is None:
         return None
     from millrace.schemas import parse_schema

@@ -1,4 +1,4 @@
-"""Move partitions to other brokers: propose a plan, carry it out, see how far it is, give it up."""
+"""``millrace reassign``, which proposes, executes, verifies and cancels reassignments."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _present(admin: Admin, topics: Iterable[str], *, may_lack: bool = False) -> 
 
 
 def _check_alive(admin: Admin, brokers: Iterable[int]) -> dict[int, str]:
-    """Raise ``UsageError`` unless all of ``brokers`` are alive; returns the racks of those that are."""
+    """Raise ``UsageError`` unless all of ``brokers`` are alive. Return the racks of the live brokers."""
     racks = {each.node_id: each.rack for each in admin.describe_cluster().brokers}
     if unknown := sorted(set(brokers) - racks.keys()):
         raise UsageError(f"brokers {unknown} are unknown or not alive; alive are {sorted(racks)}")
@@ -213,7 +213,7 @@ def _check_alive(admin: Admin, brokers: Iterable[int]) -> dict[int, str]:
 
 
 def _limit(admin: Admin, moves: Mapping[TopicPartition, Move], rate: int) -> None:
-    """Limit what moves take; before they begin, and anew for those under way."""
+    """Set replication throttles before the moves begin, and update those of moves in progress."""
     from millrace_broker.cli.reassignment_plans import throttled_replicas
 
     brokers = {each for move in moves.values() for each in (*move.senders, *move.receivers)}
@@ -224,7 +224,10 @@ def _limit(admin: Admin, moves: Mapping[TopicPartition, Move], rate: int) -> Non
 
 
 def _unlimit(admin: Admin, topics: Iterable[str], moving: Iterable[TopicPartition]) -> None:
-    """Remove the limits of topics of which nothing is ``moving``, and those of brokers if nothing is at all."""
+    """Remove the throttles of topics without a partition in ``moving``.
+
+    Remove the brokers' throttles if ``moving`` is empty.
+    """
     from millrace.errors import UnknownTopicOrPartitionError
     from millrace_broker.cli.reassignment_plans import FOLLOWER_THROTTLED, LEADER_THROTTLED
 

@@ -1,6 +1,6 @@
-"""Plans for moving partitions: proposed, written and read as Kafka's tool does, and compared with what is there. Pure.
+"""Reassignment plans in the JSON of Kafka's ``ReassignPartitionsCommand``.
 
-Source: Kafka's ``ReassignPartitionsCommand``, whose JSON this is.
+The module is pure. It proposes, reads and writes plans, and compares them with the current assignment.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from millrace.errors import UsageError
 from millrace_broker.metadata.assignment import BrokerRack, assign_replicas
 
 Plan = dict[TopicPartition, tuple[int, ...]]
-"""Who is to have each partition, the preferred leader first."""
+"""Replicas of each partition, the preferred leader first."""
 
 LEADER_THROTTLED: Final = "leader.replication.throttled.replicas"
 FOLLOWER_THROTTLED: Final = "follower.replication.throttled.replicas"
 
 
 def read_plan(text: str) -> Plan:
-    """Read a plan's JSON. Raises ``UsageError`` that says what is wrong with it."""
+    """Parse a plan's JSON. Raises ``UsageError``, which names the defect."""
     value = _json(text)
     try:
         entries = [(TopicPartition(str(e["topic"]), int(e["partition"])), e["replicas"]) for e in value["partitions"]]
@@ -48,7 +48,7 @@ def read_plan(text: str) -> Plan:
 
 
 def read_topics(text: str) -> list[str]:
-    """Read which topics are to move, as Kafka's tool has it in JSON. Raises ``UsageError``."""
+    """Parse the list of topics to move, in the JSON of Kafka's tool. Raises ``UsageError``."""
     try:
         return [str(each["topic"]) for each in _json(text)["topics"]]
     except (KeyError, TypeError) as error:
@@ -68,7 +68,7 @@ def _json(text: str) -> Any:
 
 
 def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """A plan as JSON on one line."""
+    """Format a plan as JSON on one line."""
     partitions = [
         {"topic": topic, "partition": number, "replicas": list(replicas), "log_dirs": ["any"] * len(replicas)}
         for (topic, number), replicas in sorted(plan.items())
@@ -79,9 +79,9 @@ def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
 def propose(
     present: Mapping[TopicPartition, Sequence[int]], brokers: Sequence[BrokerRack], *, start_index: int | None = None
 ) -> Plan:
-    """Spread topics over ``brokers``, each partition with as many replicas as it has.
+    """Spread topics over ``brokers``. A topic's replication factor stays that of its first partition.
 
-    Raises ``InvalidReplicationFactorError`` when there are too few brokers, and what ``assign_replicas`` raises.
+    Raises ``InvalidReplicationFactorError`` if there are too few brokers, and the errors of ``assign_replicas``.
     """
     by_topic: dict[str, dict[int, Sequence[int]]] = defaultdict(dict)
     for (topic, number), replicas in present.items():
@@ -96,9 +96,10 @@ def propose(
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a partition of a plan is: ``complete``, ``in progress``, or ``elsewhere``: neither there nor on its way.
+    """Progress of one partition of a plan.
 
-    ``gone`` is a partition that does not exist.
+    The state is ``complete``, ``in progress``, ``elsewhere`` (neither complete nor moving), or ``gone`` (no such
+    partition).
     """
 
     partition: TopicPartition
@@ -109,7 +110,7 @@ class Standing:
 def standing(
     plan: Plan, present: Mapping[TopicPartition, Sequence[int]], moving: Iterable[TopicPartition]
 ) -> list[Standing]:
-    """How far each partition of a plan is."""
+    """Return the progress of each partition of a plan."""
     on_the_way = set(moving)
     found = []
     for partition, wanted in sorted(plan.items()):
@@ -126,7 +127,7 @@ def standing(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Who has a partition, and who gets it."""
+    """Brokers that have a partition, and brokers that receive it."""
 
     senders: tuple[int, ...]
     receivers: tuple[int, ...]
@@ -135,7 +136,7 @@ class Move:
 def moves(
     plan: Plan, present: Mapping[TopicPartition, Sequence[int]], moving: Mapping[TopicPartition, Reassignment]
 ) -> dict[TopicPartition, Move]:
-    """What moves once ``plan`` is begun: its partitions, and those that are ``moving`` already."""
+    """Return the moves after the start of ``plan``: those of its partitions and those already in ``moving``."""
     found = {}
     for partition in sorted(plan.keys() | moving.keys()):
         under_way = moving.get(partition)
@@ -150,7 +151,7 @@ def moves(
 
 
 def throttled_replicas(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str]]:
-    """Options of each topic that limit what its moves send and fetch."""
+    """Return the topic options that throttle the leaders and followers of the moves."""
     senders: dict[str, list[str]] = defaultdict(list)
     receivers: dict[str, list[str]] = defaultdict(list)
     for (topic, number), move in sorted(moves.items()):

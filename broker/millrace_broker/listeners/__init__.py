@@ -1,8 +1,10 @@
-"""How calls come in: two listeners with the same handlers behind them, those of ``api``.
+"""Listeners for gRPC and for frames, with the same handlers behind them.
 
-* ``grpc_server`` calls by gRPC, for any client
-* ``frames``      calls as frames, for less: what ``millrace.protocol.frames`` describes
-* ``frame_connection``, ``frame_writer`` ... one connection of it, what it receives and what it sends
-* ``handling``    a handler run up to its first wait, and on as a task
-* ``shared``      the same limits, whichever way a call comes
+The handlers are those of ``millrace_broker.api``.
+
+* ``grpc_server`` gRPC calls, for any client
+* ``frames``      calls as frames, which cost less; ``millrace.protocol.frames`` describes the format
+* ``frame_connection``, ``frame_writer`` ... one connection for frames, its requests and its responses
+* ``handling``    runs a handler up to its first wait, and continues it as a task
+* ``shared``      limits that both listeners share
 """

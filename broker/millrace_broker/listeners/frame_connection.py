@@ -1,13 +1,14 @@
-"""One connection for calls as frames: requests are received, handled and answered one at a time.
+"""Server side of a frame connection, which handles one request at a time.
 
 Invariants
 
-- Memory for a message is taken from the budget before the message is received, but for what comes with its head (as
-  much as the listener's buffer holds); while it waits for that, nothing more is read from the connection.
+- Memory for a message is taken from the budget before the message is received. Bytes that arrive with its head are
+  excepted, at most the listener's buffer. While the connection waits for memory, it reads nothing.
 - A request is answered exactly once, unless the connection is lost, which cancels the handler. Both leases and the
-  place among the requests in progress are given back either way, the response's once the kernel has all of it.
-- A handler runs at once in the event loop up to its first wait; only one that waits gets a task (``small_work``).
-- Requests that came while another is in progress are neither looked at nor received beyond one buffer.
+  place among the requests in progress are given back either way. The response's lease ends once the kernel has all of
+  it.
+- A handler runs at once in the event loop up to its first wait. Only a handler that waits gets a task (``small_work``).
+- While a request is in progress, later requests are not parsed, and not received beyond one buffer.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _HELLO_BYTES_MAX: Final = 16 * 1024
 
 
 class _State(Enum):
-    """What a connection is at."""
+    """State of a connection."""
 
     GREETING = auto()
     IDLE = auto()
@@ -56,14 +57,14 @@ _LIMITS_S: Final = {
     _State.GREETING: 10.0,
     _State.HEAD: RECEPTION_TIMEOUT_S,
     _State.RECEIVING: RECEPTION_TIMEOUT_S,
-    _State.SENDING: 60.0,  # without the client's taking any of it
-    _State.REFUSED: 2.0,  # in which what the client still sends is thrown away, so that it reads the reason
+    _State.SENDING: 60.0,  # without any byte taken by the client
+    _State.REFUSED: 2.0,  # input is discarded meanwhile, so that the client reads the reason
 }
-"""How long a connection may be at it; handlers have deadlines of their own, idle connections the configuration's."""
+"""Seconds that a connection may stay in a state. Handlers have their own deadlines; the configuration limits IDLE."""
 
 
 class _Request(NamedTuple):
-    """A request whose head was read."""
+    """Request whose head has been read."""
 
     name: bytes
     deadline_ms: int
@@ -71,7 +72,7 @@ class _Request(NamedTuple):
 
 
 class ConnectionOwner(Protocol):
-    """The listener that a connection belongs to."""
+    """Listener that owns a connection."""
 
     @property
     def broker(self) -> Broker:
@@ -85,29 +86,29 @@ class ConnectionOwner(Protocol):
 
     @property
     def buffer(self) -> memoryview:
-        """Where all connections receive what has no buffer of its own."""
+        """Receive buffer shared by connections that have no message buffer of their own."""
         ...
 
     @property
     def message_bytes_max(self) -> int:
-        """The size of the largest request."""
+        """Size of the largest request."""
         ...
 
     @property
     def idle_s_max(self) -> float:
-        """How long a connection may be idle."""
+        """Seconds that a connection may be idle."""
         ...
 
     def hello(self) -> pb.HelloResponse:
-        """Say what a client is told first."""
+        """Return the first message for a client."""
         ...
 
     def opened(self, connection: FrameConnection) -> None:
-        """Take note that a client has connected."""
+        """Register a connection."""
         ...
 
     def closed(self, connection: FrameConnection) -> None:
-        """Take note that a connection has come to its end."""
+        """Remove a closed connection."""
         ...
 
     def count(self, connection: FrameConnection, *, is_broker: bool) -> None:
@@ -116,7 +117,7 @@ class ConnectionOwner(Protocol):
 
 
 class FrameConnection(asyncio.BufferedProtocol):
-    """The broker's end of one connection. All of it happens in the event loop."""
+    """Broker's end of one connection. All of it runs in the event loop."""
 
     def __init__(self, listener: ConnectionOwner) -> None:
         self._listener = listener
@@ -124,17 +125,17 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._loop = listener.loop
         self._state = _State.GREETING
         self._since = self._loop.time()
-        self._rest = b""  # what came and was not looked at yet: a part of a head, or another request
+        self._rest = b""  # received but not parsed: a part of a head, or the next request
         self._request: _Request | None = None
         self._body: bytearray | None = None
         self._view = memoryview(b"")
         self._received_bytes = 0
         self._skip_bytes = 0
-        self._failure: MillraceError | None = None  # what a message that is being thrown away is answered with
+        self._failure: MillraceError | None = None  # the answer to a message that is being discarded
         self._is_greeted = False
-        self._is_broker = False  # the other end is one
+        self._is_broker = False  # whether the peer is a broker
         self._is_counted = False
-        self._call: AdmittedCall | None = None  # the one in progress, until its answer was sent
+        self._call: AdmittedCall | None = None  # the call in progress, until its answer was sent
         self._is_stopping = False
         self._is_lost = False
         self._has_stopped_reading = False
@@ -143,7 +144,7 @@ class FrameConnection(asyncio.BufferedProtocol):
     # --- the transport's calls --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected; nothing is known of it yet."""
+        """Register the new connection. The client is still unknown."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._writer = FrameWriter(transport)
@@ -153,13 +154,13 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._listener.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to receive: the message that is coming, or the buffer of all connections."""
+        """Return the buffer to receive into: the current message's, or the shared one."""
         if self._body is not None:
             return self._view[self._received_bytes :]
         return self._listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes were received there."""
+        """Process the bytes received into the buffer."""
         if self._body is not None:
             self._received_bytes += nbytes
             if self._received_bytes == len(self._body):
@@ -176,15 +177,15 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._consume(data)
 
     def eof_received(self) -> bool:
-        """The client has closed its end: nobody waits for an answer any more."""
+        """Close the connection, because the client no longer waits for an answer."""
         return False
 
     def pause_writing(self) -> None:
-        """The kernel does not take more at present."""
+        """Pause the writer, because the kernel takes no more bytes."""
         self._writer.pause()
 
     def resume_writing(self) -> None:
-        """The kernel has everything that was given to the transport."""
+        """Resume the writer, because the kernel has all bytes of the transport."""
         self._writer.resume()
         if self._state is _State.SENDING:
             self._since = self._loop.time()
@@ -192,12 +193,12 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what is in progress and give everything back."""
+        """Cancel the call in progress and release all resources."""
         self._is_lost = True
         if self._admitting is not None:
-            self._admitting.cancel()  # ``_admitted`` gives back
+            self._admitting.cancel()  # ``_admitted`` releases them
         elif self._handling.is_waiting:
-            self._handling.cancel()  # ``_answer`` gives back
+            self._handling.cancel()  # ``_answer`` releases them
         else:
             self._end_call()
             self._release()
@@ -210,7 +211,7 @@ class FrameConnection(asyncio.BufferedProtocol):
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def _consume(self, data: memoryview) -> None:
-        """Take requests from what came, as many as can be answered at once; keep what is left."""
+        """Parse requests from the received bytes, as many as can be answered at once. Keep the rest."""
         position = 0
         while position < len(data) and self._is_ready:
             try:
@@ -230,7 +231,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._enter(_State.HEAD)
 
     def _go_on(self) -> None:
-        """Look at what has come meanwhile, once a request is done with."""
+        """Parse the bytes received during the last request."""
         if self._is_ready and not self._is_over:
             if self._rest:
                 data, self._rest = memoryview(self._rest), b""
@@ -240,7 +241,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_ready(self) -> bool:
-        """Whether the next thing to come is a head."""
+        """Whether a request head comes next."""
         return self._state in (_State.GREETING, _State.IDLE, _State.HEAD)
 
     @property
@@ -248,9 +249,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         return self._is_lost or self._transport.is_closing()
 
     def _take(self, data: memoryview) -> int:
-        """Begin with the first thing in ``data``, and return how much of it that is; 0 if there is too little of it.
+        """Process the first element of ``data``. Return its size, or 0 if ``data`` is too short.
 
-        Raises what ends the connection.
+        Raises the error that ends the connection.
         """
         if not self._is_greeted:
             if len(data) < frames.GREETING_BYTES:
@@ -294,13 +295,13 @@ class FrameConnection(asyncio.BufferedProtocol):
         return end
 
     def _begin(self, request: _Request, part: memoryview) -> None:
-        """Admit a request, and serve it if ``part`` is all of its message, else receive the rest."""
+        """Admit a request. Serve it if ``part`` is its whole message, else receive the rest."""
         self._request = request
         call_class = class_of(request.name.decode("ascii", "replace"), is_broker=self._is_broker)
         try:
             call = self._call = self._broker.admission.begin(self, call_class)
         except MillraceError as error:
-            # A place of the reserve is for others than a connection that makes client calls.
+            # The reserve has no place for a connection that makes client calls.
             room = self._broker.admission.connections.room_of(self)
             self._is_stopping |= call_class is CallClass.CLIENT and room is CallClass.CONTROL
             self._throw_away(request.message_bytes - len(part), error)
@@ -343,7 +344,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._serve(body)
 
     def _throw_away(self, size_bytes: int, failure: MillraceError) -> None:
-        """Answer with an error once the rest of the message is out of the way."""
+        """Answer with an error after the rest of the message is discarded."""
         self._skip_bytes, self._failure = size_bytes, failure
         self._enter(_State.RECEIVING)
         if not size_bytes:
@@ -381,14 +382,14 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._handling.start(method, message, self._request.deadline_ms, self._call)
 
     def _answer(self, response: Any, failure: MillraceError | None) -> None:
-        """A handler has come to its end, at once or after it waited."""
+        """Answer when the handler has ended, with or without a wait."""
         self._finish(response, failure)
         self._go_on()
 
     # --- answering ------------------------------------------------------------------------------------------------
 
     def _finish(self, response: Any, failure: MillraceError | None) -> None:
-        """Answer, and be ready for the next request once that has been sent."""
+        """Send the answer. The connection is ready for the next request after that."""
         self._end_call()
         if self._is_over:
             self._release()
@@ -407,7 +408,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._sent()
 
     def _sent(self) -> None:
-        """Be ready for the next request, if the kernel has the whole response."""
+        """Become ready for the next request, if the kernel has the whole response."""
         if not self._writer.is_idle or self._is_over:
             return
         self._release()
@@ -416,13 +417,13 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._say_goodbye()
 
     def _end_call(self) -> None:
-        """The handler has ended; the answer is still to be sent."""
+        """Release the handler's resources. The answer is still to be sent."""
         self._request = None
         if self._call is not None:
             self._call.end()
 
     def _release(self) -> None:
-        """The kernel has the answer, or nobody will."""
+        """Release the response's memory: the kernel has the answer, or the connection is lost."""
         call, self._call = self._call, None
         if call is not None:
             call.response_lease.release()
@@ -433,7 +434,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._broker.admission.connections.closed(self)
 
     def _refuse(self, error: MillraceError) -> None:
-        """Say what is wrong, and end the connection."""
+        """Send the error, and end the connection."""
         _logger.info("the connection from %s is refused: %s", self._peer, error.message)
         text = error.message.encode()
         greeting = frames.greeting() if self._state is _State.GREETING else b""
@@ -452,11 +453,11 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when nothing has been asked, in the loop's time; nothing while something is."""
+        """Loop time since when the connection is idle; None during a request."""
         return self._since if self._state is _State.IDLE else None
 
     def check(self, now: float) -> None:
-        """End the connection if it has been in its state for too long."""
+        """Close the connection if it has been in its state for too long."""
         limit_s = self._listener.idle_s_max if self._state is _State.IDLE else _LIMITS_S.get(self._state)
         if limit_s is None or now - self._since < limit_s:
             return
@@ -468,11 +469,11 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def make_room(self) -> None:
-        """Close an idle connection, for another's sake."""
+        """Close an idle connection to make room for another."""
         self._say_goodbye()
 
     def stop(self) -> None:
-        """Close it as soon as nothing is in progress."""
+        """Close the connection as soon as no request is in progress."""
         self._is_stopping = True
         if self._state is _State.IDLE:
             self._say_goodbye()
@@ -480,18 +481,18 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._transport.abort()
 
     def cancel(self) -> None:
-        """End what is in progress: it had its time."""
+        """Cancel the request in progress, because its grace period is over."""
         if self._handling.is_waiting:
             self._handling.cancel()
         else:
             self._transport.abort()
 
     def _say_goodbye(self) -> None:
-        """Close an idle connection, and let a client know whose request is on its way that it is not read."""
+        """Close an idle connection. The message tells a client that a request now on its way is not read."""
         self._uncount()
         text = b"the broker has closed an idle connection, or stops"
         self._transport.write(frames.response_head(len(text), 0, frames.Kind.GOODBYE) + text)

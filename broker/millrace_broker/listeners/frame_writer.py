@@ -1,6 +1,6 @@
-"""Writing responses to a connection for frames, with as few copies as asyncio allows.
+"""Writer of responses to a frame connection, with few copies.
 
-Invariant: at most one response is being written; it ``is_idle`` once the kernel has all of it.
+Invariant: at most one response is being written. The writer ``is_idle`` once the kernel has all of it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ import asyncio
 from typing import Final
 
 _CHUNK_BYTES: Final = 256 * 1024
-"""So much of a large response is given to the transport at a time: what the kernel does not take at once is copied."""
+"""Part of a large response that the transport gets at a time.
+
+The transport copies bytes that the kernel does not take.
+"""
 
 
 class FrameWriter:
-    """What a connection writes with; it is told when the transport pauses and resumes."""
+    """Writer of one connection, which is told when the transport pauses and resumes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        transport.set_write_buffer_limits(high=0)  # so that it is known when the kernel has everything
+        transport.set_write_buffer_limits(high=0)  # so that ``resume`` shows when the kernel has everything
         self._transport = transport
         self._unsent = memoryview(b"")
         self._is_paused = False
@@ -27,7 +30,7 @@ class FrameWriter:
         return not self._is_paused and not self._unsent
 
     def write(self, head: bytes, body: bytes) -> None:
-        """Write a response, as much as the kernel takes; ``resume`` goes on with it."""
+        """Write as much of a response as the kernel takes. ``resume`` writes the rest."""
         if len(body) <= _CHUNK_BYTES:
             self._transport.write(head + body)
             return
@@ -36,11 +39,11 @@ class FrameWriter:
         self._go_on()
 
     def pause(self) -> None:
-        """The kernel does not take more at present."""
+        """Stop writing, because the kernel takes no more bytes."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """The kernel has what was given to the transport."""
+        """Continue writing, because the kernel has all bytes of the transport."""
         self._is_paused = False
         self._go_on()
 
@@ -50,5 +53,5 @@ class FrameWriter:
             self._transport.write(chunk)
 
     def drop(self) -> None:
-        """The connection is lost: forget what was not sent."""
+        """Drop unsent bytes of a lost connection."""
         self._unsent = memoryview(b"")

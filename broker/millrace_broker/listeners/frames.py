@@ -1,7 +1,7 @@
-"""The listener for calls as frames (``millrace.protocol.frames``): the same handlers as gRPC's, for less.
+"""Listener for calls as frames (``millrace.protocol.frames``), cheaper than gRPC.
 
-It holds the sockets and the connections (``frame_connection``), looks after those that have been silent for too long,
-and lets calls in progress end when the broker stops.
+The listener owns the sockets and the connections (``frame_connection``). It closes connections that are silent for too
+long, and lets calls in progress end when the broker stops. The handlers are the same as for gRPC.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from millrace_broker.quotas import ACTIVE_CONNECTION_S, CallClass
 _BUFFER_BYTES: Final = 256 * 1024
 _CHECK_S: Final = 0.5
 _RESERVED_S: Final = 1.0
-"""How long a connection of the reserve may be idle while others want its place."""
+"""How long a connection of the reserve may be idle while other connections want its place."""
 _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class FrameListener:
-    """Listens for frames. ``bind`` first, then ``start`` and ``stop`` in the event loop."""
+    """Listener for frames. Call ``bind`` first, then ``start`` and ``stop`` in the event loop."""
 
     broker: Broker
-    """The broker that answers, once started."""
+    """The broker that answers, set by ``start``."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.message_bytes_max: Final = config.socket_request_max_bytes + FRAMING_BYTES
         self.idle_s_max: Final = config.connections_max_idle_ms / 1000
         self.buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
-        """Where all connections receive what has no buffer of its own; what is in it is dealt with at once."""
+        """Receive buffer shared by connections that have no message buffer of their own.
+
+        Its bytes are processed at once.
+        """
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[FrameConnection] = set()
@@ -46,9 +49,9 @@ class FrameListener:
         self._checking: asyncio.TimerHandle | None = None
 
     def bind(self, address: Listener) -> int:
-        """Take the address; nothing is answered there before ``start``. Returns the port.
+        """Bind to the address and return the port. No call is answered before ``start``.
 
-        Raises ``EnvironmentProblemError`` when it cannot be had.
+        Raises ``EnvironmentProblemError`` if the address cannot be bound.
         """
         port = address.port
         try:
@@ -62,7 +65,7 @@ class FrameListener:
                     if family == socket.AF_INET6:
                         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address.host != "::"))
                     sock.bind((where[0], port, *where[2:]))
-                    port = sock.getsockname()[1]  # the same for all of a host's addresses
+                    port = sock.getsockname()[1]  # the same port for all of a host's addresses
                 except OSError as error:
                     if port == address.port or error.errno not in _NOT_HERE:
                         raise
@@ -75,13 +78,13 @@ class FrameListener:
         return port
 
     def close(self) -> None:
-        """Let go of the address; for a listener that has not been started."""
+        """Release the address of a listener that was not started."""
         for sock in self._sockets:
             sock.close()
         self._sockets = []
 
     async def start(self, broker: Broker) -> None:
-        """Have a broker answer calls. Raises ``EnvironmentProblemError`` when somebody else listens there meanwhile."""
+        """Start to answer calls. Raises ``EnvironmentProblemError`` if another process now listens on the address."""
         self.broker = broker
         self.loop = asyncio.get_running_loop()
         try:
@@ -93,7 +96,7 @@ class FrameListener:
         self._check()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, and let those in progress end; what has not ended after ``grace_s`` is cancelled."""
+        """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``."""
         for server in self._servers:
             server.close()
         if self._checking is not None:
@@ -121,7 +124,7 @@ class FrameListener:
     # --- for connections ------------------------------------------------------------------------------------------
 
     def hello(self) -> pb.HelloResponse:
-        """What a client is told first."""
+        """Return the first message for a client."""
         return pb.HelloResponse(
             software_version=software_version(),
             broker_id=self.broker.config.broker_id,
@@ -131,17 +134,17 @@ class FrameListener:
         )
 
     def opened(self, connection: FrameConnection) -> None:
-        """A client has connected."""
+        """Register a connection."""
         self._connections.add(connection)
 
     def closed(self, connection: FrameConnection) -> None:
-        """A connection has come to its end."""
+        """Remove a closed connection."""
         self._connections.discard(connection)
         if not self._connections:
             self._are_closed.set()
 
     def count(self, connection: FrameConnection, *, is_broker: bool) -> None:
-        """Count a connection; if there are too many, in the place of one that has been idle for some time.
+        """Count a connection. If there are too many, close one that has been idle for some time.
 
         Raises ``ThrottledError``.
         """
@@ -153,7 +156,7 @@ class FrameListener:
         connections.opened(connection, is_broker=is_broker)
 
     def _make_room(self, room: CallClass, idle_s: float) -> None:
-        """Close the connection of a room that has been idle for longest, and for so long at least."""
+        """Close the connection of ``room`` that has been idle longest, if for at least ``idle_s``."""
         connections, horizon = self.broker.admission.connections, self.loop.time() - idle_s
         idle = [
             (since, each)

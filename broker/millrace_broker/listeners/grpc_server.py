@@ -1,7 +1,7 @@
-"""The listener that speaks gRPC: a thin adapter between grpc.aio and the handlers of ``millrace_broker.api``.
+"""gRPC listener, a thin adapter between grpc.aio and ``millrace_broker.api``.
 
-Every call is registered as one with a streamed request, so that its body is received only when the adapter reads it:
-admission comes first, and HTTP/2's flow control keeps what waits in the sender's memory instead of ours.
+Every call is registered with a streamed request, so that its body is received only when the adapter reads it. Admission
+comes first. HTTP/2's flow control keeps the bodies of waiting calls in the sender's memory.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _logger = logging.getLogger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _DETAILS_MAX: Final = 2000
-"""Characters of an error message that go into the status: all headers of a call share 8 KiB."""
+"""Longest error message in the status, in characters. All headers of a call share 8 KiB."""
 
-_Context = Any  # grpc.aio.ServicerContext is generic in what this adapter does not care about
+_Context = Any  # grpc.aio.ServicerContext is generic in types that this adapter does not use
 
 
 def make_server(config: BrokerConfig) -> grpc.aio.Server:
-    """Make a server with the configured limits, to be bound. It answers nothing before ``add_handlers``."""
+    """Create an unbound server with the configured limits. It answers no call before ``add_handlers``."""
     return grpc.aio.server(options=_options(config))
 
 
 def add_handlers(server: grpc.aio.Server, broker: Broker) -> None:
-    """Have a server answer the ``Broker`` service with the broker's handlers. To be called before it is started."""
+    """Register the broker's handlers of the ``Broker`` service. Call it before the server starts."""
     handlers = {
         method.name: grpc.stream_unary_rpc_method_handler(
             _unary(broker, method.name, method.handler),
@@ -72,7 +72,7 @@ def add_handlers(server: grpc.aio.Server, broker: Broker) -> None:
 
 
 def bind(server: grpc.aio.Server, listener: Listener) -> int:
-    """Bind to an address; returns the port. Raises ``EnvironmentProblemError`` when it cannot be had."""
+    """Bind to an address and return the port. Raises ``EnvironmentProblemError`` if it cannot be bound."""
     try:
         port = server.add_insecure_port(str(listener))
     except RuntimeError as error:
@@ -90,11 +90,11 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", config.socket_request_max_bytes + FRAMING_BYTES),
         ("grpc.max_send_message_length", -1),  # responses have their own limits; a first batch is always sent
-        # Calls that wait are streams, too: a client with many of them is to have its other calls answered.
+        # Waiting calls are streams too. A client with many of them must still get answers to its other calls.
         ("grpc.max_concurrent_streams", _streams_max(config)),
         ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
         ("grpc.so_reuseport", 0),  # two brokers on one port must be an error, not a lottery
-        # A peer that vanished without closing is noticed, and idle clients may ping.
+        # Detect a peer that vanished without closing, and allow pings of idle clients.
         ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -107,7 +107,7 @@ def _streams_max(config: BrokerConfig) -> int:
 
 
 def _serialized(response: Any) -> bytes:
-    """A response on the wire; some write themselves with fewer copies than their generated class would."""
+    """Serialize a response. Some responses write themselves with fewer copies than their generated class."""
     data: bytes = response.SerializeToString()
     return data
 
@@ -144,16 +144,16 @@ def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
 
 
 async def _admit(broker: Broker, name: str, context: _Context, stack: ExitStack) -> tuple[Call, Any]:
-    """Count the call, wait until its body may take memory, and receive it."""
+    """Count the call, wait for memory for its body, and receive the body."""
     peer = context.peer()
     admitted = broker.admission.begin(peer, class_of(name, is_broker=_is_broker(context)))
     stack.callback(admitted.end)
-    # The response is in memory until it has been sent, which is when the call is done.
+    # The call is done once its response has been sent. Until then, the response is in memory.
     context.add_done_callback(lambda _: admitted.response_lease.release())
     await admitted.take_request_memory(admitted.body_estimate.bytes)
     try:
         async with asyncio.timeout(RECEPTION_TIMEOUT_S):
-            # Not through the iterator: that keeps the message until cyclic garbage is collected.
+            # Not by iteration, which keeps the message until a collection of cyclic garbage.
             request = await context.read()
     except TimeoutError:
         raise RequestTimedOutError(f"the request's body did not come within {RECEPTION_TIMEOUT_S:.0f} s") from None
@@ -167,7 +167,7 @@ async def _admit(broker: Broker, name: str, context: _Context, stack: ExitStack)
 
 
 def _is_broker(context: _Context) -> bool:
-    """Whether a broker calls: its user agent says so."""
+    """Return whether the caller is a broker, by its user agent."""
     agent = next((value for key, value in context.invocation_metadata() if key == "user-agent"), "")
     return str(agent).startswith(BROKER_SOFTWARE_NAME)
 

@@ -1,7 +1,7 @@
-"""Running the handler of a call: at once in the event loop up to its first wait, and in a task only from there on.
+"""Execution of handlers, in the event loop up to their first wait, then in a task.
 
-Invariant: ``on_end`` is called exactly once for each ``start``, before that returns if the handler never waits; also
-when the handler is cancelled or its deadline passes.
+Invariant: ``on_end`` is called exactly once for each ``start``, also when the handler is cancelled or its deadline
+passes. If the handler never waits, ``on_end`` is called before ``start`` returns.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from millrace_broker.runtime.small_work import first_step, rest
 
 
 class Handling:
-    """Runs the handlers of one connection's calls, one at a time. In the event loop."""
+    """Handlers of one connection's calls, one at a time, in the event loop."""
 
     def __init__(self, broker: Broker, peer: str, on_end: Callable[[Any, MillraceError | None], None]) -> None:
-        """``on_end`` is told the response or the error."""
+        """Prepare the calls of a connection. ``on_end`` gets the response or the error."""
         self._broker: Final = broker
         self._peer: Final = peer
         self._on_end: Final = on_end
         self._is_local: Final = is_local(peer)
-        # One for all of the connection's calls, for these come one after the other. Tasks of handlers copy it.
+        # One context for all calls of the connection, which run one after the other. Handlers' tasks copy it.
         self._context: Final = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a handler waits for something."""
+        """Whether a handler waits."""
         return self._task is not None
 
     def start(self, method: UnaryMethod, message: Any, deadline_ms: int, admitted: AdmittedCall) -> None:
-        """Handle a request; ``deadline_ms`` after which it is cancelled if it still waits then, 0 for none."""
+        """Handle a request. Cancel it if it still waits after ``deadline_ms``; 0 means no deadline."""
         try:
             request = method.request.FromString(message)
         except DecodeError as error:
@@ -82,6 +82,6 @@ class Handling:
             self._on_end(task.result(), None)
 
     def cancel(self) -> None:
-        """End a handler that waits."""
+        """Cancel a waiting handler."""
         if self._task is not None:
             self._task.cancel()

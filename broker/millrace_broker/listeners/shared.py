@@ -1,4 +1,4 @@
-"""What the listeners have in common: the same limits, whichever way a call comes."""
+"""Limits and names that both listeners share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import HANDLERS, UnaryHandler
 
 RECEPTION_TIMEOUT_S: Final = 60.0
-"""How long a request may take to come."""
+"""How long the reception of a request may take."""
 FRAMING_BYTES: Final = 64 * 1024
-"""Room in a message beside the records that ``socket.request.max.bytes`` is about."""
+"""Room in a message beside the records that ``socket.request.max.bytes`` limits."""
 _ANY_PORT: Final = 9
 
 
 class UnaryMethod(NamedTuple):
-    """A call with one request and one response: its name, the class of its request, and what answers it."""
+    """Call with one request and one response: its name, its request class, and its handler."""
 
     name: str
     request: Any
@@ -31,11 +31,11 @@ UNARY_METHODS: Final[dict[bytes, UnaryMethod]] = {
     for method in pb.DESCRIPTOR.services_by_name["Broker"].methods
     if method.name in HANDLERS
 }
-"""By their names on the wire."""
+"""Unary methods by their names on the wire."""
 
 
 def peer_name(address: Any) -> str:
-    """A socket's other end, as gRPC would spell it."""
+    """Return a socket's peer in the format of gRPC."""
     if not isinstance(address, tuple):
         return "unix:"
     host, port = address[:2]
@@ -43,9 +43,9 @@ def peer_name(address: Any) -> str:
 
 
 def is_local(peer: str) -> bool:
-    """Whether a peer's name, as gRPC spells it, is on this host: by whichever of the host's addresses it came.
+    """Return whether a peer, in the format of gRPC, is on this host. Any address of the host counts.
 
-    ``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``, ``unix:``.
+    Examples of peers: ``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``, ``unix:``.
     """
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
@@ -53,7 +53,7 @@ def is_local(peer: str) -> bool:
     host = unquote(rest).rpartition(":")[0].removeprefix("[").removesuffix("]")
     if host == "::1" or host.startswith("127."):
         return True
-    # To an address of its own, and to no other, the host talks from that very address. Nothing is sent for this.
+    # For a destination among its own addresses, and only then, the host uses that address as source. Nothing is sent.
     try:
         with socket.socket(socket.AF_INET6 if kind == "ipv6" else socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, _ANY_PORT))
@@ -63,7 +63,7 @@ def is_local(peer: str) -> bool:
 
 
 def binding_problem(address: str, option: str) -> str:
-    """What is wrong when an address cannot be listened at; ``option`` sets it."""
+    """Explain why an address cannot be bound. ``option`` sets the address."""
     return (
         f"cannot listen at {address}: the port is in use, or the address is not this host's. "
         f"Stop what listens there, or set another one with {option}"

@@ -1,15 +1,15 @@
-"""Looking into the files of a log from outside, without a broker: what ``millrace log`` is made of.
+"""Inspection of log files without a broker, the base of ``millrace log``.
 
 ``dump``      the files of a path, one after another, as rows
 ``batches``, ``records``, ``indexes``, ``small_files``  each kind of file
-``decoders``  what keys and values mean, those of the coordinators' topics among them
-``findings``  what they yield: rows, notes, problems
+``decoders``  decoding of keys and values, also for the coordinators' topics
+``findings``  the results: rows, notes, problems
 ``verify``    all files of a partition, each by itself and against the others
-``repair``    mends what was found, by what ``salvage`` and ``aborted`` say is sound
-``convert``   a partition into another format, from Kafka and back
+``repair``    repairs the problems, based on the sound data that ``salvage`` and ``aborted`` find
+``convert``   converts a partition into another format, from Kafka and back
 ``stored_schemas``  schemas of typed topics from the broker's metadata beside the log
 
-All but ``repair`` and ``convert`` only read, and may do so while a broker writes to the same files.
+All modules except ``repair`` and ``convert`` only read. They may run while a broker writes to the same files.
 """
 
 from millrace_broker.log_tools.dump import DumpOptions, dump_file, files_of

@@ -1,4 +1,7 @@
-"""Work out a log's aborted transactions anew from its batches: what its transaction indexes ought to hold."""
+"""Aborted transactions of a log, recomputed from its batches.
+
+They are the expected entries of its transaction indexes.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from millrace.segments.transaction_index import AbortedTransaction
 
 
 class AbortedReplay:
-    """Follows the transactions of a log, batch by batch from its start.
+    """Replay of a log's transactions, batch by batch from its start.
 
-    Of a transaction that began before the log does, the first offset is not known: its end is passed over.
+    If a transaction began before the log start, its first offset is unknown, and its end is ignored.
     """
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
-        """First offset of the open transaction of each producer."""
+        """First offset of each producer's open transaction."""
 
     def add(self, header: BatchHeader, data: bytes) -> AbortedTransaction | None:
-        """Take in a batch with a right checksum; returns the transaction that it aborts, if it is such a marker."""
+        """Add a batch with a correct checksum. If the batch is an abort marker, return the aborted transaction."""
         if not header.is_transactional:
             return None
         if not header.is_control:

@@ -1,6 +1,6 @@
-"""Walk the batches of a ``.log``, of any magic, as far as they can be told apart.
+"""Iteration over the entries of a ``.log`` of any magic.
 
-The file is read, not mapped: the tail of one that a broker writes to may be cut off under the reader.
+The file is read, not mapped, because a broker may truncate its tail meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ_BYTES: Final = 2**20
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a log: its bytes and where they begin in the file."""
+    """One entry of a log: its bytes and its position in the file."""
 
     position: int
     data: bytes
@@ -39,12 +39,12 @@ class Entry:
 
     @cached_property
     def batch(self) -> BatchEntry | MessageEntry:
-        """The entry, read; its own position is 0."""
+        """The parsed entry; its own position is 0."""
         return (BatchEntry if self.magic == MAGIC else MessageEntry)(self.data, 0, len(self.data))
 
     @cached_property
     def is_valid(self) -> bool:
-        """Whether the checksum is right."""
+        """Whether the checksum is correct."""
         return self.batch.crc_is_valid
 
     @cached_property
@@ -57,10 +57,10 @@ class Entry:
 def walk(
     path: Path, *, max_bytes: int | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Entry | Note | Problem]:
-    """Read the entries of a segment, ending with a note or problem where no entry can be.
+    """Read the entries of a segment. End with a note or problem if the next bytes are no entry.
 
-    An incomplete last entry is what a crash or an append in progress leaves in the last segment of a partition, and
-    damage in any other. ``on_progress`` is told bytes read and bytes there.
+    In the last segment of a partition, an incomplete last entry is left by a crash or an append in progress. In any
+    other segment it is damage. ``on_progress`` gets the bytes read and the file size.
     """
     with open(path, "rb", buffering=_READ_BYTES) as file:
         size_bytes = os.fstat(file.fileno()).st_size
@@ -116,7 +116,7 @@ def _is_zeros(file: BinaryIO) -> bool:
 
 
 def is_last_segment(path: Path) -> bool:
-    """Whether no segment follows in the directory."""
+    """Return whether the directory has no later segment."""
     own = parse_segment_file_name(path.name)
     others = (parse_segment_file_name(name) for name in os.listdir(path.parent))
     return own is None or not any(other is not None and other[1] == LOG and other[0] > own[0] for other in others)
@@ -126,11 +126,11 @@ def is_last_segment(path: Path) -> bool:
 
 
 def describe(entry: Entry, expected_offset: int) -> Iterator[Finding]:
-    """Describe an entry in one row, and say what is wrong with it by itself or after what came before."""
+    """Describe an entry in one row. Yield problems of the entry itself and of its position after the previous entry."""
     is_valid = entry.is_valid
     try:
         values = _values(entry)
-    except MillraceError as error:  # without a valid checksum its fields may say anything
+    except MillraceError as error:  # if the checksum is wrong, the fields are arbitrary
         yield Problem(error.message if is_valid else "fails its checksum", entry.position)
         return
     yield Row(

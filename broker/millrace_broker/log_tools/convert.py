@@ -1,9 +1,9 @@
-"""A partition directory into another one whose records are in another format: from Kafka into millrace, and back.
+"""Conversion of a partition directory between record formats, from Kafka and back.
 
-The target appears under its name only when it is complete and has been verified. Offsets, leader epochs, producers and
-transactions stay; what the format cannot hold is refused, or left out if allowed (``millrace.records.convert``).
-Segments stay as they are, except that one which would grow beyond what positions or relative offsets can name becomes
-several, as Kafka splits a segment whose offsets overflow (``UnifiedLog.splitOverflowedSegment``).
+The target gets its name only after it is complete and verified. Offsets, leader epochs, producers and transactions are
+kept. Data that the format cannot hold is refused, or dropped if allowed (``millrace.records.convert``). Segments are
+kept, except that a segment is split if positions or relative offsets would overflow, as in Kafka's
+``UnifiedLog.splitOverflowedSegment``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ _UNFINISHED: Final = ".converting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertOptions:
-    """What to make of a log. ``compression`` None keeps each batch's own; ``topic_id`` None keeps that of the source.
+    """Options of a conversion.
 
-    ``allow_loss`` leaves out what the format cannot hold instead of refusing it. ``forgets_producers`` takes producer
-    ids out of the batches: another cluster gives the same ids to others, whose batches would be out of order.
+    ``compression`` None keeps the compression of each batch. ``topic_id`` None keeps the source's topic id.
+    ``allow_loss`` drops data that the format cannot hold, instead of refusing it. ``forgets_producers`` removes
+    producer ids from the batches. Another cluster assigns the same ids to other producers, whose batches would then be
+    out of order.
     """
 
     record_format: RecordFormat = RecordFormat.ROWS
@@ -63,7 +65,7 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """What a conversion made. ``notes`` is what the operator should know of the source."""
+    """Result of a conversion. ``notes`` are facts about the source that the operator should know."""
 
     segments: int
     start_offset: int
@@ -77,10 +79,10 @@ class Converted:
 def convert_partition(
     source: Path, target: Path, options: ConvertOptions, on_progress: Callable[[int], None] = lambda _: None
 ) -> Converted:
-    """Convert a partition directory; ``on_progress`` is told how many bytes of source were done since it was last.
+    """Convert a partition directory. ``on_progress`` gets the source bytes processed since its last call.
 
-    Raises ``UsageError`` for names that will not do, ``UnsupportedForFormatError`` and ``UnsupportedCompressionError``
-    for what the format cannot hold, and ``CorruptBatchError`` when the source is damaged.
+    Raises ``UsageError`` for unsuitable names. Raises ``UnsupportedForFormatError`` and ``UnsupportedCompressionError``
+    for data that the format cannot hold. Raises ``CorruptBatchError`` if the source is damaged.
     """
     _check(source, target)
     unfinished = target.with_name(target.name + _UNFINISHED)
@@ -132,7 +134,7 @@ def _check(source: Path, target: Path) -> None:
 def _convert_segment(
     source: Path, target: Path, base: int, options: ConvertOptions, on_progress: Callable[[int], None]
 ) -> int:
-    """Convert one segment; returns the bytes read."""
+    """Convert one segment. Return the number of bytes read."""
     path = source / segment_file_name(base, LOG)
     size_bytes = path.stat().st_size
     try:
@@ -156,7 +158,7 @@ def _pieces(path: Path, options: ConvertOptions) -> Iterator[bytes]:
 
 
 def _without_producer(piece: bytes) -> bytes:
-    """Take the producer out of a piece of whole entries. Raises ``UsageError`` for batches of transactions."""
+    """Remove the producer from a piece of whole entries. Raises ``UsageError`` for transactional batches."""
     parts = []
     for entry in read_entries(piece):
         data = piece[entry.position : entry.position + entry.size_bytes]
@@ -175,7 +177,7 @@ def _without_producer(piece: bytes) -> bytes:
 
 
 class _Segments:
-    """Writes converted pieces to segments, beginning a new one when one is full; builds the indexes of each."""
+    """Writer of converted pieces, which rolls full segments and builds their indexes."""
 
     def __init__(self, directory: Path, base: int, options: ConvertOptions) -> None:
         self._directory: Final = directory
@@ -200,7 +202,7 @@ class _Segments:
             build_indexes(path, self._base, self._options.index_interval_bytes)
 
     def add(self, piece: bytes) -> None:
-        """Write a piece: whole entries, of which each stays whole."""
+        """Write a piece of whole entries, which stays within one segment."""
         is_full = self._size_bytes > 0 and self._size_bytes + len(piece) > self._options.segment_bytes_max
         *_, last = read_entries(piece)
         if is_full or last.last_offset - self._base > _RELATIVE_OFFSET_MAX:
@@ -209,7 +211,7 @@ class _Segments:
         self._size_bytes += len(piece)
 
     def _begin(self, base: int) -> None:
-        """Begin another segment."""
+        """Roll to a new segment."""
         self._close(is_whole=True)
         self._base = base
         self._file = self._create(base)
@@ -217,7 +219,7 @@ class _Segments:
 
 
 def _copy_rest(source: Path, target: Path, options: ConvertOptions) -> UUID:
-    """Bring over what stands beside the logs; returns the topic's id."""
+    """Copy the partition's other files. Return the topic id."""
     files = OsFiles()
     if not options.record_format.has_messages:
         keeps_producers = not options.forgets_producers
@@ -245,7 +247,7 @@ def _read_aborted(source: Path) -> Iterator[AbortedTransaction]:
 
 
 def _write_aborted(target: Path, transactions: Iterator[AbortedTransaction]) -> None:
-    """Write transaction indexes: each entry to the segment that has its marker."""
+    """Write transaction indexes. An entry goes to the segment that has its marker."""
     bases = segment_bases(target)
     for aborted in transactions:
         base = max(base for base in bases if base <= aborted.last_offset)
@@ -257,12 +259,12 @@ def _is_sound_snapshot(path: Path) -> bool:
     try:
         read_snapshot(path.read_bytes())
     except StorageError:
-        return False  # the broker makes it anew
+        return False  # the broker rebuilds it
     return True
 
 
 def _verify(directory: Path) -> int:
-    """Check what was made; returns where it ends."""
+    """Verify the converted partition. Return its end offset."""
     end_offset = 0
     for path, finding in verify_partition(directory, VerifyOptions()):
         if isinstance(finding, Problem) and not path.name.endswith(SNAPSHOT):

@@ -1,6 +1,6 @@
-"""What the keys and values of opaque records mean: plain types, the coordinators' records, or a function of one's own.
+"""Decoders of opaque keys and values: plain types, coordinator records, own functions.
 
-For ``--key-decoder-class``, ``--value-decoder-class``, ``--offsets-decoder``, ``--transaction-log-decoder`` and
+They serve ``--key-decoder-class``, ``--value-decoder-class``, ``--offsets-decoder``, ``--transaction-log-decoder`` and
 ``--share-group-state-decoder``.
 """
 
@@ -45,18 +45,18 @@ from millrace.errors import MillraceError, UsageError
 from millrace.ids import id_text
 
 Decode = Callable[[bytes], Any]
-"""Makes a value that JSON and tables can show of bytes that are not null."""
+"""Converts bytes that are not null to a value for JSON and tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDecoder:
-    """Decodes a record's key and value; ``value`` is given the key too, which may say what the value is."""
+    """Decoder of a record's key and value. ``value`` also gets the key, which may determine the value's type."""
 
     key: Decode
     value: Callable[[bytes | None, bytes], Any]
 
     def content(self, key: bytes | None, value: bytes | None) -> dict[str, Any]:
-        """Key and value as they are to be shown. Raises ``MillraceError`` for what cannot be decoded."""
+        """Return the decoded key and value. Raises ``MillraceError`` if they cannot be decoded."""
         return {
             "key": None if key is None else self.key(key),
             "value": None if value is None else self.value(key, value),
@@ -100,7 +100,7 @@ _PLAIN: Final[dict[str, Decode]] = {
 
 
 def decoder_of(name: str) -> Decode:
-    """Find a decoder: a plain type, Kafka's class for one, or ``module:function`` of one's own.
+    """Find a decoder by name: a plain type, Kafka's class for it, or a user's ``module:function``.
 
     Raises ``UsageError``.
     """
@@ -118,7 +118,7 @@ def decoder_of(name: str) -> Decode:
 
 
 def plain_decoder(key: str | None, value: str | None) -> RecordDecoder:
-    """A decoder of keys and of values by their names; what has none stays bytes."""
+    """Return a decoder of keys and values by names. A part without a name stays bytes."""
     decode_value = decoder_of(value or "bytes")
     return RecordDecoder(decoder_of(key or "bytes"), lambda _, data: decode_value(data))
 
@@ -205,14 +205,14 @@ _BY_TOPIC: Final = {OFFSETS_TOPIC: OFFSETS, TRANSACTIONS_TOPIC: TRANSACTIONS, SH
 
 
 def decoder_of_topic(topic: str) -> RecordDecoder | None:
-    """The decoder for a topic of the coordinators; None for any other topic."""
+    """Return the decoder of an internal topic; None for any other topic."""
     return _BY_TOPIC.get(topic)
 
 
 def content_of(
     decoder: RecordDecoder | None, key: bytes | None, value: bytes | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Key and value to be shown, and why they are shown as bytes although they should be decoded."""
+    """Return the decoded key and value. If decoding fails, return the bytes and the reason."""
     plain = {"key": key, "value": value}
     if decoder is None:
         return plain, None

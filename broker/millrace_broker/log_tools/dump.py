@@ -1,4 +1,4 @@
-"""Dump the files of a log: what kind of file a path is, and the findings in it."""
+"""Dump of log files: the kind of a file, and the findings in it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """What is wanted of the files.
+    """Options of a dump.
 
-    ``with_data`` shows what records hold, ``deep`` only that they are there; ``schema`` decodes typed batches, in place
-    of the schemas that are found. ``decoder`` decodes opaque records; those of the coordinators' topics are decoded
-    anyway. ``with_metadata`` shows what records have beside key and value. ``max_bytes`` limits how much of each log is
-    read, and a batch above ``max_message_bytes`` is a problem. ``only_disagreements`` leaves out the entries of
-    indexes, and ``only_sanity`` the comparison with the log as well.
+    ``with_data`` shows the records' content, ``deep`` only their offsets, times and sizes. ``schema`` decodes typed
+    batches instead of the stored schemas. ``decoder`` decodes opaque records. Records of the coordinators' topics are
+    decoded by default. ``with_metadata`` shows record fields beside key and value. ``max_bytes`` limits the bytes read
+    of each log. A batch above ``max_message_bytes`` is a problem. ``only_disagreements`` omits the entries of indexes.
+    ``only_sanity`` also omits the comparison with the log.
     """
 
     with_data: bool = False
@@ -73,14 +73,14 @@ class DumpOptions:
 
     @property
     def only_indexes(self) -> bool:
-        """Whether nothing but indexes is looked at."""
+        """Whether only indexes are read."""
         return self.only_disagreements or self.only_sanity
 
 
 def files_of(path: Path, options: DumpOptions) -> list[Path]:
-    """Return the files that a path stands for: itself, or what a partition directory holds, segment by segment.
+    """Return the files of a path: the file itself, or a partition directory's files, segment by segment.
 
-    Raises ``UsageError`` for a path that is not there, is of no known kind, or is a directory without such files.
+    Raises ``UsageError`` for a missing path, an unknown kind of file, or a directory without such files.
     """
     if path.is_dir():
         found = [file for file in path.iterdir() if file.is_file() and kind_of(file) and _is_live(file)]
@@ -97,7 +97,7 @@ def files_of(path: Path, options: DumpOptions) -> list[Path]:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the suffix of a segment's file or the name of another file of a partition; None for anything else."""
+    """Return the suffix of a segment file, or the name of another partition file; None for other files."""
     name = _live_name(path)
     parsed = parse_segment_file_name(name)
     kind = parsed[1] if parsed is not None else name
@@ -123,9 +123,9 @@ def _place(path: Path) -> tuple[int, int, str]:
 
 
 def dump_file(path: Path, options: DumpOptions, on_progress: Progress | None = None) -> Iterator[Finding]:
-    """Read one file, of one of the kinds that ``files_of`` returns.
+    """Read one file of a kind that ``files_of`` returns.
 
-    ``on_progress`` is told bytes read and bytes there, in logs. Raises ``OSError`` when the file cannot be read.
+    For logs, ``on_progress`` gets the bytes read and the file size. Raises ``OSError`` if the file cannot be read.
     """
     kind = kind_of(path)
     against_log = not options.only_sanity and _is_live(path)
@@ -150,7 +150,7 @@ def _base_offset(path: Path) -> int:
 
 
 def _topic_of(path: Path) -> str:
-    """The topic by the directory's name; empty for one that is not a partition's."""
+    """Return the topic in the directory's name; empty if it is not a partition directory."""
     try:
         return parse_partition_directory_name(path.absolute().parent.name)[0]
     except InvalidTopicError:

@@ -1,4 +1,7 @@
-"""Leader epochs in the headers of batches, held against the partition's list: the field lies outside the checksum."""
+"""Check of leader epochs in batch headers against the partition's epoch checkpoint.
+
+The checksum does not cover the leader epoch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _EPOCH: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class WrongEpoch:
-    """A batch whose leader epoch is not the one of its offset."""
+    """Batch whose leader epoch does not match its offset."""
 
     position: int
     offset: int
@@ -32,7 +35,7 @@ class WrongEpoch:
 
 
 def known_epochs(directory: Path) -> LeaderEpochs:
-    """The partition's epochs; none if the list is damaged or not there."""
+    """Return the partition's leader epochs; none if the checkpoint is damaged or missing."""
     try:
         return LeaderEpochs(read_epochs(OsFiles(), directory / LEADER_EPOCHS))
     except (StorageError, ValueError):
@@ -40,7 +43,7 @@ def known_epochs(directory: Path) -> LeaderEpochs:
 
 
 def wrong_epoch(epochs: LeaderEpochs, position: int, header: BatchHeader) -> WrongEpoch | None:
-    """What is wrong with a batch's leader epoch; None if nothing is, or nothing is known."""
+    """Return the error in a batch's leader epoch; None if it is right or cannot be checked."""
     expected, found = epochs.epoch_of(header.base_offset), header.partition_leader_epoch
     if expected is None or found == expected or found == -1:
         return None
@@ -48,7 +51,7 @@ def wrong_epoch(epochs: LeaderEpochs, position: int, header: BatchHeader) -> Wro
 
 
 def write_epoch(path: Path, wrong: WrongEpoch) -> None:
-    """Write the right leader epoch into a batch's header, durably."""
+    """Write the correct leader epoch into a batch's header, and flush it."""
     with open(path, "r+b") as file:
         os.pwrite(file.fileno(), _EPOCH.pack(wrong.expected), wrong.position + _POSITION)
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""What a look into a file yields, in the order of the file."""
+"""Findings in a file, in the order of the file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Something that the file holds. ``kind`` says what (``batch``, ``record``, ...), ``values`` has its fields."""
+    """Content of a file. ``kind`` names its type (``batch``, ``record``, ...), and ``values`` holds its fields."""
 
     kind: str
     values: dict[str, Any]
@@ -16,14 +16,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth knowing that is no damage."""
+    """Remark that is no damage."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Damage, at a byte of the file and an offset of the log where those are known."""
+    """Damage, with its position in the file and its offset in the log if known."""
 
     text: str
     position: int | None = None

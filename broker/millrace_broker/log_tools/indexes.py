@@ -1,6 +1,6 @@
-"""The entries of the index files, each held against the log that it points into.
+"""Entries of index files, each compared with the log.
 
-An index is read before its log, so that beside a running broker no entry is ahead of the log's end.
+An index is read before its log. With a running broker, no entry is then beyond the log's end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEADER_BYTES: Final = 61
 
 
 class _Batch(NamedTuple):
-    """What an index says of a batch. ``next_position`` is where the following one begins."""
+    """Batch as the index checks need it. ``next_position`` is the position of the following batch."""
 
     last_offset: int
     max_timestamp_ms: int
@@ -33,7 +33,7 @@ class _Batch(NamedTuple):
 
 
 def dump_offset_index(path: Path, base_offset: int, *, entries: bool, against_log: bool) -> Iterator[Finding]:
-    """Read an offset index: its entries if they are asked for, and what is wrong with them."""
+    """Read an offset index. Yield its entries if requested, and its problems."""
     content = path.read_bytes()
     index = OffsetIndex.of_file(content, base_offset)
     yield from _sanity(content, len(index), OFFSET_ENTRY_BYTES, index.problem())
@@ -49,7 +49,7 @@ def dump_offset_index(path: Path, base_offset: int, *, entries: bool, against_lo
 
 
 def dump_time_index(path: Path, base_offset: int, *, entries: bool, against_log: bool) -> Iterator[Finding]:
-    """Read a time index: its entries if they are asked for, and what is wrong with them."""
+    """Read a time index. Yield its entries if requested, and its problems."""
     content = path.read_bytes()
     index = TimeIndex.of_file(content, base_offset)
     yield from _sanity(content, len(index), TIME_ENTRY_BYTES, index.problem())
@@ -70,7 +70,7 @@ def dump_time_index(path: Path, base_offset: int, *, entries: bool, against_log:
 
 
 def dump_transaction_index(path: Path, *, entries: bool) -> Iterator[Finding]:
-    """Read a transaction index: its entries if they are asked for, and what is wrong with them."""
+    """Read a transaction index. Yield its entries if requested, and its problems."""
     previous = -1
     try:
         for number, aborted in enumerate(read_aborted(path.read_bytes())):
@@ -101,7 +101,7 @@ def _sanity(content: bytes, count: int, entry_bytes: int, problem: str | None) -
 
 
 class _Log:
-    """The log beside an index, open for looking batches up; ``is_open`` unless it is not there or not wanted."""
+    """Log beside an index, for batch look-ups; ``is_open`` unless it is missing or not requested."""
 
     def __init__(self, path: Path, is_wanted: bool) -> None:
         self._path = path
@@ -126,12 +126,12 @@ class _Log:
         return self._file is not None
 
     def notes(self) -> Iterator[Note]:
-        """Say so when there is no log to compare with."""
+        """Yield a note if the log is missing."""
         if self._is_wanted and not self.is_open:
             yield Note(f"{self._path.name} is not beside it: its entries were not compared with the log")
 
     def batch_at(self, position: int) -> _Batch | None:
-        """Read the header of the batch at ``position``; None when there can be none."""
+        """Read the header of the batch at ``position``; None if no batch can be there."""
         if self._file is None or not 0 <= position <= self._size_bytes - _PREFIX.size:
             return None
         self._file.seek(position)
@@ -146,7 +146,7 @@ class _Log:
             return None
 
     def batch_of(self, offset: int, index: OffsetIndex) -> _Batch | None:
-        """Find the batch that holds ``offset``. To be called with rising offsets."""
+        """Find the batch that holds ``offset``. Call it with ascending offsets."""
         entry = index.lookup(offset)
         named = self.batch_at(entry.position)
         if entry.position > self._cursor and named is not None and named.last_offset == entry.offset:
@@ -161,6 +161,6 @@ class _Log:
 
 
 def base_offset_of(path: Path) -> int:
-    """Return the base offset in a segment file's name, 0 for another name."""
+    """Return the base offset in a segment file's name; 0 for another name."""
     parsed = parse_segment_file_name(path.name)
     return parsed[0] if parsed is not None else 0

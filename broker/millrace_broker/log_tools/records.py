@@ -1,4 +1,4 @@
-"""The records of a batch as rows: decoded columns for typed topics, key and value for all others."""
+"""Records of a batch as rows: typed columns, or key and value."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _NO_COLUMNS: Final[tuple[str, ...]] = ()
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """What is shown of records: with ``with_data`` what they hold, decoded by ``decoder`` if there is one.
+    """Selection of the record fields to show.
 
-    ``with_metadata`` shows offset, timestamp, headers and so on beside that.
+    ``with_data`` shows the content, decoded by ``decoder`` if set. ``with_metadata`` also shows offset, timestamp,
+    headers and similar fields.
     """
 
     with_data: bool
@@ -41,11 +42,11 @@ class RecordView:
     with_metadata: bool = True
 
     def row(self, kind: str, metadata: dict[str, Any], content: dict[str, Any]) -> Row:
-        """Put a row together."""
+        """Build a row."""
         return Row(kind, metadata | content if self.with_metadata else content)
 
     def content(self, key: bytes | None, value: bytes | None, offset: int) -> tuple[dict[str, Any], Note | None]:
-        """Key and value, or their sizes; and a note where they could not be decoded."""
+        """Return key and value, or their sizes, and a note if they cannot be decoded."""
         if not self.with_data:
             sizes = {
                 "key_bytes": -1 if key is None else len(key),
@@ -57,9 +58,9 @@ class RecordView:
 
 
 def records(entry: Entry, schema_of: SchemaOf, view: RecordView) -> Iterator[Finding]:
-    """Read the records of an entry whose checksum is right.
+    """Read the records of an entry with a correct checksum.
 
-    A typed batch whose schema ``schema_of`` does not know gets a note; one that cannot be decoded is a problem.
+    A typed batch whose schema is unknown to ``schema_of`` gets a note. A batch that cannot be decoded is a problem.
     """
     batch, header = entry.batch, entry.header
     try:
@@ -107,7 +108,7 @@ def _decoded(entry: Entry, header: BatchHeader, schema_of: SchemaOf, view: Recor
         note = None
         if is_opaque:
             content, note = view.content(values["key"], values["value"], offset)
-        elif view.with_data:  # under a name of their own: a topic may have a column "offset"
+        elif view.with_data:  # nested, because a topic may have a column "offset"
             content = {"value": values}
         after: dict[str, Any] = {}
         if headers is not None:

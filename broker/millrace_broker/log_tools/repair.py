@@ -1,13 +1,13 @@
-"""Mend what ``verify`` finds, as far as files can be mended: first as a plan, then, if wanted, carried out.
+"""Repair of the problems that ``verify`` finds, first as a plan.
 
-- A log loses what is not sound (``salvage``); the rest keeps its offsets. The damaged file stays beside it as
-  ``.damaged``.
-- Indexes that are missing or disagree are built from the log.
-- Snapshots and leader epochs that are damaged, or reach beyond the log, are removed: the broker makes them anew.
-- The recovery point is lowered to where the log ends: the broker opens none that ends earlier.
+- A log loses entries that are not sound (``salvage``). The other entries keep their offsets. The damaged file stays
+  beside the log as ``.damaged``.
+- Missing or wrong indexes are built from the log.
+- Damaged snapshots and leader epochs, and those beyond the log's end, are removed. The broker rebuilds them.
+- A recovery point beyond the log's end is lowered to it, because the broker opens no log that ends earlier.
 
-Nothing is done while a broker holds the directory's lock. Each file is replaced as a whole, the log before its indexes,
-so that a repair that is interrupted is finished by repairing again.
+A plan is carried out only on request, and not while a broker holds the directory's lock. Each file is replaced as a
+whole, the log before its indexes. Repeating an interrupted repair completes it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from millrace_broker.log_tools.verify import VerifyOptions, segment_bases, verif
 INDEX_INTERVAL_BYTES: Final = 4096
 _DAMAGED: Final = ".damaged"
 _REPAIRED: Final = ".tmp"
-"""What is being written beside a file that it replaces; a start of the broker removes it."""
+"""Suffix of a file that is written to replace another. The broker removes such files at its start."""
 _COPY_BYTES: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One step: what is done to a file and why, and which offsets are lost by that."""
+    """One step: the change to a file, its reason, and the offsets it loses."""
 
     path: Path
     action: str
@@ -67,7 +67,7 @@ class Repair:
 
 @contextmanager
 def no_broker(data_directory: Path, *, is_writing: bool) -> Iterator[None]:
-    """Keep brokers off a data directory meanwhile. Raises ``EnvironmentProblemError`` when one is there already."""
+    """Lock a data directory against brokers. Raises ``EnvironmentProblemError`` if a broker uses it."""
     path = data_directory / LOCK
     if not path.exists():
         yield
@@ -97,9 +97,9 @@ def plan_repair(
     index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[Repair]:
-    """Say what would be done to a partition, in the order in which it has to be done; nothing, if it is sound.
+    """Return the steps that repair a partition, in their order; none if it is sound.
 
-    ``on_progress`` is told how many bytes of logs were read since it was last.
+    ``on_progress`` gets the bytes of logs read since its last call.
     """
     problems: dict[Path, list[str]] = {}
     for path, finding in verify_partition(directory, VerifyOptions(), on_progress):
@@ -119,7 +119,7 @@ def plan_repair(
 
 
 def _plan_logs(directory: Path, bases: list[int], index_interval_bytes: int) -> tuple[list[Repair], int]:
-    """Plan what becomes of logs; also returns where the partition then ends."""
+    """Plan the repair of logs. Return it with the partition's end offset afterwards."""
     repairs = []
     end_offset = bases[0]
     for number, base in enumerate(bases):
@@ -174,7 +174,7 @@ def _log_repair(path: Path, base: int, found: Salvage, index_interval_bytes: int
 
 
 def _keep(path: Path) -> None:
-    """Keep a damaged file under another name, without its own name being gone at any time."""
+    """Keep a damaged file under another name, without a moment in which its own name is missing."""
     kept = path.with_name(path.name + _DAMAGED)
     kept.unlink(missing_ok=True)
     try:
@@ -185,7 +185,7 @@ def _keep(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Indexed:
-    """What an index says of an entry of any format."""
+    """Index data of an entry of any format."""
 
     size_bytes: int
     last_offset: int
@@ -193,7 +193,7 @@ class _Indexed:
 
 
 def build_indexes(path: Path, base: int, index_interval_bytes: int) -> None:
-    """Build both indexes of a sound log of any format, and put them in the place of the old ones."""
+    """Build both indexes of a sound log of any format, and replace the old ones."""
     builder = IndexBuilder(base, index_interval_bytes)
     for entry in walk(path):
         if isinstance(entry, Entry):
@@ -208,7 +208,7 @@ def build_indexes(path: Path, base: int, index_interval_bytes: int) -> None:
 
 
 def _plan_epochs(directory: Path, bases: list[int]) -> list[Repair]:
-    """Plan what becomes of batches whose leader epoch disagrees with the list; if most do, it is the list's fault."""
+    """Plan the repair of wrong leader epochs in batches. If most batches disagree, the checkpoint is wrong."""
     epochs = known_epochs(directory)
     wrong: dict[Path, list[WrongEpoch]] = {}
     right = 0
@@ -238,7 +238,7 @@ def _plan_epochs(directory: Path, bases: list[int]) -> list[Repair]:
 
 def _epoch_repair(path: Path, base_offsets: dict[int, WrongEpoch]) -> Callable[[], None]:
     def carry_out() -> None:
-        for entry in walk(path):  # positions are those after the log was cut
+        for entry in walk(path):  # positions after the log's repair
             if isinstance(entry, Entry) and (wrong := base_offsets.get(entry.batch.base_offset)) is not None:
                 write_epoch(path, replace(wrong, position=entry.position))
 
@@ -253,7 +253,7 @@ def _plan_indexes(
         log = directory / segment_file_name(base, LOG)
         paths = [directory / segment_file_name(base, suffix) for suffix in (OFFSET_INDEX, TIME_INDEX)]
         why = [text for path in paths for text in problems.get(path, ())]
-        if why and log not in cut:  # else they are built with the log
+        if why and log not in cut:  # otherwise the log's repair builds them
 
             def carry_out(log: Path = log, base: int = base) -> None:
                 build_indexes(log, base, index_interval_bytes)
@@ -289,7 +289,7 @@ def _plan_transaction_indexes(
 
 
 def _aborted(directory: Path, bases: list[int]) -> dict[int, tuple[AbortedTransaction, ...]]:
-    """The transactions that the sound batches of each segment abort."""
+    """Return the transactions that the sound batches of each segment abort."""
     replay = AbortedReplay()
     found: dict[int, tuple[AbortedTransaction, ...]] = {}
     for number, base in enumerate(bases):
@@ -331,13 +331,13 @@ def _plan_small_files(
 
 
 def _plan_checkpoint(directory: Path, end_offset: int) -> list[Repair]:
-    """Plan what becomes of the recovery point, which must not promise more than the log has."""
+    """Plan the repair of the recovery point, which must not exceed the log's end."""
     path = directory.absolute().parent / RECOVERY_POINTS
     try:
         key = parse_partition_directory_name(directory.absolute().name)
         points = read_offsets(OsFiles(), path)
     except (InvalidTopicError, StorageError):
-        return []  # no partition of a broker; or one that reads the whole log anyway
+        return []  # no partition of a broker, or a broker that reads the whole log at its start anyway
     if points.get(key, 0) <= end_offset:
         return []
 
@@ -349,7 +349,7 @@ def _plan_checkpoint(directory: Path, end_offset: int) -> list[Repair]:
 
 
 def carry_out(repairs: list[Repair], directory: Path, on_done: Callable[[Repair], None] = lambda _: None) -> None:
-    """Do what was planned; ``on_done`` is told of each step. Raises ``EnvironmentProblemError`` when that fails."""
+    """Carry out a plan. ``on_done`` gets each step. Raises ``EnvironmentProblemError`` if a step fails."""
     for repair in repairs:
         try:
             repair.carry_out()

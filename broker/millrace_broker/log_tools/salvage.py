@@ -1,10 +1,11 @@
-"""What of a damaged log is sound: a decision over its bytes.
+"""Sound entries of a damaged log, found from its bytes.
 
-A batch is sound if its checksum is right and its offsets lie between those before it and the next segment, and, where
-they leave a gap, those of what follows too, for the offset of a batch lies outside its checksum. After one
-that is not, the next sound one is searched: first where the damaged one claims to end, then at every byte. Where
-nothing sound follows, the log ends. Entries of magic 0 and 1 have no second place that confirms a header, so they are
-not searched for: behind the first damaged one the log ends.
+A batch is sound if its checksum is correct and its offsets fit: they follow the earlier batches and precede the next
+segment. The checksum does not cover the offset. After a gap, the offsets must therefore also fit the following batch.
+
+After a damaged batch, the next sound batch is searched: first at the end that the damaged batch claims, then at every
+byte. If none follows, the log ends. Entries of magic 0 and 1 have no second field that confirms a header, so they are
+not searched. Behind the first damaged one the log ends.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MESSAGE_LENGTH_MIN: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Bytes that are no sound entry, and the offsets that were in them, up to ``end_offset``; None: nobody knows."""
+    """Bytes that are no sound entry, and their offsets, up to ``end_offset``; None if the end is unknown."""
 
     position: int
     size_bytes: int
@@ -45,7 +46,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """Runs of sound entries as (start, end) positions, what lies between and behind them, and where the log ends."""
+    """Runs of sound entries as (start, end) positions, the lost bytes between and behind them, and the end offset."""
 
     kept: tuple[tuple[int, int], ...]
     lost: tuple[Lost, ...]
@@ -53,7 +54,7 @@ class Salvage:
 
 
 class _Sound(NamedTuple):
-    """An entry with a right checksum whose offsets may be."""
+    """Entry with a correct checksum and plausible offsets."""
 
     size_bytes: int
     first: int
@@ -61,7 +62,7 @@ class _Sound(NamedTuple):
 
 
 def salvage(content: memoryview, base_offset: int, following: int | None) -> Salvage:
-    """Look through a segment's ``.log``; ``following`` is the base offset of the next segment, None for the last."""
+    """Examine a segment's ``.log``. ``following`` is the base offset of the next segment; None for the last."""
     kept: list[tuple[int, int]] = []
     lost: list[Lost] = []
     position, expected, run_start = 0, base_offset, 0
@@ -87,7 +88,7 @@ def salvage(content: memoryview, base_offset: int, following: int | None) -> Sal
 def _sound_at(
     content: memoryview, position: int, expected: int, base_offset: int, following: int | None
 ) -> _Sound | None:
-    """The sound entry at ``position``; None when there is none."""
+    """Return the sound entry at ``position``, or None."""
     if len(content) - position < _PREFIX.size:
         return None
     _, length, magic = _PREFIX.unpack_from(content, position)
@@ -116,9 +117,10 @@ def _sound_at(
 def _is_contradicted(
     content: memoryview, position: int, found: _Sound, expected: int, base_offset: int, following: int | None
 ) -> bool:
-    """Whether an entry behind a gap has a wrong offset, which no checksum covers: the next begins before it ends.
+    """Return whether an entry behind a gap has a wrong offset: the next sound entry begins before its end.
 
-    The next one is the next *sound* one, so that a wrong offset in front of a damaged batch rules out nothing behind.
+    The checksum does not cover the offset. Comparing with the next *sound* entry keeps a wrong offset in front of a
+    damaged batch from excluding later batches.
     """
     if found.first == expected:
         return False
@@ -140,7 +142,7 @@ def _header_at(content: memoryview, position: int) -> BatchHeader | None:
 def _search(
     content: memoryview, position: int, expected: int, base_offset: int, following: int | None
 ) -> tuple[int, int] | None:
-    """Position and first offset of the next sound batch of magic 2 after ``position``."""
+    """Return position and first offset of the next sound batch of magic 2 after ``position``."""
     for at in _candidates(content, position):
         if _sound_at(content, at, expected, base_offset, following) is not None:
             return at, int(_PREFIX.unpack_from(content, at)[0])
@@ -148,7 +150,7 @@ def _search(
 
 
 def _candidates(content: memoryview, position: int) -> Iterator[int]:
-    """Positions where a batch of magic 2 could begin: where the damaged one says it ends, then one after another."""
+    """Yield possible positions of a batch of magic 2, first the end that the damaged batch claims."""
     if len(content) - position >= _PREFIX.size:
         _, length, _ = _PREFIX.unpack_from(content, position)
         claimed = position + LOG_OVERHEAD_BYTES + length

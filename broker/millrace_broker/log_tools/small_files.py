@@ -1,4 +1,4 @@
-"""Producer snapshots, checkpoints and the topic id of a partition, as rows."""
+"""Producer snapshots, checkpoints and topic id of a partition, as rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def dump_epochs(path: Path) -> Iterator[Finding]:
 
 
 def dump_offsets(path: Path) -> Iterator[Finding]:
-    """Read a checkpoint of a data directory: one offset a partition."""
+    """Read a checkpoint of a data directory, which has one offset per partition."""
     try:
         for (topic, partition), offset in read_offsets(OsFiles(), path).items():
             yield Row("checkpoint", {"topic": topic, "partition": partition, "offset": offset})

@@ -1,6 +1,6 @@
-"""The schemas of typed topics, from the metadata that a broker keeps beside its logs.
+"""Schemas of typed topics, from the broker's metadata beside its logs.
 
-The store is held exclusively by a running broker, so a copy is read, together with the journal of what is newest.
+A running broker locks the store exclusively. The module therefore reads a copy, with the journal of the newest changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _SCHEMAS = "/millrace/schemas/"
 
 
 class StoredSchemas:
-    """Finds schemas by id. ``given`` is used for every id; otherwise the store in ``directory`` is read when needed."""
+    """Look-up of schemas by id.
+
+    ``given`` is used for every id. Without it, the store in ``directory`` is read when needed.
+    """
 
     def __init__(self, directory: Path | None, given: pa.Schema | None = None) -> None:
         self._path = None if directory is None else directory / METADATA_FILE
@@ -31,7 +34,7 @@ class StoredSchemas:
         self._found: dict[int, pa.Schema] | None = None
 
     def __call__(self, schema_id: int) -> pa.Schema:
-        """Return a schema. Raises ``UnknownSchemaError`` when there is none of that id."""
+        """Return a schema. Raises ``UnknownSchemaError`` if no schema has that id."""
         if self._given is not None:
             return self._given
         if self._found is None:

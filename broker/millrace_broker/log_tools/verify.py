@@ -1,10 +1,10 @@
-"""Check a partition's files, each by itself and against the others.
+"""Verification of a partition's files, each by itself and against the others.
 
-Logs: checksums, offsets that rise within and across segments, bodies too if asked for. Indexes: their entries rise and
-name batches of the log, the time index ends with the largest timestamp, the transaction index has the transactions
-that the log aborts. Snapshots, leader epochs and the topic's id can be read and end where the log does.
+Logs: checksums, offsets that rise within and across segments, and bodies on request. Indexes: entries rise and name
+batches of the log, and the time index ends with the largest timestamp. The transaction index has the transactions that
+the log aborts. Snapshots, leader epochs and topic id are readable and end with the log.
 
-Only reads; beside a running broker the end of the last segment may be seen half written, which is a note.
+Verification only reads. With a running broker, the end of the last segment may be incomplete, which is a note.
 """
 
 from __future__ import annotations
@@ -47,14 +47,18 @@ from millrace_broker.log_tools.small_files import dump_metadata
 from millrace_broker.log_tools.stored_schemas import StoredSchemas
 
 Located = tuple[Path, Finding]
-"""A finding and the file that it is about."""
+"""Finding with its file."""
 
 _LEFTOVERS: Final = (CLEANED, SWAP, DELETED)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """``deep`` decodes every body and looks at every value; typed ones by ``schema``, or by those that are found."""
+    """Options of a verification.
+
+    ``deep`` decodes every body and checks every value. Typed bodies are decoded by ``schema``, or by the stored
+    schemas.
+    """
 
     deep: bool = False
     schema: pa.Schema | None = None
@@ -62,7 +66,7 @@ class VerifyOptions:
 
 @dataclass(slots=True)
 class _Walked:
-    """What the walk over a segment found out."""
+    """Result of reading a segment."""
 
     end_offset: int
     batches: int = 0
@@ -74,7 +78,7 @@ class _Walked:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What a walk through a partition needs from segment to segment."""
+    """State carried from segment to segment."""
 
     replay: AbortedReplay
     epochs: LeaderEpochs
@@ -83,9 +87,9 @@ class _Context:
 
 
 def partitions_of(path: Path) -> list[Path]:
-    """The partition directories that a path stands for: itself, or those in a data directory.
+    """Return the partition directories of a path: itself, or those in a data directory.
 
-    Raises ``UsageError`` when there are none.
+    Raises ``UsageError`` if there are none.
     """
     if not path.is_dir():
         raise UsageError(f"{path}: there is no such directory")
@@ -98,20 +102,20 @@ def partitions_of(path: Path) -> list[Path]:
 
 
 def segment_bases(directory: Path) -> list[int]:
-    """Base offsets of the segments in a directory, sorted."""
+    """Return the base offsets of the segments in a directory, sorted."""
     parsed = (parse_segment_file_name(each.name) for each in directory.iterdir())
     return sorted(found[0] for found in parsed if found is not None and found[1] == LOG)
 
 
 def log_bytes(directory: Path) -> int:
-    """Size of all logs of a partition: what progress is measured by."""
+    """Return the size of all logs of a partition, the measure of progress."""
     return sum((directory / segment_file_name(base, LOG)).stat().st_size for base in segment_bases(directory))
 
 
 def verify_partition(
     directory: Path, options: VerifyOptions, on_progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[Located]:
-    """Check everything of a partition; ``on_progress`` is told how many bytes of logs were read since it was last.
+    """Verify all files of a partition. ``on_progress`` gets the bytes of logs read since its last call.
 
     Yields a row for each segment, and problems and notes as they are found. Raises ``OSError``.
     """

@@ -1,11 +1,11 @@
-"""Operations that wait: for a condition that something else brings about, or for their time to run out.
+"""Delayed operations, which wait for a condition or for a timeout.
 
-* ``timing_wheel``  what is due when, at a cost that does not grow with how much is waiting
-* ``timer``         the wheel turned by the event loop
-* ``operation``     one thing that waits and is completed once
+* ``timing_wheel``  timers whose cost does not grow with the number of pending timers
+* ``timer``         the timing wheel driven by the event loop
+* ``operation``     a delayed operation, which is completed once
 * ``purgatory``     the operations that wait for a key: a partition, a group
-* ``arrivals``      the first of them: calls that wait for records to arrive
-* ``conditions``    calls that wait until something holds
+* ``arrivals``      calls that wait for records, the delayed fetches
+* ``conditions``    calls that wait until a condition holds
 """
 
 from millrace_broker.purgatory.arrivals import Arrivals, PartitionKey

@@ -1,6 +1,7 @@
-"""Waiting for records to arrive in partitions: who waits is woken by appends instead of looking again and again.
+"""Wait for records to arrive in partitions, as in Kafka's ``DelayedFetch``.
 
-Whoever wants to wait takes a ``watch`` before looking at the log for the last time, so that no append falls between.
+Appends wake the waiting calls, so that these need not poll. A caller takes a ``watch`` before its last read of the log,
+so that it misses no append.
 """
 
 from __future__ import annotations
@@ -20,47 +21,47 @@ _WAKE_BYTES: Final = 2**40
 
 
 class Arrivals:
-    """Counts the bytes that arrive in partitions, and lets calls wait for them. For the event loop's thread alone."""
+    """Counters of the bytes that arrive in partitions, for calls that wait. Only for the event loop's thread."""
 
     def __init__(self, name: str, timer: Timer) -> None:
-        """``name`` says what waits here."""
+        """Create counters. ``name`` names the kind of waiting calls."""
         self._purgatory: Final[Purgatory[PartitionKey]] = Purgatory(name, timer)
         self._arrived: Final[dict[PartitionKey, int]] = {}
         self._changes = 0
         self._is_closed = False
 
     def arrived(self, key: PartitionKey, size_bytes: int) -> None:
-        """Say that ``size_bytes`` of records were appended and may be read."""
+        """Report that ``size_bytes`` of records were appended and can be read."""
         self._arrived[key] = self._arrived.get(key, 0) + size_bytes
         self._purgatory.check(key)
 
     def wake(self, key: PartitionKey) -> None:
-        """Have those who wait for a partition look again, for however many bytes they wait."""
+        """Wake all calls that wait for a partition, whatever number of bytes they want."""
         self.arrived(key, _WAKE_BYTES)
 
     def changed(self, key: PartitionKey) -> None:
-        """Say that a partition changed in a way that its waiters must see at once (it was deleted, say)."""
+        """Wake all calls that wait for a partition after a change such as its deletion."""
         self._arrived.pop(key, None)
-        # Those who look at the log just now, and do not wait yet, look once more: that it was another's is no harm.
+        # Calls that read the log now and do not wait yet read it once more, even if another partition changed.
         self._changes += 1
         self._purgatory.complete_all(key)
 
     def watch(self, keys: Iterable[PartitionKey]) -> Watch:
-        """Count from now on what arrives in ``keys``."""
+        """Count the bytes that arrive in ``keys`` from now on."""
         return Watch(self, tuple(keys))
 
     def close(self) -> None:
-        """Let nobody wait any more, now or later: the broker stops."""
+        """End all waits, now and later, because the broker stops."""
         self._is_closed = True
         self._purgatory.close()
 
     def statistics(self) -> PurgatoryStatistics:
-        """The present numbers."""
+        """Return the current statistics."""
         return self._purgatory.statistics()
 
 
 class Watch:
-    """What has arrived in some partitions since it was taken. It holds nothing: it may be dropped at any time."""
+    """Bytes that arrived in some partitions since its creation. It holds no resource and may be dropped at any time."""
 
     def __init__(self, arrivals: Arrivals, keys: tuple[PartitionKey, ...]) -> None:
         self._arrivals: Final = arrivals
@@ -69,15 +70,17 @@ class Watch:
         self._before_changes: Final = arrivals._changes
 
     def has(self, wanted_bytes: int) -> bool:
-        """Whether so much has arrived, or a partition has changed."""
+        """Return whether ``wanted_bytes`` arrived or a partition changed."""
         is_changed = self._arrivals._changes != self._before_changes
         return is_changed or self._total_bytes() - self._before_bytes >= wanted_bytes
 
     async def wait(self, *, wanted_bytes: int, timeout_s: float, is_poll: bool = False) -> bool:
-        """Wait until ``wanted_bytes`` arrived since the watch was taken, or a change; False after ``timeout_s``.
+        """Wait until ``wanted_bytes`` arrived since the watch was taken, or for a change.
 
-        The call that waits is parked; a poll may have to end before, as if its time were up.
-        False at once when the broker stops: who looked again and again would keep the event loop for itself.
+        Return False after ``timeout_s``.
+
+        The waiting call is parked. A poll may be ended early, as by a timeout. The result is False at once when the
+        broker stops, because a caller that retries in a loop would block the event loop.
         """
         waiting = _Waiting(self, wanted_bytes, timeout_s)
         try:
@@ -85,7 +88,7 @@ class Watch:
                 with parked(waiting.expire if is_poll else None):
                     await waiting.ended
         finally:
-            # The call was cancelled: nobody waits any more.
+            # The call was cancelled, so the operation leaves the purgatory.
             waiting.force_complete()
         return not (waiting.is_expired or self._arrivals._is_closed)
 

@@ -1,6 +1,6 @@
-"""Calls that wait until something holds, which is looked at whenever something is heard of their key.
+"""Calls that wait until a condition holds, checked at each event of their key.
 
-A topic's leaders may be waited for so, or the end of a transaction.
+Examples are the leaders of a topic, or the end of a transaction.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from millrace_broker.quotas import parked
 
 
 class Conditions(Generic[Key]):
-    """Those who wait for conditions. For the event loop's thread alone."""
+    """Purgatory of calls that wait for conditions. Only for the event loop's thread."""
 
     def __init__(self, name: str, timer: Timer) -> None:
-        """``name`` says what waits here."""
+        """Create an empty purgatory. ``name`` names the kind of waiting calls."""
         self._purgatory: Final[Purgatory[Key]] = Purgatory(name, timer)
 
     async def until(self, key: Key, holds: Callable[[], bool], timeout_ms: int) -> bool:
-        """Wait until ``holds``, which is looked at now and at each ``check``; False when the time is up."""
+        """Wait until ``holds`` returns true; it is checked now and at each ``check``.
+
+        Return False after the timeout.
+        """
         if holds():
             return True
         waiting = _Waiting(holds, timeout_ms)
@@ -32,19 +35,19 @@ class Conditions(Generic[Key]):
                 with parked():
                     await waiting.ended
         finally:
-            waiting.force_complete()  # the call was cancelled: nobody waits any more
+            waiting.force_complete()  # if the call was cancelled, the operation leaves the purgatory
         return holds()
 
     def check(self, key: Key) -> None:
-        """Something was heard of a key."""
+        """Check the conditions of a key again."""
         self._purgatory.check(key)
 
     def close(self) -> None:
-        """Let nobody wait any more: the broker stops."""
+        """End all waits, because the broker stops."""
         self._purgatory.close()
 
     def statistics(self) -> PurgatoryStatistics:
-        """The present numbers."""
+        """Return the current statistics."""
         return self._purgatory.statistics()
 
 

@@ -1,8 +1,7 @@
-"""One thing that waits: answered when its condition holds or when its time is up, and once in either case.
+"""Delayed operation, completed once, by its condition or by its timeout.
 
-Source: Kafka's ``DelayedOperation``. There, threads race for the completion; here everything happens in the event
-loop's thread, and what remains of the races is that one thing calls the next: a completion may bring about the
-condition of the operation that is just being completed.
+Source: Kafka's ``DelayedOperation``. In Kafka, threads race to complete an operation. Here everything runs in the event
+loop's thread. Only reentrant calls remain: a completion may make the condition of the same operation true.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from millrace_broker.purgatory.timing_wheel import TimerEntry
 
 
 class DelayedOperation(ABC):
-    """Base of the operations. ``on_complete`` is called exactly once, whoever completes it and however often."""
+    """Base class of delayed operations. ``on_complete`` is called exactly once."""
 
     def __init__(self, delay_ms: int) -> None:
-        """``delay_ms`` is how long it may wait."""
+        """Create an operation that waits at most ``delay_ms``."""
         self.delay_ms = delay_ms
         self._is_completed = False
         self._timer: TimerEntry | None = None
@@ -26,24 +25,24 @@ class DelayedOperation(ABC):
 
     @abstractmethod
     def try_complete(self) -> bool:
-        """Look whether the condition holds, and call ``force_complete`` (and return its answer) if it does."""
+        """Call ``force_complete`` and return its result if the condition holds; else return False."""
 
     @abstractmethod
     def on_complete(self) -> None:
-        """Answer. The one way out for the caller that waits, whether the condition holds or the time is up."""
+        """Answer the waiting caller, whether the condition holds or the timeout has passed."""
 
-    def on_expiration(self) -> None:  # noqa: B027  most have nothing to do
-        """The time was up; called after ``on_complete``."""
+    def on_expiration(self) -> None:  # noqa: B027  most operations do nothing here
+        """React to the timeout, after ``on_complete``."""
 
     @property
     @final
     def is_completed(self) -> bool:
-        """Whether it has been answered."""
+        """Whether the operation is completed."""
         return self._is_completed
 
     @final
     def force_complete(self) -> bool:
-        """Complete it, whatever the condition; False when it was completed before."""
+        """Complete the operation whatever its condition. Return False if it was completed before."""
         if self._is_completed:
             return False
         self._is_completed = True
@@ -56,11 +55,11 @@ class DelayedOperation(ABC):
 
     @final
     def expire(self) -> None:
-        """Its time is up."""
+        """Complete the operation because its timeout has passed."""
         if self.force_complete():
             self.on_expiration()
 
     @final
     def waits(self, timer: TimerEntry | None, forget: Callable[[], None]) -> None:
-        """The purgatory keeps it from now on: ``timer`` ends it, and ``forget`` is called once it is completed."""
+        """Enter the purgatory: ``timer`` expires the operation, and its completion calls ``forget``."""
         self._timer, self._forget = timer, forget

@@ -1,12 +1,12 @@
-"""The operations that wait for keys: a partition, a group, a transaction.
+"""Delayed operations by their keys: a partition, a group, a transaction.
 
 Source: Kafka's ``DelayedOperationPurgatory``. Completed operations leave at once, so there is nothing to purge.
 
 Invariants:
 
-- An operation is watched under each of its keys from when it is put here until it is completed, and never after.
-- Every watched operation has a timer: whatever happens to its keys, it is completed in the end.
-- A key that nobody waits for costs nothing.
+- An operation is watched under each of its keys until it is completed, and never afterwards.
+- Every watched operation has a timer, so it is completed in the end whatever happens to its keys.
+- A key without operations takes no memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class PurgatoryStatistics:
-    """``delayed`` operations wait, as ``watched`` pairs of an operation and a key; the others are since the start."""
+    """Numbers of a purgatory.
+
+    ``delayed`` counts waiting operations, and ``watched`` their pairs with a key. The other numbers count since the
+    start.
+    """
 
     delayed: int
     watched: int
@@ -32,13 +36,13 @@ class PurgatoryStatistics:
 
 
 class Purgatory(Generic[Key]):
-    """Operations of one kind, by the keys whose changes may complete them. For the event loop's thread alone."""
+    """Operations of one kind, by the keys whose changes may complete them. Only for the event loop's thread."""
 
     def __init__(self, name: str, timer: Timer) -> None:
-        """``name`` is for people: ``fetch``, ``join``."""
+        """Create an empty purgatory. ``name`` is for people, such as ``fetch`` or ``join``."""
         self.name: Final = name
         self._timer: Final = timer
-        # Dictionaries for sets that keep their order: those who came first are looked at first.
+        # A dictionary is used as an ordered set: the operations that came first are checked first.
         self._watchers: Final[dict[Key, dict[DelayedOperation, None]]] = {}
         self._delayed = 0
         self._completed = 0
@@ -46,9 +50,9 @@ class Purgatory(Generic[Key]):
         self._is_closed = False
 
     def complete_or_watch(self, operation: DelayedOperation, keys: Sequence[Key]) -> bool:
-        """Complete an operation now if its condition holds, else let it wait for ``keys``. Whether it is completed.
+        """Complete an operation if its condition holds, else let it wait for ``keys``. Return whether it is completed.
 
-        Once this purgatory is closed nothing waits: the operation is completed, whatever its condition.
+        A closed purgatory completes the operation whatever its condition.
         """
         if operation.try_complete():
             return True
@@ -60,11 +64,11 @@ class Purgatory(Generic[Key]):
         self._delayed += 1
         timer = self._timer.schedule(operation.delay_ms, lambda: self._expire(operation))
         operation.waits(timer, lambda: self._forget(operation, distinct))
-        # What brings the condition about may have happened between the first look and the watching.
+        # The condition may have become true between the first check and the watching.
         return operation.try_complete()
 
     def check(self, key: Key) -> int:
-        """Something has changed about a key: look at all that wait for it. Returns how many were completed."""
+        """Check the operations that wait for a changed key. Return the number completed."""
         completed = 0
         for operation in list(self._watchers.get(key, ())):
             if not operation.is_completed and operation.try_complete():
@@ -72,21 +76,21 @@ class Purgatory(Generic[Key]):
         return completed
 
     def complete_all(self, key: Key) -> int:
-        """Complete everything that waits for a key, whatever its condition: the key is gone. Returns how many."""
+        """Complete all operations of a deleted key, whatever their conditions. Return their number."""
         return sum(operation.force_complete() for operation in list(self._watchers.get(key, ())))
 
     def waiting(self, key: Key) -> int:
-        """How many operations wait for a key."""
+        """Return the number of operations that wait for a key."""
         return len(self._watchers.get(key, ()))
 
     def close(self) -> None:
-        """Complete everything that waits, and let nothing wait any more."""
+        """Complete all operations, now and later."""
         self._is_closed = True
         for key in list(self._watchers):
             self.complete_all(key)
 
     def statistics(self) -> PurgatoryStatistics:
-        """The present numbers."""
+        """Return the current statistics."""
         watched = sum(len(operations) for operations in self._watchers.values())
         return PurgatoryStatistics(self._delayed, watched, self._completed, self._expired)
 

@@ -1,4 +1,4 @@
-"""Timers that the event loop runs: a timing wheel, and one call of the loop's for the next time that it has to turn."""
+"""Timers in the event loop: a timing wheel, with one loop callback for its next turn."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Timer:
-    """Runs actions after a delay, in the event loop's thread, which is the only one that may call it."""
+    """Delayed actions, run in the event loop's thread, which alone may call the timer."""
 
     def __init__(self, clock: Clock) -> None:
-        """Nothing runs by itself before ``start``: until then, whoever made it calls ``turn``."""
+        """Create a timer. Before ``start``, actions run only when its owner calls ``turn``."""
         self._clock: Final = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wheel: Final = TimingWheel(self._now_ms())
@@ -26,16 +26,16 @@ class Timer:
         self._is_closed = False
 
     def __len__(self) -> int:
-        """How many timers are pending."""
+        """Return the number of pending timers."""
         return len(self._wheel)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the event loop run what is due."""
+        """Run due actions in the event loop from now on."""
         self._loop = loop
         self._arm()
 
     def schedule(self, delay_ms: int, action: Callable[[], None]) -> TimerEntry:
-        """Run ``action`` once after ``delay_ms``, unless the entry is cancelled before; at the next turn if it is 0."""
+        """Run ``action`` once after ``delay_ms`` unless the entry is cancelled; at the next turn if the delay is 0."""
         entry = TimerEntry(max(self._now_ms() + delay_ms, self._wheel.now_ms + 1), action)
         if not self._is_closed:
             self._wheel.add(entry)
@@ -43,18 +43,18 @@ class Timer:
         return entry
 
     def turn(self) -> int:
-        """Run what has become due; returns how many actions were run. One that fails is logged, and the others run."""
+        """Run the due actions and return their number. A failed action is logged, and the others still run."""
         expired = self._wheel.advance(self._now_ms())
         for entry in expired:
             try:
                 entry.run()
-            except Exception:  # noqa: BLE001  whatever it is, the others are due as well
+            except Exception:  # noqa: BLE001  the other actions are due too
                 _LOG.exception("what was to be done after a delay has failed")
         self._arm()
         return len(expired)
 
     def close(self) -> None:
-        """Run nothing any more. What is pending is dropped: those who scheduled it end it themselves."""
+        """Stop the timer and drop pending actions, whose callers end them."""
         self._is_closed = True
         self._disarm()
 
@@ -64,7 +64,7 @@ class Timer:
             return
         self._disarm()
         if due_ms is not None:
-            # Half a millisecond later, so that rounding does not wake the loop just before the time.
+            # Half a millisecond later, so that rounding does not wake the loop just before the deadline.
             delay_s = max(due_ms - self._now_ms(), 0) / 1000 + 0.0005
             self._armed, self._armed_ms = self._loop.call_later(delay_s, self._turn_armed), due_ms
 

@@ -1,18 +1,18 @@
-"""A hierarchical timing wheel: starting, stopping and expiring a timer cost the same however many are pending.
+"""Hierarchical timing wheel, whose cost does not depend on the number of timers.
 
-The first wheel has a bucket for each of the next ``wheel_size`` milliseconds; the second one a bucket for each turn of
-the first, and so on, as many wheels as are needed. A timer goes into the bucket of its deadline in the first
-wheel that reaches so far. When a bucket of a higher wheel comes due, its timers move to the wheels below, at most once
-for each wheel. Buckets that hold something are in a heap, so that nothing turns while nothing is due.
+The first wheel has a bucket for each of the next ``wheel_size`` milliseconds. The second wheel has a bucket for each
+turn of the first, and so on. A timer goes into the bucket of its deadline in the first wheel whose range includes it.
+When a bucket of a higher wheel is due, its timers move to lower wheels, at most once per wheel. Non-empty buckets are
+in a heap, so that no wheel turns while nothing is due.
 
 Source: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 7; Kafka's ``TimingWheel``.
 
 Invariants:
 
-- A pending entry is in exactly one bucket, which is in the heap under the time at which it comes due.
-- ``now_ms`` only grows; an entry is expired when the wheel is at its deadline or after it, never before.
-- Entries expire in the order of their deadlines; those of one millisecond in no particular
-  order, but the same one in every run.
+- A pending entry is in exactly one bucket, which is in the heap under its due time.
+- ``now_ms`` only grows. An entry expires when the wheel is at or after its deadline, never before.
+- Entries expire in the order of their deadlines. Entries of the same millisecond expire in an unspecified order, which
+  is the same in every run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_WHEEL_SIZE: Final = 256
 
 
 class TimerEntry:
-    """A timer: what to do, and when (in ms of the wheel's clock). It runs once, unless it is cancelled before."""
+    """Timer entry: an action and its deadline in ms of the wheel's clock. It runs once unless it is cancelled."""
 
     __slots__ = ("_action", "_bucket", "_is_over", "deadline_ms")
 
@@ -38,17 +38,17 @@ class TimerEntry:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it waits in a wheel."""
+        """Whether the entry waits in a wheel."""
         return self._bucket is not None
 
     def run(self) -> None:
-        """Do it, unless it was done or cancelled before."""
+        """Run the action, unless it ran or was cancelled before."""
         if not self._is_over:
             self._is_over = True
             self._action()
 
     def cancel(self) -> bool:
-        """Let it not run; False when it has run, or was cancelled before."""
+        """Cancel the action. Return False if it ran or was cancelled before."""
         if self._is_over:
             return False
         self._is_over = True
@@ -58,13 +58,13 @@ class TimerEntry:
 
 
 class _Bucket:
-    """The entries of one slot of one wheel."""
+    """Entries of one slot of one wheel."""
 
     __slots__ = ("_counter", "_entries", "due_ms")
 
     def __init__(self, counter: _Counter) -> None:
         self._counter: Final = counter
-        self._entries: dict[TimerEntry, None] = {}  # a set that keeps its order, so that a seed replays a run
+        self._entries: dict[TimerEntry, None] = {}  # an ordered set, so that a seed replays a run
         self.due_ms = -1
 
     def add(self, entry: TimerEntry) -> None:
@@ -93,17 +93,17 @@ class _Counter:
 
 
 class TimingWheel:
-    """Timers by their deadlines. It has no clock of its own: ``advance`` says what time it is."""
+    """Timers by deadline. The wheel has no clock; ``advance`` sets its time."""
 
     def __init__(self, start_ms: int, *, wheel_size: int = DEFAULT_WHEEL_SIZE) -> None:
-        """``start_ms`` is now."""
+        """Create a wheel whose time is ``start_ms``."""
         self._counter = _Counter()
         self._due: list[tuple[int, int, _Bucket]] = []
         self._wheel = _Wheel(start_ms, _TICK_MS, wheel_size, self._counter, self._due)
         self._now_ms = start_ms
 
     def __len__(self) -> int:
-        """How many entries are pending."""
+        """Return the number of pending entries."""
         return self._counter.pending
 
     @property
@@ -112,27 +112,27 @@ class TimingWheel:
         return self._now_ms
 
     def add(self, entry: TimerEntry) -> bool:
-        """Start a timer; False when its deadline is reached already, and it is not in the wheel then."""
+        """Start a timer. Return False, without adding it, if its deadline has passed."""
         assert not entry.is_pending, "a timer is in one wheel at a time"
         return self._wheel.add(entry)
 
     def next_due_ms(self) -> int | None:
-        """When to advance next: no entry expires before it. None while nothing is pending."""
+        """Return the next time to advance to, before which no entry expires. None while nothing is pending."""
         if not self._counter.pending:
-            # What is left in the heap has been cancelled.
+            # All entries in the heap's buckets are cancelled.
             for _, _, bucket in self._due:
                 bucket.due_ms = -1
             self._due.clear()
         return self._due[0][0] if self._due else None
 
     def advance(self, now_ms: int) -> list[TimerEntry]:
-        """Turn to ``now_ms`` and return what has expired, out of the wheel and to be run by the caller."""
+        """Turn to ``now_ms``. Return the expired entries, which the caller runs."""
         expired: list[TimerEntry] = []
         while self._due and self._due[0][0] <= now_ms:
             due_ms, _, bucket = heapq.heappop(self._due)
             self._turn_to(due_ms)
             bucket.due_ms = -1
-            # Down to a lower wheel, or out of the lowest.
+            # An entry moves to a lower wheel, or expires from the lowest.
             expired += [entry for entry in bucket.empty() if not self._wheel.add(entry)]
         self._turn_to(now_ms)
         return expired
@@ -146,7 +146,7 @@ class TimingWheel:
 
 
 class _Wheel:
-    """One wheel, with the one above it for what is beyond its reach."""
+    """One wheel, with the higher wheel for deadlines beyond its range."""
 
     __slots__ = ("_buckets", "_counter", "_due", "_now_ms", "_reach_ms", "_size", "_tick_ms", "above")
 

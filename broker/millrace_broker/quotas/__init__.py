@@ -1,12 +1,12 @@
-"""Admission of calls: what clients can make the broker hold, and the room that they cannot take.
+"""Admission of calls, which bounds the resources that clients can take.
 
-It stands below the listeners: each protocol has its calls admitted here.
+Admission is below the listeners. Each protocol has its calls admitted here.
 
-* ``call_classes``     whose call it is: a client's, one that keeps clients and operators in control, another broker's
+* ``call_classes``     classes of calls: client calls, control calls of clients and operators, calls of other brokers
 * ``admission``        places for requests and memory for bytes, by class
 * ``connections``      places for connections, by class
-* ``parked_calls``     the memory of calls that wait for others, and which of them are answered early
-* ``waiting``          how code that waits for others says so
+* ``parked_calls``     memory of calls that wait for others, and early answers to some of them
+* ``waiting``          marks a wait for others in the code of a call
 * ``byte_budget``      bytes that calls share
 """
 

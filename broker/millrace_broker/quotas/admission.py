@@ -1,18 +1,19 @@
-"""Admission of calls: places for those that run, memory for their bytes, room for those that wait for others.
+"""Admission of calls: places for running calls, memory for bytes, room for waiting calls.
 
-Kafka's ``RequestChannel`` and ``ConnectionQuotas``, for the event loop's thread. Each class of call
-(``call_classes``) has its own places and its own memory, so that no class can take another's.
+Kafka's classes are ``RequestChannel`` and ``ConnectionQuotas``. This code runs in the event loop's thread. Each class
+of call (``call_classes``) has its own places and memory, so that no class can take another's.
 
 Invariants
 
 - A call takes one place of its class while it runs. It gives the place back when it first waits for others, and takes
-  none again: what it does after the wait was admitted before.
-- A call that waits is counted in memory: ``PARKED_CALL_BYTES`` and its request. That is in ``parked_calls``, or, where
-  it has no room there, in the memory for requests of its class. Calls of brokers are always counted in theirs. A call
-  that waits for this memory itself, and has no room in ``parked_calls``, keeps its place instead.
-- Whatever a call was given is given back when it ends, its response's memory when that was sent.
+  none again, because its work after the wait was admitted before.
+- The memory of a waiting call is counted as ``PARKED_CALL_BYTES`` plus its request. It is counted in ``parked_calls``,
+  or, if that is full, in the request memory of its class. A broker's call is always counted in its class's memory. A
+  call that waits for this memory itself, and has no room in ``parked_calls``, keeps its place.
+- A call gives back everything it took when it ends. The response's memory is given back once the response was sent.
 
-What exceeds the places is refused with ``ThrottledError``, which clients retry; what exceeds the memory waits its turn.
+A call beyond the places is refused with ``ThrottledError``, which clients retry. A call beyond the memory waits its
+turn.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from millrace_broker.quotas.connections import Connections
 from millrace_broker.quotas.parked_calls import ParkedCalls
 
 PARKED_CALL_BYTES: Final = 16 * 1024
-"""Memory of a call that waits, besides its request: task, coroutine, timer, state of the connection or stream."""
+"""Memory of a waiting call besides its request: task, coroutine, timer, state of the connection or stream."""
 _FIRST_BODIES: Final = 4
-"""So many bodies are received at a time before anything is known of their sizes."""
+"""Bodies received at a time before any body's size is known."""
 _OPTIONS: Final = {
     CallClass.CLIENT: "queued.max.requests",
     CallClass.CONTROL: "control.queued.max.requests",
@@ -41,22 +42,22 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AdmissionStatistics:
-    """What is in progress, and how often a limit refused, delayed or ended something since the start."""
+    """Calls in progress, and how often a limit refused, delayed or ended a call since the start."""
 
     requests: int
-    """Calls that run, of all classes."""
+    """Running calls of all classes."""
     by_class: Mapping[str, int]
-    """The same by class."""
+    """Running calls by class."""
     connections: int
     bytes_in_use: int
-    """Bytes of requests and responses held, without those of ``parked_bytes``."""
+    """Bytes of requests and responses held, without ``parked_bytes``."""
     refused: int
     delayed: int
     parked: int
-    """Calls of clients that wait for others."""
+    """Clients' calls that wait for others."""
     parked_bytes: int
     evicted: int
-    """Polls that were answered early because the memory for parked calls was full."""
+    """Polls answered early because the memory for parked calls was full."""
 
 
 class Room:
@@ -68,7 +69,7 @@ class Room:
         self.request_bytes: Final = ByteBudget(bytes_max)
         self.response_bytes: Final = ByteBudget(bytes_max)
         self.body_estimate: Final = SizeEstimate(bytes_max // _FIRST_BODIES)
-        """For listeners that learn the size of a request only with its body."""
+        """Size estimate for listeners that learn the size of a request only with its body."""
         self.requests = 0
         self.refused = 0
 
@@ -88,7 +89,7 @@ class Room:
 
 
 class Admission:
-    """Admits calls and connections; see the module."""
+    """Admission of calls and connections; see the module."""
 
     def __init__(self, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         self.rooms: Final = {
@@ -119,7 +120,7 @@ class Admission:
         self.parked: Final[ParkedCalls[AdmittedCall]] = ParkedCalls(config.purgatory_max_request_bytes)
 
     def begin(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
-        """Admit a call of a connection; it is to be ended. Raises ``ThrottledError``."""
+        """Admit a call of a connection. The caller must end it. Raises ``ThrottledError``."""
         room = self.rooms[call_class]
         room.enter()
         try:
@@ -130,7 +131,7 @@ class Admission:
         return AdmittedCall(self, peer, call_class)
 
     def statistics(self) -> AdmissionStatistics:
-        """Return the present numbers."""
+        """Return the current statistics."""
         rooms = self.rooms.values()
         budgets = [budget for room in rooms for budget in (room.request_bytes, room.response_bytes)]
         return AdmissionStatistics(
@@ -162,7 +163,7 @@ class AdmittedCall:
     )
 
     def __init__(self, admission: Admission, peer: Hashable, call_class: CallClass) -> None:
-        """``Admission.begin`` makes one, and has taken its place."""
+        """Create the call for ``Admission.begin``, which has taken its place."""
         self._admission: Final = admission
         self._peer: Final = peer
         self._class: Final = call_class
@@ -171,24 +172,27 @@ class AdmittedCall:
         self._is_counted = False
         self._is_over = False
         self.request_lease: Final = Lease(self._room.request_bytes)
-        """Memory of the request, to be taken before it is received."""
+        """Memory of the request, taken before its reception."""
         self.response_lease: Final = Lease(self._room.response_bytes)
-        """Memory of the response; it outlives the call until the response was sent, and is released by the listener."""
+        """Memory of the response.
+
+        The listener releases it after the response was sent, when the call has already ended.
+        """
 
     @property
     def body_estimate(self) -> SizeEstimate:
-        """How large the request may be, for listeners that learn it only with its body."""
+        """Estimate of the request's size, for listeners that learn the size only with the body."""
         return self._room.body_estimate
 
     async def take_request_memory(self, size_bytes: int) -> None:
-        """Take the memory of the request, before it is received; wait while other calls hold it.
+        """Take the memory of the request before its reception. Wait while other calls hold it.
 
-        The call is parked meanwhile. Only where parked calls have no room for it, it keeps its place.
+        The call is parked meanwhile. If parked calls have no room for it, the call keeps its place.
         """
         if self.request_lease.take_now(size_bytes):
             return
         parked = self._admission.parked
-        # Not in the memory for requests, which all that wait here would keep from each other.
+        # The request memory must not count waiting calls here, because they would block each other.
         if self._class is CallClass.BROKER or parked.bind(self, PARKED_CALL_BYTES):
             self._give_place()
         try:
@@ -197,8 +201,8 @@ class AdmittedCall:
             parked.release(self)
 
     def park(self, give_up: Callable[[], None] | None) -> None:
-        """Wait for others; see ``waiting.Parkable``. Waits of one call may overlap if they are no polls."""
-        if self._is_over:  # work goes on for a caller that is gone
+        """Wait for others; see ``waiting.Parkable``. Waits of one call may overlap unless they are polls."""
+        if self._is_over:  # the caller has gone, and the work continues
             return
         self._give_place()
         if self._class is CallClass.BROKER:
@@ -215,11 +219,11 @@ class AdmittedCall:
         self.request_lease.release()
 
     def resume(self) -> None:
-        """Go on after a wait."""
+        """Continue after a wait."""
         self._admission.parked.woken(self)
 
     def end(self) -> None:
-        """Give everything back but the response's memory. Ending again does nothing."""
+        """Give back everything except the response's memory. A second call does nothing."""
         if self._is_over:
             return
         self._is_over = True

@@ -1,6 +1,6 @@
-"""Bytes that calls share: a budget, what one call holds of it, and estimates of what the next will need.
+"""Budget of bytes that calls share, leases of single calls, and size estimates.
 
-All of it lives in the event loop's thread. A call that needs more than is left waits its turn.
+All of it runs in the event loop's thread. A call that needs more bytes than are left waits its turn.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _DECAY: Final = 8
 
 
 class ByteBudget:
-    """A number of bytes shared by calls; who asks for more than is left waits, first come first served.
+    """Bytes shared by calls. A call that needs more than is left waits, first come first served.
 
-    A call that asks for more than the whole budget gets it alone, so that nothing waits for ever.
+    A call that needs more than the whole budget gets the budget alone, so that no call waits for ever.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -33,13 +33,13 @@ class ByteBudget:
 
     @property
     def delayed(self) -> int:
-        """Calls that had to wait since the start."""
+        """Number of calls that waited, since the start."""
         return self._delayed
 
     async def take(self, size_bytes: int, *, is_poll: bool = False) -> int | None:
-        """Wait for ``size_bytes`` and take them; returns what to give back. Cancellation takes nothing.
+        """Wait for ``size_bytes`` and take them. Return the number of bytes to give back. A cancelled call takes none.
 
-        The call that waits is parked. A poll may be told to give up, and then takes nothing and gets None.
+        The waiting call is parked. A poll may be ended early; it then takes no bytes and gets None.
         """
         if (taken := self.take_now(size_bytes)) is not None:
             return taken
@@ -60,11 +60,11 @@ class ByteBudget:
             if self._queue.pop(turn, None) is not None:
                 self._wake()
             elif turn.done() and not turn.cancelled() and turn.result():
-                self.give_back(amount)  # it was given in the very moment of the cancellation
+                self.give_back(amount)  # the bytes were granted at the moment of the cancellation
             raise
 
     def take_now(self, size_bytes: int) -> int | None:
-        """Take bytes as ``take`` does, if there is no need to wait: there is none to take nothing."""
+        """Take bytes as ``take`` does if no wait is needed, else return None. Taking 0 bytes never waits."""
         amount = min(size_bytes, self._size_bytes)
         if amount and (self._queue or amount > self._left_bytes):
             return None
@@ -72,11 +72,14 @@ class ByteBudget:
         return amount
 
     def charge(self, amount: int) -> None:
-        """Take bytes that are there already, without waiting; the budget may be overdrawn until they are returned."""
+        """Take bytes that are already in memory, without a wait.
+
+        The budget may be overdrawn until they are returned.
+        """
         self._left_bytes -= amount
 
     def give_back(self, amount: int) -> None:
-        """Return what ``take`` or ``charge`` gave."""
+        """Return bytes from ``take`` or ``charge``."""
         self._left_bytes += amount
         self._wake()
 
@@ -92,10 +95,10 @@ class ByteBudget:
 
 
 class SizeEstimate:
-    """How large the next body will be, whose size is known only once it has been received: as the recent ones.
+    """Estimate of the next body's size, which is unknown until its reception, from recent bodies.
 
-    It follows larger bodies at once and smaller ones slowly, so that a burst of large ones is held back from its
-    second on, and small ones soon have many receptions at a time.
+    The estimate follows larger bodies at once and smaller bodies slowly. A burst of large bodies is held back from its
+    second body on. Small bodies soon have many receptions at a time.
     """
 
     def __init__(self, first_bytes: int) -> None:
@@ -103,16 +106,16 @@ class SizeEstimate:
 
     @property
     def bytes(self) -> int:
-        """The present estimate."""
+        """The current estimate."""
         return self._bytes
 
     def saw(self, size_bytes: int) -> None:
-        """Learn from a body that was received."""
+        """Update the estimate with a received body."""
         self._bytes = max(size_bytes, self._bytes - -(-self._bytes // _DECAY), 1)
 
 
 class Lease:
-    """Bytes of a budget held by one call, given back at the latest when the call ends."""
+    """Bytes of a budget held by one call, which gives them back when it ends at the latest."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
@@ -124,15 +127,16 @@ class Lease:
         return self._held_bytes
 
     async def take(self, size_bytes: int, *, is_poll: bool = False) -> bool:
-        """Wait for more bytes; false if a poll was told to give up. To be called once: a call that waits while it
-        holds some may wait for ever.
+        """Wait for more bytes; return False if a poll was ended early.
+
+        Call it once per lease, because a call that waits while it holds bytes may wait for ever.
         """
         taken = await self._budget.take(size_bytes, is_poll=is_poll)
         self._held_bytes += taken or 0
         return taken is not None
 
     def take_now(self, size_bytes: int) -> bool:
-        """Take bytes as ``take`` does, if there is no need to wait; false where there is."""
+        """Take bytes as ``take`` does if no wait is needed; return False otherwise."""
         taken = self._budget.take_now(size_bytes)
         if taken is None:
             return False
@@ -140,7 +144,7 @@ class Lease:
         return True
 
     def settle(self, size_bytes: int) -> None:
-        """Hold what turned out to be needed, more or less than was taken; does not wait."""
+        """Adjust the lease to the bytes actually needed, without a wait."""
         difference = size_bytes - self._held_bytes
         self._held_bytes = size_bytes
         if difference > 0:
@@ -149,5 +153,5 @@ class Lease:
             self._budget.give_back(-difference)
 
     def release(self) -> None:
-        """Give all back; again does nothing."""
+        """Give back all bytes. A second call does nothing."""
         self.settle(0)

@@ -1,7 +1,7 @@
-"""Classes of calls, each with room of its own for requests, connections and memory.
+"""Classes of calls, each with its own requests, connections and memory.
 
-The class follows from the kind of the call, and from what the connection says of its other end: brokers introduce
-themselves with ``BROKER_SOFTWARE_NAME``. Nothing proves that yet, because connections are not authenticated.
+The class follows from the kind of the call and from the peer. Brokers introduce themselves with
+``BROKER_SOFTWARE_NAME``. That claim is not verified, because connections are not authenticated.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from enum import Enum
 from typing import Final
 
 BROKER_SOFTWARE_NAME: Final = "millrace-broker"
-"""The ``client_software_name`` of a broker's greeting, and the beginning of its user agent over gRPC."""
+"""``client_software_name`` in a broker's greeting, and the start of its user agent over gRPC."""
 
 
 class CallClass(Enum):
-    """The class of a call."""
+    """Class of a call."""
 
     CLIENT = "client"
-    """Calls that carry or change records and offsets, or may ask for any amount of memory."""
+    """Calls that carry or change records and offsets, or may need any amount of memory."""
     CONTROL = "control"
-    """Calls that keep members in their groups, and that administrators make. They are small."""
+    """Small calls of group membership and administration."""
     BROKER = "broker"
-    """Calls that brokers make to each other: followers' fetches, the controller's requests, markers."""
+    """Calls between brokers: follower fetches, controller requests, transaction markers."""
 
 
 _BROKER_CALLS: Final = frozenset(
@@ -29,11 +29,11 @@ _BROKER_CALLS: Final = frozenset(
 )
 _CONTROL_CALLS: Final = frozenset(
     {
-        # How a client finds the broker that it needs for any of the others.
+        # Look-up of the broker for any other call.
         "ApiVersions",
         "FindCoordinator",
         "Metadata",
-        # Membership: a member that is refused here loses its partitions.
+        # Membership, where a refused member loses its partitions.
         "Heartbeat",
         "JoinGroup",
         "LeaveGroup",
@@ -64,7 +64,7 @@ _CONTROL_CALLS: Final = frozenset(
 
 
 def class_of(name: str, *, is_broker: bool = False) -> CallClass:
-    """Return the class of a call; ``is_broker`` says that the connection is another broker's."""
+    """Return the class of a call. ``is_broker`` says that the connection is another broker's."""
     if is_broker or name in _BROKER_CALLS:
         return CallClass.BROKER
     return CallClass.CONTROL if name in _CONTROL_CALLS else CallClass.CLIENT

@@ -1,13 +1,13 @@
-"""Places for connections: so many for clients, and a reserve that clients cannot fill.
+"""Places for connections, with a reserve that client connections cannot fill.
 
 Invariants
 
 - A connection has one place, in one room. No room holds more connections than its maximum.
-- In the room ``CLIENT`` any call may be made; in the reserves only those of their own classes. A connection from the
-  reserve moves to ``CLIENT`` with its first client call, if there is a place.
+- A connection in the room ``CLIENT`` may make any call. A connection in a reserve may make only calls of the reserve's
+  class. A connection in the reserve moves to ``CLIENT`` with its first client call, if there is a place.
 
-A listener that knows of its connections says when they are ``opened`` and ``closed``. Where connections come and go
-unseen, as gRPC's do, a connection counts for ``ACTIVE_CONNECTION_S`` after its last call.
+A listener that knows its connections reports them as ``opened`` and ``closed``. gRPC does not show its connections.
+Such a connection counts for ``ACTIVE_CONNECTION_S`` after its last call.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from millrace.errors import ThrottledError
 from millrace_broker.quotas.call_classes import CallClass
 
 ACTIVE_CONNECTION_S: Final = 10.0
-"""How long a connection counts after its last call where connections come and go unseen."""
+"""How long a connection counts after its last call if the listener does not see its end."""
 _LOOKED_AGAIN_S: Final = 0.1
-"""How often it is looked for connections that are idle while a room is full."""
+"""Interval of checks for idle connections while a room is full."""
 _ROOMS: Final = {
     CallClass.CLIENT: (CallClass.CLIENT,),
     CallClass.CONTROL: (CallClass.CLIENT, CallClass.CONTROL),
     CallClass.BROKER: (CallClass.BROKER,),
 }
-"""The rooms in which a connection may have its place, by the class of its call, the first choice first."""
+"""Rooms where a connection may have its place, by the class of its call, the first choice first."""
 
 
 @dataclass(slots=True)
 class _Connection:
     room: CallClass
     is_open: bool
-    """Known to be open until it is said to be closed."""
+    """Whether the connection is known to be open until ``closed``."""
     calls: int = 0
     last_seen: float = 0.0
 
 
 class Connections:
-    """Connections by a key of the listener's: two listeners may each have one from the same address and port."""
+    """Connections by the listener's key, because two listeners may each have one from the same address and port."""
 
     def __init__(self, maxima: Mapping[CallClass, int], monotonic: Callable[[], float]) -> None:
         self.maxima: Final = dict(maxima)
-        """How many each room may hold; may be changed. Fewer than there are closes none."""
+        """Maximum of each room. It may be changed; a lower value closes no connection."""
         self._monotonic: Final = monotonic
         self._connections: Final[dict[Hashable, _Connection]] = {}
         self._counts: Final = dict.fromkeys(CallClass, 0)
@@ -53,17 +53,17 @@ class Connections:
         self._refused = 0
 
     def __len__(self) -> int:
-        """Return how many are open, or had a call in the last ``ACTIVE_CONNECTION_S`` seconds."""
+        """Return the number of connections that are open or had a call in the last ``ACTIVE_CONNECTION_S`` seconds."""
         self._forget_idle()
         return len(self._connections)
 
     @property
     def refused(self) -> int:
-        """Connections, and calls of connections, refused since the start for want of a place."""
+        """Number of connections and calls refused since the start because no place was left."""
         return self._refused
 
     def count(self, room: CallClass) -> int:
-        """Return how many connections have their place in a room."""
+        """Return the number of connections in a room."""
         return self._counts[room]
 
     def is_full(self, room: CallClass) -> bool:
@@ -73,14 +73,14 @@ class Connections:
         return self._counts[room] >= self.maxima[room]
 
     def room_of(self, peer: Hashable) -> CallClass | None:
-        """Return where a connection has its place; None if it is not known."""
+        """Return the room of a connection; None if it is unknown."""
         known = self._connections.get(peer)
         return None if known is None else known.room
 
     def opened(self, peer: Hashable, *, is_broker: bool) -> None:
         """Count a connection until it is ``closed``. Raises ``ThrottledError``.
 
-        A client's takes a place of the reserve if there is no other: its first call shows what it is for.
+        A client's connection takes a place of the reserve if no other is left. Its first call shows its class.
         """
         assert peer not in self._connections, "a connection is opened once"
         room = self._choose(CallClass.BROKER if is_broker else CallClass.CONTROL)
@@ -88,11 +88,11 @@ class Connections:
         self._counts[room] += 1
 
     def closed(self, peer: Hashable) -> None:
-        """Give the place of a connection back; calls of it have ended."""
+        """Give back the place of a connection whose calls have ended."""
         self._remove(peer)
 
     def call_begins(self, peer: Hashable, call_class: CallClass) -> None:
-        """Have a place for a connection that makes a call of a class. Raises ``ThrottledError``."""
+        """Take a place for a connection that makes a call of a class. Raises ``ThrottledError``."""
         known = self._connections.get(peer)
         if known is None:
             room = self._choose(call_class)
@@ -106,7 +106,7 @@ class Connections:
         known.calls += 1
 
     def call_ended(self, peer: Hashable) -> None:
-        """Note that a call which began has ended."""
+        """Record the end of a call."""
         known = self._connections.get(peer)
         if known is not None:
             known.calls -= 1

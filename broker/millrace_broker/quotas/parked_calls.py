@@ -1,15 +1,16 @@
-"""Memory of the calls that wait for others, and which of them are answered early when it is full.
+"""Memory of calls that wait for others, and early answers when it is full.
 
-A *poll* is a call that may be answered empty at any time: a long-poll fetch. The others (acks=all, joins) are *bound*
-to wait, because only a timeout is an early answer to them.
+A *poll* is a call that may be answered empty at any time, such as a long-poll fetch. Other calls (acks=all, joins) are
+*bound* to wait, because a timeout is their only early answer.
 
 Invariants
 
-- The calls that are held and were not evicted take at most ``bytes_max``, bound ones at most half of it.
-- A poll is never refused. When there is no room, the poll that has waited longest is evicted, at worst the new one.
+- The held calls that are not evicted take at most ``bytes_max``; bound calls take at most half of it.
+- A poll is never refused. If there is no room, the poll that has waited longest is evicted, at worst the new one.
 - A call is evicted at most once, and only while it waits. It is held until its answer is made.
 
-All of it is deterministic: no clock, no randomness; the order of waiting is the order of the calls to ``poll``.
+The class is deterministic: it has no clock and no randomness. The order of waiting is the order of the calls to
+``poll``.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 _BOUND_SHARE: Final = 2
-"""Bound calls take at most the ``_BOUND_SHARE``-th part, so that some polls can always wait."""
+"""Bound calls take at most 1/``_BOUND_SHARE`` of the memory, so that some polls can always wait."""
 
 
 class ParkedCalls(Generic[K]):
-    """Calls by a key of the caller's choice."""
+    """Parked calls, by a key that the caller chooses."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max: Final = bytes_max
         self._held: Final[dict[K, int]] = {}
         self._bound: Final[set[K]] = set()
         self._polls: Final[dict[K, Callable[[], None]]] = {}
-        """Those that wait and may be evicted, the longest first."""
+        """Waiting polls that may be evicted, the longest wait first."""
         self._leaving: Final[set[K]] = set()
-        """Those that were evicted and not answered yet."""
+        """Evicted polls that are not answered yet."""
         self._held_bytes = self._bound_bytes = self._leaving_bytes = 0
         self._evicted = 0
 
@@ -47,20 +48,20 @@ class ParkedCalls(Generic[K]):
 
     @property
     def bytes(self) -> int:
-        """Memory of all calls that are held."""
+        """Memory of all held calls."""
         return self._held_bytes
 
     @property
     def evicted(self) -> int:
-        """Calls that were answered early since the start."""
+        """Number of calls answered early since the start."""
         return self._evicted
 
     def is_evicted(self, key: K) -> bool:
-        """Return whether a call was evicted and is to be answered with what there is."""
+        """Return whether a call was evicted and must be answered with the available data."""
         return key in self._leaving
 
     def bind(self, key: K, size_bytes: int) -> bool:
-        """Hold a call that has to wait; false if there is no room, and the call is to be counted elsewhere."""
+        """Hold a call that has to wait. Return False if there is no room; the caller then counts it elsewhere."""
         assert key not in self._held, "a call is held once"
         if self._bound_bytes + size_bytes > self._bytes_max // _BOUND_SHARE:
             return False
@@ -74,9 +75,9 @@ class ParkedCalls(Generic[K]):
         return True
 
     def poll(self, key: K, size_bytes: int, give_up: Callable[[], None]) -> None:
-        """Hold a call that may be evicted from now on, until ``woken``; then ``give_up`` is called.
+        """Hold a call that may be evicted until ``woken``. Eviction calls ``give_up``.
 
-        That may be before this returns. A call that is held already keeps the size that it has.
+        ``give_up`` may be called before this method returns. A call that is already held keeps its size.
         """
         assert key not in self._polls, "a call waits for one thing at a time"
         if key in self._leaving:
@@ -97,11 +98,11 @@ class ParkedCalls(Generic[K]):
         self._check()
 
     def woken(self, key: K) -> None:
-        """Note that a call does not wait any more: it is answered soon, and cannot be evicted meanwhile."""
+        """Record the end of a wait. The call is answered soon and cannot be evicted meanwhile."""
         self._polls.pop(key, None)
 
     def release(self, key: K) -> None:
-        """Forget a call whose answer is made, or that was cancelled. A call that is not held needs none."""
+        """Remove a call that is answered or cancelled. For a call that is not held, do nothing."""
         size_bytes = self._held.pop(key, None)
         if size_bytes is None:
             return

@@ -1,7 +1,7 @@
-"""How code that waits for others says so, whichever call it works for.
+"""Marking of waits for others, for the call that a task works for.
 
-A call that waits for replicas, members or records is *parked* meanwhile: it takes no place among the requests that
-run. The code that waits may be far from the listener, so the call is in a context variable.
+A call that waits for replicas, members or records is *parked*: it takes no place among the running requests. The
+waiting code may be far from the listener, so the call is in a context variable.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from typing import Final, Protocol
 
 
 class Parkable(Protocol):
-    """A call that can be parked."""
+    """Call that can be parked."""
 
     def park(self, give_up: Callable[[], None] | None) -> None:
-        """Begin to wait. ``give_up`` ends a wait that may end early; it may be called before this returns."""
+        """Begin a wait.
+
+        ``give_up`` ends a wait early if that is allowed; it may be called before this method returns.
+        """
         ...
 
     def resume(self) -> None:
@@ -26,13 +29,13 @@ class Parkable(Protocol):
 
 
 current_call: ContextVar[Parkable | None] = ContextVar("current_call", default=None)
-"""The call that a task works for. Listeners set it; tasks that a handler starts inherit it."""
+"""The call that a task works for. The listener sets it; tasks started by a handler inherit it."""
 
 
-class parked:  # noqa: N801 - it reads as the function that it stands for
-    """Context manager around a wait for others; outside of a call it does nothing.
+class parked:  # noqa: N801 - used like a function
+    """Context manager around a wait for others. Outside of a call it does nothing.
 
-    ``give_up`` ends the wait of a poll, which is answered empty then. A wait without it is never ended early.
+    ``give_up`` ends the wait of a poll, which is then answered empty. A wait without it never ends early.
     """
 
     __slots__ = ("_call", "_give_up")
@@ -53,7 +56,7 @@ class parked:  # noqa: N801 - it reads as the function that it stands for
 
 
 class Turn:
-    """A lock for the event loop's thread, first come first served. A call that waits for it is parked."""
+    """Lock for the event loop's thread, first come first served. A waiting call is parked."""
 
     __slots__ = ("_lock", "_wanted")
 
