@@ -1,7 +1,7 @@
-"""The broker without its network: the record of all of its parts, and their life together.
+"""Broker without its network: the record of its parts, and their life cycle.
 
-``opening`` makes it: each part from the few parts that it uses. Only the calls of ``millrace_broker.api`` are given the
-whole broker. ``Broker.announce`` makes it known under its address, ``Broker.close`` ends cleanly.
+``opening`` builds each part from the few parts it uses. Only the call handlers of ``millrace_broker.api`` get the whole
+broker. ``Broker.announce`` registers the broker's address, and ``Broker.close`` shuts down cleanly.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from millrace_broker.runtime import Clock, Executors, Failure
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
-if TYPE_CHECKING:  # a broker by itself does without these modules
+if TYPE_CHECKING:  # a standalone broker does not load these modules
     from millrace_broker.cluster.member import Member
     from millrace_broker.controller.event_loop import ControllerLoopStatistics
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """What the broker is doing now."""
+    """Current statistics of the broker."""
 
     topics: int
     partitions: int
@@ -70,25 +70,25 @@ class BrokerStatistics:
     share_groups: ShareStatistics
     transactions: TransactionStatistics
     controlling: ControllerLoopStatistics | None = None
-    """None for a broker by itself."""
+    """None for a standalone broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Broker:
-    """One broker, by itself or one of a cluster. ``opening`` makes it."""
+    """One broker, standalone or in a cluster. ``opening`` builds it."""
 
     address: Listener
-    """Where clients reach it."""
+    """Address for clients."""
     frame_port: int
-    """Where clients find the same calls as frames; 0: nowhere."""
+    """Port for calls as frames; 0 if there is none."""
     clock: Clock
     timer: Timer
     executors: Executors
     failure: Failure
     peers: Peers
-    """The way to the other brokers."""
+    """Calls to other brokers."""
     admission: Admission
-    """Listeners have calls and connections admitted here."""
+    """Admission of the listeners' calls and connections."""
 
     coordination: Coordination
     cluster_id: str
@@ -118,23 +118,23 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The configuration that holds now."""
+        """The configuration in force."""
         return self.live_config.current
 
     @property
     def member(self) -> Member:
-        """This broker as one of a cluster. Raises ``InvalidRequestError`` where it is by itself."""
+        """This broker as a cluster member. Raises ``InvalidRequestError`` for a standalone broker."""
         if self.cluster_member is None:
             raise InvalidRequestError(f"broker {self.config.broker_id} is by itself: no controller has a say here")
         return self.cluster_member
 
     async def announce(self) -> None:
-        """Register under the address that clients are to use, and begin the periodic work."""
+        """Register the advertised address, and start the periodic work."""
         await self.membership.announce(self.address)
         self.periodic_work.start()
 
     async def leave(self) -> None:
-        """Let other brokers take over what this one does, then answer all who wait: it is about to stop."""
+        """Hand leadership to other brokers, then answer all waiting calls, because the broker is about to stop."""
         await self.membership.leave()
         self.share_groups.release()
         self.waiters.close()
@@ -143,7 +143,7 @@ class Broker:
         self.transactions.release()
 
     async def close(self) -> None:
-        """Finish what has begun, write checkpoints and the clean-shutdown marks, let go of the directories."""
+        """Finish started work, write checkpoints and clean-shutdown marks, and unlock the directories."""
         self.replicas.release()
         await self.transactions.close()
         await self.share_groups.close()
@@ -162,11 +162,11 @@ class Broker:
             self.executors.close()
 
     def live_brokers(self) -> Sequence[LiveBroker]:
-        """Return the brokers that are up, by id. Raises ``BrokerUnavailableError`` while they are not known."""
+        """Return the live brokers, by id. Raises ``BrokerUnavailableError`` while they are unknown."""
         return self.membership.live_brokers()
 
     def statistics(self) -> BrokerStatistics:
-        """Return the present numbers."""
+        """Return the current statistics."""
         member = self.cluster_member
         return BrokerStatistics(
             topics=len(self.catalog.topics),

@@ -1,4 +1,4 @@
-"""A broker on the network: storage, listeners, and their life together."""
+"""Broker on the network: storage and listeners, started and stopped together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GRACE_S: Final = 5.0
 
 
 class BrokerServer:
-    """One broker and its listeners. ``start`` and ``stop`` in the same event loop, or use it as a context manager."""
+    """One broker and its listeners. Call ``start`` and ``stop`` in the same event loop, or use a context manager."""
 
     broker: Broker
     """The broker, once started."""
@@ -42,7 +42,7 @@ class BrokerServer:
         files: Files | None = None,
         has_controller: bool | None = None,
     ) -> None:
-        """See ``open_broker``."""
+        """Prepare a broker. ``open_broker`` documents the parameters."""
         self._config: Final = config
         self._clock: Final = clock
         self._files: Final = files
@@ -54,35 +54,36 @@ class BrokerServer:
 
     @property
     def port(self) -> int:
-        """The port listened at, once started."""
+        """The listener's port, once started."""
         return self._port
 
     @property
     def frame_port(self) -> int:
-        """The port at which frames are answered, once started; 0: none."""
+        """The port for frames, once started; 0 if there is none."""
         return self._frame_port
 
     @property
     def metrics_port(self) -> int:
-        """The port at which metrics are served, once started; 0: none."""
+        """The port for metrics, once started; 0 if there is none."""
         return self._metrics_port
 
     @property
     def address(self) -> Listener:
-        """The address listened at, once started."""
+        """The listener's address, once started."""
         return Listener(self._config.listener.host, self._port)
 
     @property
     def data_directories(self) -> list[Path]:
-        """Where the data is."""
+        """The data directories."""
         return [Path(name).expanduser().absolute() for name in self._config.log_directories]
 
     async def start(self, on_progress: Progress | None = None) -> None:
-        """Recover the data and answer calls. Raises ``EnvironmentProblemError``; then nothing is left behind.
+        """Recover the data and start to answer calls.
 
-        ``on_progress`` is told of recovered and all logs, from another thread.
+        Raises ``EnvironmentProblemError`` and then releases everything. ``on_progress`` gets the numbers of loaded and
+        of all logs, from another thread.
         """
-        # The address first: where it is taken, the data is not even looked at.
+        # Bind first: if the address is taken, the data is not opened.
         self._server = make_server(self._config)
         self._port = bind(self._server, self._config.listener)
         try:
@@ -112,7 +113,8 @@ class BrokerServer:
 
     async def _serve(self, broker: Broker) -> None:
         self._serve_metrics()
-        # A broker by itself is known before it is asked; in a cluster the controller speaks to it once it is known.
+        # A standalone broker is announced before it serves. In a cluster, the controller calls a broker once it is
+        # announced.
         if not self._config.is_clustered:
             await broker.announce()
         if self._frames is not None:
@@ -128,11 +130,11 @@ class BrokerServer:
         return self.broker.cluster_id
 
     async def failed(self) -> MillraceError:
-        """Wait until the broker cannot go on, and return why. It is to be stopped then."""
+        """Wait for a fatal failure, and return it. The caller must then stop the server."""
         return await self.broker.failure.wait()
 
     async def stop(self) -> None:
-        """Refuse new calls, let those in progress end, close the data cleanly. Stopping again does nothing."""
+        """Refuse new calls, let calls in progress end, and close the data cleanly. A second call does nothing."""
         if not self._is_started:
             return
         self._is_started = False
@@ -142,7 +144,7 @@ class BrokerServer:
         _logger.info("broker %d has stopped", self._config.broker_id)
 
     def _bind_frames(self) -> int:
-        """Take the address for frames; returns the port that clients are told."""
+        """Bind the listener for frames. Return the port to advertise."""
         if self._config.frame_listener_port < 0:
             return 0
         self._frames = FrameListener(self._config)
@@ -178,7 +180,7 @@ class BrokerServer:
 
 
 def _reachable(host: str) -> str:
-    """What to tell clients when the listener is on all interfaces and nothing is advertised."""
+    """Return the host to advertise if the listener is on all interfaces and no address is configured."""
     if host not in ("0.0.0.0", "::"):
         return host
     import socket

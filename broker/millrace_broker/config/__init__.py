@@ -1,7 +1,7 @@
-"""The configuration that holds now, for parts that follow its changes.
+"""Configuration in force, for parts that follow its changes.
 
-* ``live``   the configuration in force, and the parts that are told of changes
-* ``apply``  what a change does to logs and topics
+* ``live``   the configuration in force, and its subscribers
+* ``apply``  effects of a change on logs and topics
 """
 
 from millrace_broker.config.live import LiveConfig

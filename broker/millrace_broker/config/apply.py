@@ -1,4 +1,4 @@
-"""What a changed configuration does to logs and topics. In the administration thread."""
+"""Effects of a changed configuration on logs and topics, in the administration thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace_broker.metadata import TopicCatalog
 def apply_to_logs(
     config: BrokerConfig, logs: LogManager, catalog: TopicCatalog, configured: Callable[[str, TopicConfig], None]
 ) -> None:
-    """Have logs go by a configuration; ``configured`` is called with the topics whose options its defaults change."""
+    """Apply a configuration to the logs. Call ``configured`` with each topic whose options its defaults change."""
     logs.producer_expiration_ms = config.producer_id_expiration_ms
     if logs.cleaner is not None:
         logs.cleaner.reconfigure(cleaner_settings(config))

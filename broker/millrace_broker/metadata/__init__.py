@@ -1,7 +1,8 @@
-"""What the broker knows of the cluster: topics and their changes, brokers, producer ids.
+"""Broker's metadata: topics and their changes, brokers, producer ids.
 
-``topics`` is the data, ``catalog`` the present snapshot of it, ``changes`` the only writer, ``rules`` the checks.
-``assignment`` puts replicas on brokers, ``gone_topics`` tells of topics that are gone, ``topic_keys`` of their keys.
+``topics`` has the data types, ``catalog`` the current snapshot, ``changes`` the only writer, ``rules`` the checks.
+``assignment`` assigns replicas to brokers. ``gone_topics`` reports deleted topics, and ``topic_keys`` gives their keys
+to the log cleaner.
 """
 
 from millrace_broker.metadata.broker_configs import BrokerConfigs

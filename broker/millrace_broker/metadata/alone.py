@@ -1,7 +1,7 @@
-"""What follows from changes of topics where a broker is by itself: it is the leader, and does all on its own disk.
+"""Effects of topic changes on a standalone broker, which leads every partition.
 
-The order makes each change resumable: a topic's nodes come before its logs, and go after them, so that ``resume``
-can finish at the next start whatever a crash interrupted.
+The order of the steps makes each change resumable. A topic's nodes are created before its logs, and deleted after them.
+``resume`` can therefore finish an interrupted change at the next start.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _FIRST_LEADER_EPOCH: Final = 0
 
 
 class Alone:
-    """The only broker. In the administration thread. ``controller_epoch`` is stamped into partition states.
+    """``Deployment`` of a standalone broker, in the administration thread.
 
-    ``on_gone`` is called with a topic whose partitions no longer answer, before its logs are deleted.
+    ``controller_epoch`` is written into partition states. ``on_gone`` is called with a topic whose partitions no longer
+    answer, before its logs are deleted.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Alone:
         self._on_gone: Final = on_gone
 
     def nodes(self, topic: str, assignment: Assignment) -> list[Operation]:
-        """It leads every partition from the beginning."""
+        """Return the nodes of new partitions, which this broker leads from the beginning."""
         return [
             operation
             for partition, replicas in assignment.items()
@@ -69,11 +70,11 @@ class Alone:
         ).encode()
 
     def notices(self, topic: str) -> list[Operation]:
-        """There is nobody else to hear of it."""
+        """Return no nodes, because there is no other broker to notify."""
         return []
 
     def created(self, topic: TopicInfo, partitions: Iterable[int]) -> None:
-        """Make the logs. Raises ``StorageError``."""
+        """Create the logs. Raises ``StorageError``."""
         for partition in partitions:
             self._create_log(topic, partition, is_new=True)
         self._logs.set_config(topic.name, topic.config)
@@ -84,11 +85,11 @@ class Alone:
         self._finish_deletion(topic.name)
 
     def configured(self, topic: str, config: TopicConfig) -> None:
-        """Let the logs know."""
+        """Apply the configuration to the logs."""
         self._logs.set_config(topic, config)
 
     def resume(self) -> None:
-        """Finish what the last run left half-done: deletions, and topics whose logs are not there yet."""
+        """Finish changes that the last run left incomplete: deletions, and topics without all of their logs."""
         for name in self._coordination.children(paths.DELETE_TOPICS):
             _logger.info("finishing the deletion of topic %s", name)
             self._finish_deletion(name)

@@ -1,8 +1,8 @@
-"""Which brokers get the replicas of a topic's partitions: Kafka's rule, with racks and without. Pure.
+"""Replica assignment by Kafka's rule, with and without racks. Pure.
 
-Leaders go round the brokers; the followers of a partition begin a shift after its leader, and the shift grows with
-every round, so that what one broker leads is spread over all others. With racks, brokers are put in an order in which
-racks take turns, and no rack gets a second replica while another has none.
+Leaders are assigned round robin over the brokers. The followers of a partition start at a shift after its leader. The
+shift grows with every round, so that one broker's partitions are spread over all others. With racks, the brokers are
+ordered so that racks alternate. A rack gets a second replica only when every rack has one.
 
 Source: Kafka's ``AdminUtils.assignReplicasToBrokers`` and ``AdminZkClient.createPartitions``.
 """
@@ -22,12 +22,12 @@ from millrace.errors import (
 )
 
 Assignment = dict[int, tuple[int, ...]]
-"""From partition to its replicas, the preferred leader first."""
+"""Replicas of each partition, the preferred leader first."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRack:
-    """A live broker and where it stands; without a rack it is None."""
+    """Live broker and its rack; None without a rack."""
 
     broker_id: int
     rack: str | None = None
@@ -42,11 +42,11 @@ def assign_replicas(
     first_partition: int = 0,
     chance: random.Random | None = None,
 ) -> Assignment:
-    """Spread ``partitions`` new partitions, numbered from ``first_partition``, over ``brokers`` in the order given.
+    """Assign ``partitions`` new partitions, numbered from ``first_partition``, to ``brokers`` in the given order.
 
-    ``start_index`` is the position of the broker that leads partition 0 and the first shift of its followers; None
+    ``start_index`` is the position of the broker that leads partition 0, and the first shift of its followers. None
     draws both from ``chance``. Raises ``InvalidPartitionsError``, ``InvalidReplicationFactorError``, and
-    ``InvalidReplicaAssignmentError`` when only some of the brokers have a rack.
+    ``InvalidReplicaAssignmentError`` if only some of the brokers have a rack.
     """
     _check_counts(brokers, partitions, replication_factor)
     racks = {each.broker_id: each.rack for each in brokers if each.rack is not None}
@@ -104,7 +104,7 @@ def _in_different_racks(
 
 
 def rack_alternated(racks: Mapping[int, str]) -> list[int]:
-    """The brokers in an order in which racks take turns: racks by name, brokers of a rack by id."""
+    """Return the brokers in an order in which racks alternate: racks by name, brokers of a rack by id."""
     by_rack: dict[str, list[int]] = defaultdict(list)
     for broker_id in sorted(racks):
         by_rack[racks[broker_id]].append(broker_id)
@@ -115,10 +115,10 @@ def rack_alternated(racks: Mapping[int, str]) -> list[int]:
 def assign_more_partitions(
     brokers: Collection[BrokerRack], existing: Mapping[int, Sequence[int]], count: int
 ) -> Assignment:
-    """The replicas of the partitions that a topic gets when it is to have ``count`` of them; those there stay.
+    """Assign the new partitions of a topic that grows to ``count`` partitions. Existing ones stay.
 
-    It goes on from where partition 0 is led, with as many replicas as that has. Raises as ``assign_replicas`` does,
-    and ``InvalidPartitionsError`` unless the count grows.
+    The assignment starts at the leader of partition 0 and uses its number of replicas. Raises the errors of
+    ``assign_replicas``, and ``InvalidPartitionsError`` unless the count grows.
     """
     if count <= len(existing):
         raise InvalidPartitionsError(f"{count} partitions: the topic has {len(existing)}, and can only get more")
@@ -138,10 +138,10 @@ def check_assignment(
     first_partition: int = 0,
     replication_factor: int | None = None,
 ) -> None:
-    """Raise ``InvalidReplicaAssignmentError`` unless an assignment that somebody chose can be carried out.
+    """Raise ``InvalidReplicaAssignmentError`` unless a manual assignment is possible.
 
-    Partitions follow each other from ``first_partition``; all have as many replicas (``replication_factor`` if it is
-    given), on different ``brokers`` that are alive.
+    Partitions must be consecutive from ``first_partition``. All must have the same number of replicas
+    (``replication_factor`` if given), on different live ``brokers``.
     """
     wanted = list(range(first_partition, first_partition + len(assignment)))
     if sorted(assignment) != wanted:

@@ -1,8 +1,8 @@
-"""What was configured of brokers while they ran, over what this one's file says: for all of them, and for each.
+"""Dynamic broker options, for all brokers and for each, over the file's options.
 
 Invariants
-* What is written was checked as a whole before; of what others have written, what is wrong here is left out, and told.
-* ``current`` is the file with what was set for all brokers on top, and on top of that what was set for this one.
+* Options are validated as a whole before they are written. Invalid options from other writers are ignored and logged.
+* ``current`` is the file, overridden by the options of all brokers, overridden by the options of this broker.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from millrace_broker.metadata.registration import live_ids
 _logger = logging.getLogger(__name__)
 
 ALL_BROKERS: Final = ""
-"""The name of all brokers together, as in Kafka's requests."""
+"""Name of all brokers together, as in Kafka's requests."""
 _DEFAULT_NODE: Final = "<default>"
 
 
 class BrokerConfigs:
-    """The options of brokers. Reading is for any thread; what blocks is for the administration thread."""
+    """Dynamic options of brokers. Any thread may read; blocking methods are for the administration thread."""
 
     def __init__(
         self, coordination: Coordination, file: BrokerConfig, notices: Callable[[str], list[Operation]]
     ) -> None:
-        """``notices`` is what to write with a change of an entity, so that other brokers hear of it."""
+        """Load the options. ``notices`` returns the writes that notify other brokers of an entity's change."""
         self._coordination: Final = coordination
         self._file: Final = file
         self._notices: Final = notices
@@ -42,22 +42,22 @@ class BrokerConfigs:
         self.reload()
 
     def concerns_this(self, name: str) -> bool:
-        """Whether the options of ``name`` (a broker's id, ``ALL_BROKERS``, or the name of a node) hold here."""
+        """Return whether options of ``name`` (a broker id, ``ALL_BROKERS``, or a node name) apply to this broker."""
         return name in (ALL_BROKERS, _DEFAULT_NODE, str(self._file.broker_id))
 
     def reload(self) -> None:
-        """Read anew what was set."""
+        """Read the dynamic options again."""
         self.for_all = self._usable(read_config(self._coordination, _path(ALL_BROKERS)))
         self.for_this = self._usable(read_config(self._coordination, _path(str(self._file.broker_id))))
         self.current = with_dynamic(self._file, {**self.for_all, **self.for_this})
 
     def rate(self, name: str) -> float:
-        """Bytes a second that may be exchanged with throttled replicas: one of ``RATES``; infinity if not set."""
+        """Return one of ``RATES``, in bytes per second exchanged with throttled replicas; infinity if not set."""
         assert name in RATES
         return float({**self.for_all, **self.for_this}.get(name, math.inf))
 
     def alter(self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False) -> None:
-        """Set and remove options of a broker, or of all of them (``ALL_BROKERS``). It is in force after ``reload``.
+        """Set and remove options of one broker, or of all (``ALL_BROKERS``). They are in force after ``reload``.
 
         Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
         """
@@ -82,19 +82,19 @@ class BrokerConfigs:
         change_config(self._coordination, path, change, self._notices(path.removeprefix(f"{paths.CONFIGS}/")))
 
     def _check_alive(self, broker_id: int) -> None:
-        """A broker that nobody ever configured has to be there: else it is a mistyped one."""
+        """Raise unless the broker is alive, because an unknown broker without options is probably a typing error."""
         alive = live_ids(self._coordination)
         if broker_id not in alive:
             raise InvalidRequestError(f"there is no broker {broker_id}: alive are {', '.join(map(str, alive))}")
 
     def _check(self, name: str, values: Mapping[str, str], after: Mapping[str, str]) -> None:
-        with_dynamic(self._file, values)  # also where another layer hides it
+        with_dynamic(self._file, values)  # also if another layer overrides it
         if self.concerns_this(name):
             layers = (after, self.for_this) if name == ALL_BROKERS else (self.for_all, after)
             check_threads(self.current, with_dynamic(self._file, {**self._usable(layers[0]), **layers[1]}))
 
     def _usable(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """What of it means something here: tools of others may write what they like."""
+        """Return the options that are valid here, because other tools may write any option."""
         usable = {}
         for name, value in values.items():
             try:

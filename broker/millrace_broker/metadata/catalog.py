@@ -1,10 +1,10 @@
-"""Every topic this broker knows, as one immutable snapshot that is swapped when a topic changes.
+"""Topic catalog: an immutable snapshot, replaced when a topic changes.
 
-Reading takes no lock and may happen in any thread: a reader that wants several facts to agree keeps one ``TopicInfo``.
+Reads take no lock and may happen in any thread. A reader that needs consistent facts keeps one ``TopicInfo``.
 
 Invariants
-* A topic is in the snapshot from the moment its nodes exist until it is marked for deletion.
-* What is in the snapshot was read from coordination: a change is written there first, then ``refresh`` reads it back.
+* A topic is in the snapshot from the creation of its nodes until it is marked for deletion.
+* The snapshot was read from coordination. A change is written there first; ``refresh`` then reads it back.
 * Only one thread refreshes (the broker's administration thread, or its start).
 """
 
@@ -25,7 +25,7 @@ from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVe
 
 
 class TopicCatalog:
-    """The topics by name, by id, and their schemas by id."""
+    """Topics by name and by id, and their schemas by id."""
 
     def __init__(self, coordination: Coordination, defaults: TopicConfig) -> None:
         self._coordination = coordination
@@ -41,7 +41,7 @@ class TopicCatalog:
 
     @property
     def schemas(self) -> Mapping[int, SchemaVersion]:
-        """All schema versions of all topics by their id."""
+        """All schema versions of all topics, by id."""
         return MappingProxyType(self._schemas)
 
     @property
@@ -51,11 +51,11 @@ class TopicCatalog:
 
     @property
     def defaults(self) -> TopicConfig:
-        """What topics have that do not say otherwise."""
+        """Default options of topics."""
         return self._defaults
 
     def set_defaults(self, defaults: TopicConfig) -> list[TopicInfo]:
-        """Have other defaults from now on; returns the topics whose configuration that changes."""
+        """Set the default options. Return the topics whose configuration changed."""
         self._defaults = defaults
         changed = {}
         for topic in self._topics.values():
@@ -66,18 +66,18 @@ class TopicCatalog:
         return list(changed.values())
 
     def topic(self, name: str) -> TopicInfo:
-        """The topic of that name. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the topic of that name. Raises ``UnknownTopicOrPartitionError``."""
         return _found(name, self._topics.get(name))
 
     def written(self, name: str) -> TopicInfo:
-        """The topic as it is in coordination, whether this broker has heard of that or not.
+        """Read the topic from coordination, even if this broker has not been notified of it.
 
         Raises ``UnknownTopicOrPartitionError``.
         """
         return _found(name, self._read(name) if is_topic_name(name) else None)
 
     def topic_of_id(self, topic_id: uuid.UUID) -> TopicInfo | None:
-        """The topic with that id."""
+        """Return the topic with that id, or None."""
         return self._by_id.get(topic_id)
 
     def load(self) -> None:
@@ -85,7 +85,7 @@ class TopicCatalog:
         self._swap({name: info for name in self._coordination.children(paths.TOPICS) if (info := self._read(name))})
 
     def refresh(self, name: str) -> TopicInfo | None:
-        """Read one topic anew; None when it is gone or marked for deletion."""
+        """Read one topic again. Return None if it is deleted or marked for deletion."""
         info = self._read(name)
         topics = {other: known for other, known in self._topics.items() if other != name}
         if info is not None:
@@ -120,7 +120,7 @@ class TopicCatalog:
         )
 
     def _partitions(self, name: str, topic: TopicNode) -> dict[int, PartitionInfo]:
-        """The partitions by number: who has them, and who leads them as far as somebody does."""
+        """Return the partitions by number, with their replicas and current leaders."""
         states = self._coordination.get_many([paths.partition_state_path(name, number) for number in topic.assignment])
         return {
             number: _partition_info(number, replicas, None if node is None else PartitionStateNode.decode(node[0]))

@@ -1,10 +1,10 @@
-"""Changes to topics: checked, and written to coordination as one transaction each.
+"""Topic changes, validated and written to coordination in one transaction each.
 
-What follows from a change is the business of its ``Deployment``: a broker by itself carries it out on its disk
-(``alone``), in a cluster the controller sees it and tells the brokers (``millrace_broker.cluster``).
+A ``Deployment`` applies the effects of a change. A standalone broker applies them to its disk (``alone``). In a
+cluster, the controller sees the change and notifies the brokers (``millrace_broker.cluster``).
 
-Everything here blocks and runs in one thread at a time (the broker's administration thread). Several brokers of a
-cluster may change things at once: what is written is conditional on what was read.
+All methods block and run in one thread at a time (the broker's administration thread). Several brokers of a cluster may
+make changes at once, so a write is conditional on the versions that were read.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic to create. -1 stands for the broker's default; ``arrow_schema`` is empty for an opaque topic.
+    """Topic to create. -1 stands for the broker's default; ``arrow_schema`` is empty for an opaque topic.
 
-    ``assignment`` says which brokers get which partition; then there are no numbers of partitions and replicas.
+    ``assignment`` sets the replicas of each partition. The numbers of partitions and replicas are then not given.
     """
 
     name: str
@@ -72,31 +72,31 @@ class TopicSpec:
 
 
 class Deployment(Protocol):
-    """What follows from changes."""
+    """Effects of topic changes on brokers."""
 
     def nodes(self, topic: str, assignment: Assignment) -> list[Operation]:
-        """What is to be written with the assignment of new partitions, in the same transaction."""
+        """Return the writes that belong in the same transaction as the assignment of new partitions."""
         ...
 
     def notices(self, topic: str) -> list[Operation]:
-        """What is to be written with other changes of a topic, so that others hear of them."""
+        """Return the writes that notify other brokers of any other change of a topic."""
         ...
 
     def created(self, topic: TopicInfo, partitions: Iterable[int]) -> None:
-        """Partitions have been written down."""
+        """Apply the creation of partitions."""
         ...
 
     def deleted(self, topic: TopicInfo) -> None:
-        """A topic has been marked to be deleted, and is in the catalog no more."""
+        """Apply the deletion of a topic, which is marked for deletion and no longer in the catalog."""
         ...
 
     def configured(self, topic: str, config: TopicConfig) -> None:
-        """A topic's configuration has changed."""
+        """Apply a topic's changed configuration."""
         ...
 
 
 class TopicChanges:
-    """Creates, alters and deletes topics."""
+    """Creation, alteration and deletion of topics."""
 
     def __init__(
         self, config: BrokerConfig, coordination: Coordination, catalog: TopicCatalog, deployment: Deployment
@@ -107,7 +107,7 @@ class TopicChanges:
         self.deployment = deployment
 
     def create(self, spec: TopicSpec, *, validate_only: bool = False) -> TopicInfo | None:
-        """Create a topic; None when only validating.
+        """Create a topic. Return None if only validating.
 
         Raises ``InvalidTopicError``, ``TopicExistsError``, ``InvalidPartitionsError``,
         ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``,
@@ -136,8 +136,8 @@ class TopicChanges:
     def delete(self, name: str) -> TopicInfo:
         """Delete a topic with all its data. Raises ``UnknownTopicOrPartitionError``, ``StorageError``.
 
-        After a ``StorageError`` the topic is gone for clients and its files are deleted at the next start.
-        ``TopicDeletionDisabledError`` where ``delete.topic.enable`` is false.
+        After a ``StorageError`` the topic is deleted for clients, and its files are deleted at the next start. Raises
+        ``TopicDeletionDisabledError`` if ``delete.topic.enable`` is false.
         """
         topic = self._topic(name)
         if not self._config.delete_topic_enable:
@@ -162,9 +162,9 @@ class TopicChanges:
         assignment: Mapping[int, tuple[int, ...]] | None = None,
         validate_only: bool = False,
     ) -> TopicInfo | None:
-        """Raise a topic's number of partitions to ``count``; ``assignment`` says which brokers get the new ones.
+        """Raise a topic's number of partitions to ``count``. ``assignment`` sets the replicas of the new partitions.
 
-        Raises ``InvalidPartitionsError`` if that is no raise, ``ReassignmentInProgressError``,
+        Raises ``InvalidPartitionsError`` unless the count grows, ``ReassignmentInProgressError``,
         ``InvalidReplicaAssignmentError``.
         """
         self._topic(name)
@@ -180,7 +180,7 @@ class TopicChanges:
             try:
                 settle(self._coordination, operations)
             except BadVersionError:
-                continue  # somebody else has changed it meanwhile: look again
+                continue  # another broker changed the topic meanwhile: read it again
             break
         topic = self._catalog.refresh(name)
         if topic is None:
@@ -189,7 +189,7 @@ class TopicChanges:
         return topic
 
     def _topic(self, name: str) -> TopicInfo:
-        """A topic, also one of which this broker has not heard yet. Raises ``UnknownTopicOrPartitionError``."""
+        """Return a topic, even if this broker has not been notified of it. Raises ``UnknownTopicOrPartitionError``."""
         if name not in self._catalog.topics and rules.is_topic_name(name):
             self._catalog.refresh(name)
         return self._catalog.topic(name)
@@ -220,7 +220,7 @@ class TopicChanges:
         return [BrokerRack(each.broker_id, each.rack or None) for each in registration.live_brokers(self._coordination)]
 
     def _write(self, operations: Callable[[], list[Operation]]) -> None:
-        """Apply a transaction, made anew when a counter in it was raised by another broker meanwhile."""
+        """Commit a transaction. Build it again if another broker raised one of its counters meanwhile."""
         while True:
             try:
                 settle(self._coordination, operations())
@@ -257,7 +257,7 @@ class TopicChanges:
         self.deployment.configured(name, changed.config)
 
     def _check_config(self, topic: TopicInfo, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Raise ``InvalidConfigError`` unless a topic may go from these options to those."""
+        """Raise ``InvalidConfigError`` unless a topic's options may change from ``before`` to ``after``."""
         defaults, is_typed = self._catalog.defaults, topic.is_typed
         present = rules.effective_config(defaults, before, is_typed=is_typed)
         config = rules.effective_config(defaults, after, is_typed=is_typed)
@@ -268,16 +268,16 @@ class TopicChanges:
     def evolve_schema(
         self, name: str, arrow_schema: bytes, *, validate_only: bool = False, compatibility: str = ""
     ) -> SchemaVersion:
-        """Add a version of a typed topic's schema; the present one again is no new version.
+        """Add a version of a typed topic's schema. The current schema does not become a new version.
 
-        ``validate_only`` returns the version as it would be, with id 0, and can check by another mode than the topic's.
-        Raises ``IncompatibleSchemaError``, ``SchemaError``, or ``InvalidRequestError`` for an opaque topic.
+        ``validate_only`` returns the future version with id 0. It may check by another mode than the topic's. Raises
+        ``IncompatibleSchemaError``, ``SchemaError``, or ``InvalidRequestError`` for an opaque topic.
         """
         from millrace.schemas import check_evolution, deserialize_schema, serialize_schema
 
         new = deserialize_schema(arrow_schema)
         while True:
-            stat = self._coordination.exists(paths.typed_topic_path(name))  # before the topic: what is read is as new
+            stat = self._coordination.exists(paths.typed_topic_path(name))  # before the topic: that is then as new
             topic = self._catalog.written(name)
             if stat is None or not topic.is_typed:
                 raise InvalidRequestError(f"topic {name} is opaque and has no schema to evolve: create a typed topic")
@@ -295,12 +295,12 @@ class TopicChanges:
             try:
                 return self._add_schema(topic, version, stat.version)
             except BadVersionError:
-                continue  # another broker was faster: look again
+                continue  # another broker changed it first: read it again
             except NoNodeError:
                 raise _deleted(name) from None
 
     def _add_schema(self, topic: TopicInfo, new: SchemaVersion, read_version: int) -> SchemaVersion:
-        """Write the next version of a topic's schema, if its node is the one that was read."""
+        """Write the next version of a topic's schema, if its node still has the version that was read."""
         schema_id, counter = self._next_schema_id()
         schema_ids = (*(version.id for version in topic.schemas), schema_id)
         schema = SchemaNode(topic_id=topic.topic_id, schema_version=new.version, arrow_schema=new.arrow_schema)
@@ -365,7 +365,7 @@ class TopicChanges:
         return operations
 
     def _next_schema_id(self) -> tuple[int, Write]:
-        """The next schema id, and the write that takes it: ids are never used again, also after deletions."""
+        """Return the next schema id, and the write that takes it. Ids are never reused, even after deletions."""
         data, stat = self._coordination.get(paths.SCHEMAS)
         schema_id = int(data or b"0") + 1
         return schema_id, Write(paths.SCHEMAS, str(schema_id).encode(), stat.version)
@@ -388,7 +388,7 @@ def _check_schema(spec: TopicSpec) -> None:
 
 
 def _new_topic_id() -> uuid.UUID:
-    # As Kafka's Uuid.randomUuid: a leading dash would look like an option on a command line.
+    # As in Kafka's Uuid.randomUuid: a leading dash would look like an option on a command line.
     while id_text(topic_id := uuid.uuid4()).startswith("-"):
         pass
     return topic_id

@@ -1,4 +1,4 @@
-"""Changing what a configuration's node holds while other brokers may change it too."""
+"""Reads and conditional writes of configuration nodes, safe for concurrent brokers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from millrace.coordination.outcomes import settle
 
 
 def read_config(coordination: Coordination, path: str) -> dict[str, str]:
-    """What is configured at ``path``; nothing if there is no node."""
+    """Return the options at ``path``; none if there is no node."""
     return _read(coordination, path)[0]
 
 
 def changed_options(present: Mapping[str, str], values: Mapping[str, str], removals: Collection[str]) -> dict[str, str]:
-    """The options after some were set and others removed."""
+    """Return the options after some are set and others removed."""
     return {option: value for option, value in present.items() if option not in removals} | dict(values)
 
 
@@ -25,10 +25,10 @@ def change_config(
     change: Callable[[Mapping[str, str]], dict[str, str]],
     notices: Sequence[Operation] = (),
 ) -> dict[str, str]:
-    """Write what ``change`` makes of what is configured at ``path``, with ``notices``; returns what was written.
+    """Write the result of ``change`` for the options at ``path``, with ``notices``. Return the written options.
 
-    ``change`` is asked again when somebody else was faster: so no change is lost, and what it raises is about what is
-    there. The node is made if there is none.
+    If another broker writes first, ``change`` is called again with the new options. No change is lost, and errors of
+    ``change`` refer to the current options. The node is created if there is none.
     """
     while True:
         present, version = _read(coordination, path)
@@ -40,7 +40,7 @@ def change_config(
         except (BadVersionError, NodeExistsError):
             continue
         except NoNodeError:
-            if version is None:  # it has no parent
+            if version is None:  # the parent is missing
                 raise
             continue
         return after

@@ -1,4 +1,4 @@
-"""What groups are configured with beside the broker's defaults: read once, changed in one place."""
+"""Group options over the broker's defaults, read once and changed in one place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millrace_broker.metadata.config_nodes import change_config, changed_options
 
 
 class GroupConfigs:
-    """The configurations of groups. Reading is for any thread; changes block, in the administration thread."""
+    """Configurations of groups. Any thread may read; changes block, in the administration thread."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class GroupConfigs:
         config: BrokerConfig,
         notices: Callable[[str], list[Operation]] = lambda entity: [],
     ) -> None:
-        """``notices`` is what to write with a change of an entity, so that other brokers hear of it."""
+        """Load the options. ``notices`` returns the writes that notify other brokers of an entity's change."""
         self._coordination: Final = coordination
         self._notices: Final = notices
         self._defaults: Final = {"share.auto.offset.reset": config.share_auto_offset_reset}
@@ -29,27 +29,27 @@ class GroupConfigs:
         self.reload_all()
 
     def reload_all(self) -> None:
-        """Read what each group says itself."""
+        """Read the overrides of every group."""
         for name in self._coordination.children(paths.GROUP_CONFIGS):
             self.reload(name)
 
     def reload(self, name: str) -> None:
-        """Read what a group says itself; ``name`` is its node's."""
+        """Read the overrides of the group with the node ``name``."""
         group_id = bytes.fromhex(name).decode()
         self._overrides[group_id] = read_config(self._coordination, paths.group_config_path(group_id))
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
-        """What a group says itself."""
+        """Return the overrides of a group."""
         return self._overrides.get(group_id, {})
 
     def get(self, group_id: str) -> GroupConfig:
-        """What holds for a group."""
+        """Return the configuration in force for a group."""
         return GroupConfig.load({**self._defaults, **self.overrides(group_id)})
 
     def alter(
         self, group_id: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
     ) -> None:
-        """Set and remove options of a group, which need not be there yet.
+        """Set and remove options of a group, which need not exist yet.
 
         Raises ``InvalidConfigError``, ``InvalidGroupIdError``, ``InvalidRequestError``; then nothing has changed.
         """

@@ -1,11 +1,11 @@
-"""Schemas of the payloads in opaque topics, under the ids by which payloads name them (Confluent's framing).
+"""Payload schemas of opaque topics, by the ids in payloads (Confluent's framing).
 
-The broker keeps them and looks at none: whoever registers a schema has parsed it.
+The broker stores schemas and does not parse them; the client that registers a schema has parsed it.
 
 Invariants
-* What an id means never changes: records that name it are in logs. It can only be deleted as a whole.
-* A subject's version belongs to one id. What is held here was written to coordination first.
-* Reading is for any thread; changes block, in the administration thread, and are made whole or not at all.
+* The schema of an id never changes, because records in logs name the id. A schema can only be deleted as a whole.
+* A version of a subject belongs to one id. Every schema in memory was written to coordination first.
+* Any thread may read. Changes block, in the administration thread, and are atomic.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from millrace.coordination.outcomes import settle
 from millrace.errors import SchemaError, UnknownSchemaError
 
 ENTITY: Final = "millrace/payload_schemas"
-"""As whose configuration their changes are told to other brokers."""
+"""Name of the configuration entity whose changes other brokers are notified of."""
 KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
 TEXT_BYTES_MAX: Final = 512 * 1024
-"""A node of ZooKeeper holds 1 MiB."""
+"""A ZooKeeper node holds 1 MiB."""
 
 
 class PayloadSchemas:
-    """The schemas by id."""
+    """Payload schemas by id."""
 
     def __init__(
         self, coordination: Coordination, notices: Callable[[str], list[Operation]] = lambda entity: []
     ) -> None:
-        """``notices`` is what to write with a change of an entity, so that other brokers hear of it."""
+        """Load the schemas. ``notices`` returns the writes that notify other brokers of an entity's change."""
         self._coordination: Final = coordination
         self._notices: Final = notices
         self.reload()
 
     def reload(self) -> None:
-        """Read all of them."""
+        """Read all schemas."""
         ids = [int(name) for name in self._coordination.children(paths.PAYLOAD_SCHEMAS)]
         found = self._coordination.get_many([paths.payload_schema_path(schema_id) for schema_id in ids])
         self._nodes: Mapping[int, PayloadSchemaNode] = {
@@ -60,22 +60,22 @@ class PayloadSchemas:
 
     @property
     def schemas(self) -> Mapping[int, PayloadSchemaNode]:
-        """All of them by id, in no order."""
+        """All schemas by id, in no order."""
         return MappingProxyType(self._nodes)
 
     def register(
         self, wanted: Sequence[tuple[int, PayloadSchemaNode]], *, validate_only: bool = False
     ) -> list[tuple[int, PayloadSchemaNode]]:
-        """Register schemas; id 0 stands for that of the same schema, or the next free one.
+        """Register schemas. Id 0 stands for the id of an equal schema, or the next free id.
 
-        The same schema again under its id adds what is new among its subjects. Raises ``SchemaError`` when an id or a
+        Registering the same schema again under its id adds its new subjects. Raises ``SchemaError`` if an id or a
         subject's version has another schema.
         """
         while True:
             try:
                 return self._register(wanted, validate_only=validate_only)
             except (BadVersionError, NodeExistsError, NoNodeError):
-                self.reload()  # another broker has changed them, and its notice has not come yet
+                self.reload()  # another broker changed them, and its notification has not arrived
 
     def _register(
         self, wanted: Sequence[tuple[int, PayloadSchemaNode]], *, validate_only: bool
@@ -106,7 +106,7 @@ class PayloadSchemas:
         return [(number, nodes[number]) for number in registered]
 
     def delete(self, ids: Iterable[int]) -> None:
-        """Forget schemas. Raises ``UnknownSchemaError``; then all are still there."""
+        """Delete schemas. Raises ``UnknownSchemaError``; then no schema is deleted."""
         gone = set(ids)
         for schema_id in sorted(gone - self._nodes.keys()):
             raise unknown(schema_id)
@@ -127,7 +127,7 @@ class PayloadSchemas:
         self._nodes = nodes
 
     def _version(self, schema_id: int) -> int:
-        """The version of the node of a schema that is held here. Raises ``BadVersionError`` when it says otherwise."""
+        """Return the node version of a schema. Raises ``BadVersionError`` if the node differs from memory."""
         path = paths.payload_schema_path(schema_id)
         data, stat = self._coordination.get(path)
         if PayloadSchemaNode.decode(data) != self._nodes[schema_id]:
@@ -136,7 +136,7 @@ class PayloadSchemas:
 
 
 def unknown(schema_id: int) -> UnknownSchemaError:
-    """The error for an id that is not registered."""
+    """Build the error for an id that is not registered."""
     return UnknownSchemaError(
         f"no payload schema has id {schema_id}: register it with 'millrace schemas import --id {schema_id} FILE'"
     )

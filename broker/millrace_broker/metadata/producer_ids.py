@@ -1,6 +1,6 @@
-"""Numbers for idempotent producers, unique in the cluster: taken in blocks, as Kafka's ``ZkProducerIdManager`` does.
+"""Producer ids, unique in the cluster, in blocks as in ``ZkProducerIdManager``.
 
-A block is taken by a versioned write, so no two brokers get the same one; a restart skips the rest of its block.
+A block is taken by a versioned write, so that no two brokers get the same block. A restart skips the rest of its block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ID_MAX: Final = 2**63 - 1
 
 
 class ProducerIds:
-    """Hands out producer ids. Safe from any thread; taking a block blocks for a durable write."""
+    """Allocator of producer ids. Safe from any thread; taking a block waits for a durable write."""
 
     def __init__(self, coordination: Coordination, broker_id: int) -> None:
         self._coordination = coordination
@@ -27,7 +27,7 @@ class ProducerIds:
         self._last = -1
 
     def next_id(self) -> int:
-        """A producer id that nobody had before."""
+        """Return a producer id that was never used before."""
         with self._lock:
             if self._next > self._last:
                 block = self._take_block()

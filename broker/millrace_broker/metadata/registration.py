@@ -1,4 +1,4 @@
-"""How a broker makes itself known: the cluster's id, its own ephemeral node, and the controller's chair."""
+"""Registration of a broker: cluster id, ephemeral node, controller election."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class BrokerIdTakenError(EnvironmentProblemError):
 
 
 class EndpointTakenError(EnvironmentProblemError):
-    """Another broker of the cluster is reached where this one says that it is."""
+    """Another broker of the cluster has registered this broker's advertised address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBroker:
-    """A registered broker and where clients reach it."""
+    """Registered broker and its address for clients."""
 
     broker_id: int
     host: str
@@ -34,13 +34,13 @@ class LiveBroker:
 
 
 def ensure_roots(coordination: Coordination) -> None:
-    """Create the persistent nodes that everything else hangs on."""
+    """Create the persistent root nodes."""
     for path in paths.ROOTS:
         ensure_path(coordination, path)
 
 
 def cluster_id(coordination: Coordination, *, make: Callable[[], str] | None = None) -> str:
-    """The cluster's id, made by whoever asks first: 22 characters as Kafka's (base64url of a random UUID)."""
+    """Return the cluster id, which the first caller creates: 22 characters as in Kafka (base64url of a random UUID)."""
     try:
         return ClusterIdNode.decode(coordination.get(paths.CLUSTER_ID)[0]).cluster_id
     except NoNodeError:
@@ -48,16 +48,16 @@ def cluster_id(coordination: Coordination, *, make: Callable[[], str] | None = N
     try:
         coordination.create(paths.CLUSTER_ID, new.encode())
     except NodeExistsError:
-        return cluster_id(coordination)  # another broker was faster
+        return cluster_id(coordination)  # another broker created it first
     return new.cluster_id
 
 
 def register(coordination: Coordination, broker_id: int, node: BrokerNode, *, patience_s: float = 0) -> int:
-    """Announce a broker for as long as the session lives; returns its epoch, which grows with each registration.
+    """Register a broker for the lifetime of the session. Return its epoch, which grows with each registration.
 
-    A registration of the same address is that of this broker before it crashed, for nobody else can listen there: its
-    end is waited for, up to ``patience_s``. Raises ``BrokerIdTakenError`` when the id is another broker's, and
-    ``EndpointTakenError`` when the address is: all that is meant for one of the two would come to the other.
+    A registration of the same address belongs to this broker before a crash, because no other process can listen there.
+    Its end is awaited for up to ``patience_s``. Raises ``BrokerIdTakenError`` if the id belongs to another broker.
+    Raises ``EndpointTakenError`` if the address does, because calls for one broker would then reach the other.
     """
     deadline = time.monotonic() + patience_s
     path = paths.broker_path(broker_id)
@@ -100,7 +100,7 @@ def _await_id(coordination: Coordination, broker_id: int, node: BrokerNode, dead
 
 
 def _registered(coordination: Coordination, broker_id: int) -> tuple[BrokerNode | None, threading.Event]:
-    """A broker's registration, and what tells that it has changed or ended."""
+    """Return a broker's registration, and an event that is set when it changes or ends."""
     changed = threading.Event()
     try:
         data, _ = coordination.get(paths.broker_path(broker_id), lambda _: changed.set())
@@ -110,25 +110,25 @@ def _registered(coordination: Coordination, broker_id: int) -> tuple[BrokerNode 
 
 
 def live_ids(coordination: Coordination) -> list[int]:
-    """The ids of the registered brokers, sorted."""
+    """Return the ids of the registered brokers, sorted."""
     return sorted(int(name) for name in coordination.children(paths.BROKER_IDS))
 
 
 def live_brokers(coordination: Coordination) -> list[LiveBroker]:
-    """The registered brokers, by id."""
+    """Return the registered brokers, by id."""
     ids = live_ids(coordination)
     found = coordination.get_many([paths.broker_path(each) for each in ids])
     return [live_broker(each, BrokerNode.decode(node[0])) for each, node in zip(ids, found, strict=True) if node]
 
 
 def live_broker(broker_id: int, node: BrokerNode) -> LiveBroker:
-    """Where a registered broker is reached: by clients, and by other brokers."""
+    """Return the address of a registered broker for clients and for other brokers."""
     endpoint = node.endpoints[0]
     return LiveBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=node.rack)
 
 
 def become_controller(coordination: Coordination, broker_id: int, *, now_ms: int) -> int:
-    """Take the controller's chair and return the new epoch. Raises ``NodeExistsError`` when it is taken."""
+    """Win the controller election and return the new epoch. Raises ``NodeExistsError`` if there is a controller."""
     node = ControllerNode(broker_id=broker_id, timestamp_ms=now_ms).encode()
     chair = Create(paths.CONTROLLER, node, ephemeral=True)
     try:

@@ -1,6 +1,6 @@
-"""What a topic may be called, how many partitions it may have, and how it may be configured: pure checks.
+"""Rules for topic names, partition counts and topic options. Pure.
 
-Names follow Kafka's ``Topic.validate`` and ``hasCollision``.
+The name rules are those of Kafka's ``Topic.validate`` and ``hasCollision``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import InvalidConfigError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidTopicError
 
 NAME_LENGTH_MAX: Final = 249
-"""A partition's directory is name, dash and number; file names have 255 characters."""
+"""A partition's directory is named by topic, dash and number; file names have at most 255 characters."""
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
-"""What one request may ask of the controller, as Kafka limits it (``MAX_PARTITIONS_PER_BATCH``)."""
+"""Limit of one request to the controller, as in Kafka (``MAX_PARTITIONS_PER_BATCH``)."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _ROWS_ONLY: Final = (CompressionType.GZIP, CompressionType.SNAPPY)
@@ -36,14 +36,14 @@ def check_topic_name(name: str) -> None:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may be called so."""
+    """Return whether ``name`` is a valid topic name."""
     return 0 < len(name) <= NAME_LENGTH_MAX and name not in (".", "..") and _NAME.fullmatch(name) is not None
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raise ``InvalidTopicError`` when ``name`` differs from another topic's only in ``.`` and ``_``.
+    """Raise ``InvalidTopicError`` if ``name`` differs from another topic's only in ``.`` and ``_``.
 
-    Names of metrics have no dots, so such topics could not be told apart there.
+    Metric names have no dots, so such topics could not be distinguished there.
     """
     folded = name.replace(".", "_")
     for other in existing:
@@ -52,9 +52,9 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def check_partition_count(count: int, *, present: int, most: int) -> None:
-    """Raise ``InvalidPartitionsError`` for a count that is not positive or exceeds a topic's or the broker's limit.
+    """Raise ``InvalidPartitionsError`` for a count below 1 or above the limit of a topic or the broker.
 
-    ``present`` partitions are on the broker already, without this topic's; ``most`` is its ``max.partitions``.
+    ``present`` is the number of the broker's other partitions; ``most`` is its ``max.partitions``.
     """
     if count < 1:
         raise InvalidPartitionsError(f"{count} partitions: a topic has at least 1")
@@ -73,13 +73,13 @@ def check_replication_factor(factor: int, brokers: int) -> None:
 
 
 def check_not_internal(name: str) -> None:
-    """Raise ``InvalidTopicError`` for a topic that is the broker's own."""
+    """Raise ``InvalidTopicError`` for an internal topic."""
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(f"{name} is the broker's own: it cannot be written to, changed or deleted")
 
 
 def check_option_names(names: Iterable[str]) -> None:
-    """Raise ``InvalidConfigError`` when one of ``names`` is no option of a topic."""
+    """Raise ``InvalidConfigError`` if one of ``names`` is no topic option."""
     unknown = sorted(set(names) - set(TopicConfig.option_names()))
     if unknown:
         raise InvalidConfigError(
@@ -88,7 +88,7 @@ def check_option_names(names: Iterable[str]) -> None:
 
 
 def compatibility(text: str) -> SchemaCompatibility:
-    """Read a mode of ``schema.compatibility``. Raises ``InvalidConfigError``."""
+    """Parse a mode of ``schema.compatibility``. Raises ``InvalidConfigError``."""
     try:
         return SchemaCompatibility(text.upper())
     except ValueError:
@@ -98,7 +98,7 @@ def compatibility(text: str) -> SchemaCompatibility:
 
 
 def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_columns: Sequence[str]) -> None:
-    """Raise ``InvalidConfigError`` when a topic is to be compacted whose records have no keys."""
+    """Raise ``InvalidConfigError`` for compaction of a topic whose records have no keys."""
     if config.is_compacted and is_typed and not key_columns:
         raise InvalidConfigError(
             f"cleanup.policy={config.cleanup_policy}: topic {name} is typed and has no key columns to compact by; "
@@ -107,9 +107,9 @@ def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_colu
 
 
 def check_remote_storage(name: str, before: TopicConfig | None, after: TopicConfig, *, is_system_enabled: bool) -> None:
-    """Raise ``InvalidConfigError`` when a topic's tiering cannot be what it is to be (Kafka's ``LogConfig.validate``).
+    """Raise ``InvalidConfigError`` for invalid tiering options of a topic (Kafka's ``LogConfig.validate``).
 
-    ``before`` is its configuration until now, None for a new topic.
+    ``before`` is its earlier configuration; None for a new topic.
     """
     if after.remote_storage_enable and not is_system_enabled:
         raise InvalidConfigError(
@@ -126,9 +126,9 @@ def check_remote_storage(name: str, before: TopicConfig | None, after: TopicConf
 
 
 def effective_config(defaults: TopicConfig, overrides: Mapping[str, str], *, is_typed: bool) -> TopicConfig:
-    """A topic's configuration: the broker's defaults with the topic's own on top.
+    """Return a topic's configuration: the broker's defaults with the topic's overrides.
 
-    Raises ``InvalidConfigError`` for an unknown option or wrong value, naming it.
+    Raises ``InvalidConfigError``, which names an unknown option or wrong value.
     """
     check_option_names(overrides)
     config = TopicConfig.load({**defaults.options(), **overrides})

@@ -1,4 +1,4 @@
-"""The keys of topics for the log cleaner, by what the catalog says of them."""
+"""Topic keys for the log cleaner, from the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a topic consists of, wherever they are."""
+"""Paths of a topic's nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from millrace.coordination.nodes import TypedTopicNode
 
 
 def nodes_of_topic(coordination: Coordination, topic: str) -> list[str]:
-    """Every node of a topic that exists, parents first, but for the mark that it is to be deleted."""
+    """Return the paths of a topic's existing nodes, parents first, without the deletion mark."""
     wanted = [paths.topic_config_path(topic), paths.typed_topic_path(topic)]
     found = coordination.get_many(wanted)
     nodes = [path for path, node in zip(wanted, found, strict=True) if node is not None]

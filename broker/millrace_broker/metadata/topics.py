@@ -1,4 +1,4 @@
-"""What the broker knows of a topic: frozen data, replaced as a whole when something changes."""
+"""Topic metadata: frozen data, replaced as a whole on a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEADER_NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """Who has a partition. ``replicas`` has the preferred leader first."""
+    """Replicas and leader of a partition. ``replicas`` starts with the preferred leader."""
 
     partition: int
     leader: int
@@ -47,9 +47,10 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """A topic. ``schemas`` holds every version, oldest first; empty for an opaque topic.
+    """Metadata of a topic. ``schemas`` holds every version, oldest first; it is empty for an opaque topic.
 
-    ``read_schema`` (an Arrow IPC schema message) is what records of all versions are read in; empty for the newest one.
+    ``read_schema`` (an Arrow IPC schema message) is the schema for reading records of all versions. It is empty if the
+    newest version serves.
     """
 
     name: str
@@ -62,7 +63,7 @@ class TopicInfo:
     read_schema: bytes = b""
 
     def partition(self, number: int) -> PartitionInfo:
-        """Who has one of its partitions. Raises ``UnknownTopicOrPartitionError`` when there is none of this number."""
+        """Return one partition. Raises ``UnknownTopicOrPartitionError`` if there is no such partition."""
         info = self.partitions.get(number)
         if info is None:
             raise UnknownTopicOrPartitionError(
@@ -72,7 +73,7 @@ class TopicInfo:
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is one of the broker's own."""
+        """Whether the topic is internal."""
         return self.name in INTERNAL_TOPICS
 
     @property
@@ -82,11 +83,11 @@ class TopicInfo:
 
     @property
     def schema_id(self) -> int:
-        """Id of the newest schema version, 0 for an opaque topic."""
+        """Id of the newest schema version; 0 for an opaque topic."""
         return self.schemas[-1].id if self.schemas else 0
 
     def schema_of(self, schema_id: int) -> pa.Schema | None:
-        """The version with this id, if it is one of this topic's."""
+        """Return the schema version with this id, or None if this topic has no such version."""
         for version in self.schemas:
             if version.id == schema_id:
                 return version.schema

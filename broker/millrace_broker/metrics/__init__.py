@@ -1,4 +1,4 @@
-"""The numbers of a broker, for Prometheus."""
+"""Broker metrics for Prometheus."""
 
 from millrace_broker.metrics.prometheus import MetricsListener, metrics_of
 

@@ -1,6 +1,6 @@
-"""What a broker does, for Prometheus: its numbers as they are when they are asked for.
+"""Prometheus metrics of a broker, computed when they are scraped.
 
-They are read in the event loop, which alone may look at them; the HTTP server has threads of its own.
+The statistics are read in the event loop, which alone may access them. The HTTP server has its own threads.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.replication.runtime import ReplicationStatistics
 
 _ANSWER_S: Final = 5.0
-"""A loop that takes longer is stuck, and who asks is told so."""
+"""Time limit of the event loop. If it exceeds the limit, it is stuck, and the scrape fails."""
 
 
 class MetricsListener:
-    """Serves ``/metrics`` from ``serve`` to ``close``."""
+    """HTTP server of ``/metrics``, from ``serve`` to ``close``."""
 
     def __init__(self, statistics: Callable[[], BrokerStatistics]) -> None:
-        """``statistics`` is called in the event loop in which this is made."""
+        """Create the server in an event loop, which then runs ``statistics``."""
         self._collector: Final = BrokerCollector(statistics, asyncio.get_running_loop())
 
     def serve(self, host: str, port: int) -> int:
-        """Begin; returns the port, which the system chooses for 0. Raises ``EnvironmentProblemError``."""
+        """Start and return the port; the system chooses it for port 0. Raises ``EnvironmentProblemError``."""
         registry = CollectorRegistry()
         registry.register(self._collector)
         try:
@@ -46,26 +46,26 @@ class MetricsListener:
         return int(self._server.server_port)
 
     def close(self) -> None:
-        """Stop serving; waits for the thread that does, so not in the event loop."""
+        """Stop the server and wait for its thread. Do not call it in the event loop."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class BrokerCollector(Collector):
-    """Makes the metrics whenever they are collected. To be called in other threads than the loop's."""
+    """Collector that computes the metrics on each scrape. Call it outside the event loop's thread."""
 
     def __init__(self, statistics: Callable[[], BrokerStatistics], loop: asyncio.AbstractEventLoop) -> None:
         self._statistics = statistics
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics. Raises ``TimeoutError`` when the broker's loop does not get to it."""
+        """Yield all metrics. Raises ``TimeoutError`` if the broker's event loop does not answer."""
         found = asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_ANSWER_S)
         yield from metrics_of(found)
 
     def describe(self) -> list[Metric]:
-        """Nothing, so that registering does not ask."""
+        """Return no metrics, so that the registration does not collect any."""
         return []
 
     async def _read(self) -> BrokerStatistics:
@@ -73,7 +73,7 @@ class BrokerCollector(Collector):
 
 
 def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
-    """The metrics of a broker's numbers; docs/operations.md has the table."""
+    """Yield the metrics of a broker's statistics; docs/operations.md has the table."""
     yield GaugeMetricFamily("millrace_topics", "Topics.", found.topics)
     yield GaugeMetricFamily("millrace_partitions", "Partitions.", found.partitions)
     admission = found.admission
@@ -130,7 +130,7 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
 
 
 def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:
-    """As of Kafka's ``DelayedOperationPurgatory``: ``NumDelayedOperations``, ``PurgatorySize``."""
+    """Yield the metrics of Kafka's ``DelayedOperationPurgatory``: ``NumDelayedOperations``, ``PurgatorySize``."""
     labels = ["purgatory"]
     delayed = GaugeMetricFamily("millrace_delayed_operations", "Operations that wait.", labels=labels)
     watched = GaugeMetricFamily("millrace_delayed_watched", "Pairs of one and a key it waits for.", labels=labels)
@@ -173,7 +173,7 @@ def _controlling(found: ControllerLoopStatistics) -> Iterator[Metric]:
 
 
 def _cluster(found: ControllerStatistics) -> Iterator[Metric]:
-    """What only the controller knows."""
+    """Yield the metrics that only the controller has."""
     yield GaugeMetricFamily("millrace_cluster_brokers", "Brokers that are alive.", found.brokers)
     yield GaugeMetricFamily("millrace_cluster_topics", "Topics.", found.topics)
     yield GaugeMetricFamily("millrace_cluster_partitions", "Partitions.", found.partitions)
@@ -191,7 +191,7 @@ def _cluster(found: ControllerStatistics) -> Iterator[Metric]:
 
 
 def _cleaner(found: CleanerStatistics) -> Iterator[Metric]:
-    """As of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
+    """Yield the metrics of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
     yield CounterMetricFamily("millrace_cleanings", "Partitions cleaned, each time counted.", found.cleanings)
     yield CounterMetricFamily("millrace_cleaner_read_bytes", "Bytes gone through for it.", found.bytes_read)
     yield CounterMetricFamily("millrace_cleaner_written_bytes", "Bytes that were left of them.", found.bytes_written)

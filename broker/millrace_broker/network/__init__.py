@@ -1,8 +1,8 @@
-"""Connections between brokers: their addresses, calls to them, and what the sockets say of their processes.
+"""Connections between brokers: addresses, calls and sockets.
 
 * ``peers``            calls to other brokers by their ids
 * ``peer_connection``  one connection for frames
-* ``sockets``          keep-alive, and the proof that nobody listens at an address
+* ``sockets``          TCP keep-alive, and the proof that no process listens at an address
 """
 
 from millrace_broker.network.peers import Peers

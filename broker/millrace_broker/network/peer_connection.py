@@ -1,10 +1,10 @@
-"""A connection to another broker for calls as frames (``millrace.protocol.frames``), in the event loop.
+"""Connection to another broker for calls as frames (``millrace.protocol.frames``), in the event loop.
 
 Invariants
 
-- One call at a time. A call that ends without its whole answer (its time is up, the caller was cancelled, the other
-  side broke off) has closed the connection: what might still come would be taken for the next answer.
-- A large answer is received into memory of its own, which nothing copies on the way to whoever decodes it.
+- The connection has one call at a time. It is closed when a call ends without its whole answer (a timeout, a cancelled
+  caller, a closed peer). Otherwise the rest of that answer would be taken for the next one.
+- A large answer is received into memory of its own, and is not copied before its decoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Received = bytes | memoryview
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """See the module; ``connect`` makes one."""
+    """Client side of a connection between brokers; see the module. ``connect`` creates it."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -43,11 +43,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a call can be made: it is open, and none is under way."""
+        """Whether the connection is open and has no call in flight."""
         return self._transport is not None and self._awaited is None and not self._transport.is_closing()
 
     async def greet(self) -> pb.HelloResponse:
-        """Begin, as either side does; returns what the broker says of itself. Raises as ``call`` does."""
+        """Exchange greetings, and return the broker's description of itself. Raises the errors of ``call``."""
         hello = pb.HelloRequest(client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
         body = await self._send(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
         if len(body) > _HELLO_BYTES_MAX:
@@ -55,9 +55,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         return pb.HelloResponse.FromString(bytes(body))
 
     async def call(self, name: bytes, message: bytes, timeout_s: float) -> Received:
-        """Make a call and wait for its answer, however long that takes; the other side is told ``timeout_s``.
+        """Make a call and wait for its answer without a time limit. The other side gets ``timeout_s``.
 
-        Raises the broker's error, and ``BrokerUnavailableError`` when the connection breaks.
+        Raises the broker's error, and ``BrokerUnavailableError`` if the connection breaks.
         """
         return await self._send(frames.request_head(name, len(message), round(timeout_s * 1000)) + message)
 
@@ -75,31 +75,34 @@ class PeerConnection(asyncio.BufferedProtocol):
                 self.close()
 
     async def broke(self) -> bool:
-        """Wait until the connection ends. Returns false if the broker announced the end, true if it just broke."""
+        """Wait until the connection ends.
+
+        Return False if the broker announced the end, True if the connection broke.
+        """
         await self._lost.wait()
         return not self._has_said_goodbye
 
     def close(self) -> None:
-        """Break it off."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     # --- asyncio's protocol --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         keep_alive(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to receive: what is left of an answer's memory, or the buffer for whatever comes."""
+        """Return the buffer to receive into: the rest of an answer's memory, or the shared buffer."""
         if self._body is not None:
             return self._body[self._body_filled_bytes :]
         return self._buffer[self._filled_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what has come."""
+        """Process the received bytes."""
         if self._body is not None:
             self._body_filled_bytes += nbytes
             if self._body_filled_bytes == len(self._body):
@@ -112,7 +115,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._fail(error)
 
     def _consume(self) -> None:
-        """Look at what is in the buffer."""
+        """Parse the buffer."""
         if not self._is_greeted:
             if self._filled_bytes < frames.GREETING_BYTES:
                 return
@@ -160,15 +163,16 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the call that is under way."""
+        """Fail the call in flight."""
         self._broken_off(str(exc or "the connection was closed"))
         self._lost.set()
 
 
 async def connect(host: str, port: int) -> tuple[PeerConnection, pb.HelloResponse]:
-    """Connect, and greet each other; returns what the broker says of itself.
+    """Connect and exchange greetings. Return the connection and the broker's description of itself.
 
-    Raises ``OSError``, ``BrokerUnavailableError``, ``InvalidRequestError``, and what the broker refuses it with.
+    Raises ``OSError``, ``BrokerUnavailableError``, ``InvalidRequestError``, and the error with which the broker refuses
+    the connection.
     """
     _, connection = await asyncio.get_running_loop().create_connection(PeerConnection, host, port)
     try:

@@ -1,15 +1,15 @@
-"""The way from this broker to the others: their addresses, and calls to them.
+"""Calls from this broker to other brokers, and their addresses.
 
-Calls go as frames, which cost a fraction of gRPC's; over gRPC a broker is asked where it answers frames, and called
-where it answers none, or is not reached there.
+Calls travel as frames, which cost a fraction of gRPC. The port for frames is requested over gRPC. If the broker has no
+such port, or it cannot be reached, calls travel over gRPC.
 
 Invariants
 
-- A connection has one call at a time; there are as many as there ever were calls under way at once.
-- Nothing is asked of a broker but who it is, until it has said that it is the one that is called, of this cluster.
-- What answers at the port for frames is the broker that named the port. Over gRPC alone it is asked again who it is
+- A connection has one call at a time. There are as many connections as there ever were concurrent calls.
+- Before any other call, the broker has confirmed its id and its cluster.
+- The process at the port for frames is the broker that named the port. With gRPC only, its identity is requested again
   when frames are tried again.
-- A broker that comes back under another address, or with another port for frames, gets other connections.
+- A broker that returns with another address or another port for frames gets new connections.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _logger: Final = logging.getLogger(__name__)
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _GREETING_S: Final = 5.0
 _GRPC_FOR_S: Final = 60.0
-"""How long calls go over gRPC before frames are tried again where they cannot be had."""
+"""How long calls travel over gRPC before unavailable frames are tried again."""
 _RECONNECT_MS: Final = 100
 _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_send_message_length", -1),
@@ -47,7 +47,7 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.primary_user_agent", BROKER_SOFTWARE_NAME),
     ("grpc.enable_retries", 0),
-    # Otherwise all channels of a process to one broker share a connection, and its flow control.
+    # Otherwise all channels of a process to one broker share one connection and its flow control.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
@@ -55,9 +55,9 @@ T = TypeVar("T")
 
 
 class Peers:
-    """Calls to other brokers by their ids. For the event loop's thread.
+    """Calls to other brokers by their ids, in the event loop's thread.
 
-    ``cluster_id`` is whose brokers are called; empty until this broker knows its own cluster.
+    ``cluster_id`` is the cluster of the called brokers. It is empty until this broker knows its own cluster.
     """
 
     def __init__(self, cluster_id: str = "") -> None:
@@ -66,11 +66,11 @@ class Peers:
         self._peers: Final[dict[tuple[int, Listener], _Peer]] = {}
 
     def know(self, broker_id: int, host: str, port: int) -> None:
-        """A broker is reached there from now on."""
+        """Set the address of a broker."""
         self._addresses[broker_id] = Listener(host, port)
 
     def forget(self, broker_id: int) -> None:
-        """A broker is gone; its connections are kept, for it may come back there."""
+        """Remove a broker's address. Its connections are kept, because the broker may return there."""
         self._addresses.pop(broker_id, None)
 
     async def call(
@@ -82,10 +82,10 @@ class Peers:
         timeout_s: float,
         decode: Callable[[Received], T] | None = None,
     ) -> T:
-        """Call ``name`` of the ``Broker`` service at a broker; ``decode`` makes something of the answer's bytes.
+        """Call ``name`` of the ``Broker`` service of a broker. ``decode`` converts the answer's bytes.
 
-        Raises the broker's error, ``RequestTimedOutError``, and ``BrokerUnavailableError`` when it cannot be reached,
-        or somebody else is where it should be.
+        Raises the broker's error, ``RequestTimedOutError``, and ``BrokerUnavailableError`` if the broker cannot be
+        reached or another broker answers at its address.
         """
         peer = self._peer(broker_id)
         message = request.SerializeToString()
@@ -109,23 +109,23 @@ class Peers:
         return peer
 
     def address(self, broker_id: int) -> Listener | None:
-        """Where a broker is reached; None if that is not known."""
+        """Return the address of a broker; None if it is unknown."""
         return self._addresses.get(broker_id)
 
     async def stay_connected(self, broker_id: int, connected: Callable[[], None]) -> bool:
-        """Hold a connection without calls until it ends; ``connected`` is called once it is there.
+        """Hold a connection without calls until it ends. Call ``connected`` once it is open.
 
-        Returns true if the connection broke, false if the broker announced its end. Raises ``BrokerUnavailableError``
-        when the broker is not reached, or answers no frames.
+        Return True if the connection broke, False if the broker announced its end. Raises ``BrokerUnavailableError`` if
+        the broker cannot be reached or has no port for frames.
         """
         return await self._peer(broker_id).stay_connected(connected)
 
     async def refuses(self, broker_id: int) -> bool:
-        """Whether nobody listens where a broker is reached, as new connections to all its ports show."""
+        """Return whether new connections to all ports of a broker are refused, so that no process listens there."""
         return self.address(broker_id) is not None and await self._peer(broker_id).refuses()
 
     async def close(self) -> None:
-        """End the connections; calls under way fail."""
+        """Close the connections. Calls in flight fail."""
         peers = list(self._peers.values())
         self._peers.clear()
         for peer in peers:
@@ -133,7 +133,7 @@ class Peers:
 
 
 class _Peer:
-    """The ways to one broker at one address."""
+    """Connections to one broker at one address."""
 
     def __init__(self, broker_id: int, address: Listener, cluster_id: str) -> None:
         self._id: Final = broker_id
@@ -149,7 +149,7 @@ class _Peer:
         self._is_closed = False
 
     async def call(self, name: str, message: bytes, timeout_s: float) -> Received:
-        """The answer's bytes. Raises the broker's error, ``BrokerUnavailableError``."""
+        """Return the answer's bytes. Raises the broker's error, ``BrokerUnavailableError``."""
         connection = self._idle_connection() or await self._connected()
         if connection is None:
             return await self._over_grpc(name, message, timeout_s)
@@ -189,7 +189,10 @@ class _Peer:
         return None
 
     async def _connected(self) -> PeerConnection | None:
-        """A new connection; None if it has to be gRPC. Raises ``BrokerUnavailableError`` when nobody answers."""
+        """Return a new connection, or None if calls must use gRPC.
+
+        Raises ``BrokerUnavailableError`` if no broker answers.
+        """
         if asyncio.get_running_loop().time() < self._grpc_until:
             return None
         known = self._broker
@@ -198,7 +201,7 @@ class _Peer:
                 return await self._connect(known)
             except (OSError, MillraceError) as error:
                 _logger.debug("%s answers no frames at the port that was known: %s", self.address, error)
-        async with self._finding:  # only one asks
+        async with self._finding:  # a single request for all waiting calls
             if self._broker is known:
                 answer = await self._over_grpc("ApiVersions", pb.ApiVersionsRequest().SerializeToString(), _GREETING_S)
                 self._broker = self._checked(pb.ApiVersionsResponse.FromString(bytes(answer)))
@@ -212,7 +215,7 @@ class _Peer:
             return None
 
     def _checked(self, found: pb.ApiVersionsResponse) -> pb.ApiVersionsResponse:
-        """Who answers, if that is who is called. Raises ``BrokerUnavailableError``."""
+        """Return the answer if it is from the expected broker. Raises ``BrokerUnavailableError``."""
         if found.broker_id != self._id or self._cluster_id not in ("", found.cluster_id):
             message = (
                 f"broker {found.broker_id} of cluster {found.cluster_id} answers at {self.address}, where broker "
@@ -225,7 +228,10 @@ class _Peer:
         return found
 
     async def _connect(self, broker: pb.ApiVersionsResponse) -> PeerConnection:
-        """Raises ``OSError`` (a ``TimeoutError``, too), and ``MillraceError`` when it is not that broker."""
+        """Open a connection for frames.
+
+        Raises ``OSError`` (including ``TimeoutError``), and ``MillraceError`` if another broker answers.
+        """
         if not broker.frame_port:
             raise BrokerUnavailableError("it has no port for them (frame.listener.port)")
         async with asyncio.timeout(_GREETING_S):
@@ -237,7 +243,7 @@ class _Peer:
 
     async def _over_grpc(self, name: str, message: bytes, timeout_s: float) -> bytes:
         try:
-            # Without serializers bytes go out and come in; the stubs know nothing of that.
+            # Without serializers, the method takes and returns bytes, which the stubs do not declare.
             method: Any = self._channel.unary_unary(f"/{_SERVICE.full_name}/{name}", None, None)
             answer: bytes = await method(message, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -245,7 +251,7 @@ class _Peer:
         return answer
 
     async def close(self) -> None:
-        """End the connections; calls under way fail."""
+        """Close the connections. Calls in flight fail."""
         self._is_closed = True
         for connection in (*self._idle, *self._busy):
             connection.close()

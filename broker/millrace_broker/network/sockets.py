@@ -1,4 +1,4 @@
-"""TCP sockets between processes: noticing a peer that vanished, and proving that nobody listens at an address."""
+"""TCP sockets: keep-alive, and the proof that no process listens at an address."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 from typing import Final
 
 KEEPALIVE_S: Final = 60
-"""A silent peer is asked after this time whether it is still there, and given up after ``KEEPALIVE_TIMEOUT_S``."""
+"""Silence after which a peer is probed. Its connection is closed after another ``KEEPALIVE_TIMEOUT_S``."""
 KEEPALIVE_TIMEOUT_S: Final = 20
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel notice a peer that vanished without closing."""
+    """Enable keep-alive, so that the kernel detects a peer that vanished without closing."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_S),
@@ -24,11 +24,11 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 async def is_refused(host: str, port: int, timeout_s: float) -> bool:
-    """Whether a new connection is refused at every address of a host: no process listens at this port.
+    """Return whether every address of a host refuses a new connection: no process listens at this port.
 
-    Only ``ECONNREFUSED`` counts. A listener whose backlog is full drops the request, which ends in a time-out. A
-    listener that accepts and closes, because it has too many connections, accepts. Time-outs, unreachable networks and
-    names that cannot be resolved say nothing of the process.
+    Only ``ECONNREFUSED`` counts. A listener with a full backlog drops the request, which ends in a timeout. A listener
+    with too many connections accepts and closes. Timeouts, unreachable networks and unresolvable names prove nothing
+    about the process.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -42,6 +42,6 @@ async def is_refused(host: str, port: int, timeout_s: float) -> bool:
                     except ConnectionRefusedError:
                         continue
                     return False
-    except OSError:  # a TimeoutError, too
+    except OSError:  # TimeoutError is one too
         return False
     return bool(found)

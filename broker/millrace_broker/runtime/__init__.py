@@ -1,10 +1,10 @@
-"""What every part of the broker runs on: time, threads, the event loop. It knows no other part.
+"""Time, threads and event loop of the broker, independent of its other parts.
 
 * ``clock``             the time, passed in
 * ``executors``         the broker's threads, and the work that its event loop does itself
-* ``small_work``        which work that is, and coroutines that run without a task up to their first wait
-* ``background_tasks``  tasks that nobody waits for
-* ``failure``           the failure that a broker cannot go on from
+* ``small_work``        selection of that work, and coroutines that run without a task up to their first wait
+* ``background_tasks``  tasks that no caller awaits
+* ``failure``           the failure that stops a broker
 * ``spinning_loop``     the event loop of a broker's process
 * ``malloc``            limits on the memory that the C library keeps
 """

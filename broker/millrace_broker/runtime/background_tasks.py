@@ -1,4 +1,7 @@
-"""Tasks that nobody waits for, held until they end: the event loop itself would let go of them."""
+"""Tasks that no caller awaits, referenced until they end.
+
+The event loop itself holds only weak references to tasks.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,22 @@ _T = TypeVar("_T")
 
 
 class BackgroundTasks:
-    """Tasks under way, in the order in which they began.
+    """Tasks in progress, in the order of their start.
 
-    A set's order would depend on where in memory tasks lie, and with it what happens first when all of them are
-    cancelled: no simulated run could be repeated.
+    The order of a set would depend on the tasks' memory addresses. When all tasks are cancelled, the order of their
+    reactions would then vary, and no simulated run could be repeated.
     """
 
     def __init__(self) -> None:
         self._tasks: Final[dict[asyncio.Task[Any], None]] = {}
 
     def start(self, work: Coroutine[Any, Any, _T], *, name: str | None = None) -> asyncio.Task[_T]:
-        """Begin ``work``; it is let go of when it has ended."""
+        """Start ``work`` and hold it until it ends."""
         task = asyncio.create_task(work, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
 
     def __iter__(self) -> Iterator[asyncio.Task[Any]]:
-        """Those under way at this moment."""
+        """Iterate over the tasks in progress now."""
         return iter(list(self._tasks))

@@ -1,4 +1,4 @@
-"""Time, as the broker sees it: passed in, so that tests and simulations can run on a clock of their own."""
+"""Broker's time source, passed in so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the broker's parts take the time from."""
+    """Time source of the broker's parts."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970; may jump, also backwards."""
+        """Return wall-clock time in milliseconds since 1970. It may jump, also backwards."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back. For intervals and deadlines."""
+        """Return seconds since some moment. The value never decreases; use it for intervals and deadlines."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """Clock of the machine."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970."""
+        """Return wall-clock time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return seconds since some moment. The value never decreases."""
         return time.monotonic()

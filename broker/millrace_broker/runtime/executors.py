@@ -1,10 +1,10 @@
-"""The threads of a broker, and the work that its event loop does itself.
+"""Threads of a broker, and the small work of its event loop.
 
 Invariants
 
 - Functions that may wait for a disk run in a pool (``run_io``), never in the event loop.
 - Functions that change metadata run one at a time, in the order of the calls, in one thread (``administer``).
-- Work that was begun with ``to_the_end`` ends, also when its caller is cancelled.
+- Work started with ``to_the_end`` runs to its end even if its caller is cancelled.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _T = TypeVar("_T")
 
 
 class Executors:
-    """The threads of one broker. Its methods are for the event loop's thread, but for ``on_loop``."""
+    """Threads of one broker. Its methods, except ``on_loop``, are for the event loop's thread."""
 
     def __init__(self, io_threads: int, monotonic: Callable[[], float]) -> None:
-        """Belong to the running event loop. ``io_threads`` is ``num.io.threads``."""
+        """Bind to the running event loop. ``io_threads`` is ``num.io.threads``."""
         self.small_work: Final = SmallWork(monotonic)
         self._loop: Final = asyncio.get_running_loop()
         self._io_threads = io_threads
@@ -34,39 +34,39 @@ class Executors:
         self._tasks: Final = BackgroundTasks()
 
     async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a function that touches logs on disk, outside the event loop."""
+        """Run a function that accesses logs on disk, outside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
 
     def resize_io(self, threads: int) -> None:
-        """Set the number of threads for logs. The present threads finish the functions that they were given."""
+        """Set the number of I/O threads. The old threads finish the functions they have."""
         if threads != self._io_threads:
             before, self._io_threads = self._io, threads
             self._io = ThreadPoolExecutor(threads, thread_name_prefix="millrace-io")
             before.shutdown(wait=False)
 
     async def run_sized(self, size_bytes: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a function on so many bytes that are in memory: in the event loop if they are few."""
+        """Run a function on ``size_bytes`` in memory, inside the event loop if they are few."""
         if self.small_work.includes(size_bytes):
             return self.small_work.do(function, *args, **kwargs)
         return await self.run_io(function, *args, **kwargs)
 
     async def administer(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run a function that touches metadata: one at a time, to its end even if the caller is cancelled."""
+        """Run a function that accesses metadata. It runs alone, and to its end even if the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._administration, lambda: function(*args, **kwargs))
 
     def on_loop(self, function: Callable[..., object], *args: Any) -> None:
-        """Have a function called on the event loop, from any thread."""
+        """Call a function in the event loop, from any thread."""
         self._loop.call_soon_threadsafe(function, *args)
 
     async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Wait for ``work``. If the caller is cancelled meanwhile, ``work`` goes on."""
+        """Wait for ``work``. If the caller is cancelled meanwhile, ``work`` continues."""
         return await begun(work, self._tasks.start)
 
     async def finish_tasks(self) -> None:
-        """Wait for the work of ``to_the_end`` whose callers were cancelled."""
+        """Wait for work of ``to_the_end`` whose callers were cancelled."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """End the threads, after the functions that they were given."""
+        """End the threads after they finish the functions they have."""
         self._io.shutdown()
         self._administration.shutdown()

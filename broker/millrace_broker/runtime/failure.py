@@ -1,4 +1,4 @@
-"""The failure that a broker cannot go on from: a disk without replacement, a broker id that another broker has."""
+"""Fatal failure of a broker, such as a failed disk or a duplicate broker id."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Failure:
-    """Says once that the broker has to stop, and why. For the event loop's thread."""
+    """First fatal failure and its reason. For the event loop's thread."""
 
     def __init__(self) -> None:
         self._occurred: Final = asyncio.Event()
         self.error: MillraceError | None = None
-        """Why the broker has to stop; None while it can go on."""
+        """Why the broker has to stop; None while it can continue."""
 
     def fail(self, error: MillraceError) -> None:
-        """Have the broker stopped."""
+        """Report a fatal failure, which stops the broker."""
         _logger.critical("the broker stops: %s", error.message)
         self.error = error
         self._occurred.set()
 
     async def wait(self) -> MillraceError:
-        """Wait until the broker cannot go on, and return why."""
+        """Wait for a fatal failure, and return it."""
         await self._occurred.wait()
         assert self.error is not None
         return self.error

@@ -1,12 +1,12 @@
-"""Keeping the process small: what the C library does with memory that was freed.
+"""Limits on the freed memory that the C library keeps.
 
-glibc gives each of many threads a heap of its own and hands little of it back. gRPC's and our threads pass blocks of
-megabytes from one to the other, so that the same bytes end up resident in many heaps: two heaps hold as much traffic
-in two thirds of the memory, at the same speed.
+glibc gives each of many threads its own heap (arena) and returns little of it to the kernel. The threads of gRPC and of
+the broker pass blocks of megabytes to each other. The same bytes then become resident in many arenas. Two arenas carry
+the same traffic in two thirds of the memory, at the same speed.
 
-Blocks of several megabytes are mapped and unmapped one by one. Left to itself glibc stops doing so once it has seen
-such a block freed, keeps them in its heaps instead, and after a burst of large requests the process stays as large as
-it was then. Ordinary batches are smaller and stay in the heaps, which is faster.
+Blocks of several megabytes are mapped and unmapped one by one. By default, glibc raises its mmap threshold once such a
+block is freed, and keeps later blocks in its heaps. After a burst of large requests the process then stays as large as
+it was. Ordinary batches are smaller and stay in the heaps, which is faster.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ _M_MMAP_THRESHOLD: Final = -3
 _MAPPED_BYTES_MIN: Final = 4 * 2**20
 _M_TRIM_THRESHOLD: Final = -1
 _KEPT_BYTES_MAX: Final = 32 * 2**20
-"""What a heap keeps at its end. Answers to consumers are nearly 4 MiB each, several are under way, each is in memory
-more than once on its way out. With half of this, those blocks went back to the kernel after each, to be had and cleared
-anew: a third of the broker's CPU time.
+"""Memory that a heap keeps at its end.
+
+Answers to consumers are nearly 4 MiB each. Several are in flight, each more than once in memory. With half of this
+value, those blocks were returned to the kernel and cleared again for each answer. That cost a third of the broker's CPU
+time.
 """
 
 
 def keep_heaps_small() -> bool:
-    """Limit what glibc keeps; to be called before threads are started. False where there is no glibc."""
+    """Limit the memory that glibc keeps. Call it before threads start. Return False without glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -1,14 +1,14 @@
-"""What is so small that the event loop does it itself, for handing it to a thread and back would cost more than it.
+"""Small work in the event loop, where a thread hop would cost more.
 
-A hop to a thread and back takes a tenth of a millisecond of CPU time and two changes of threads, which wait for the
-interpreter's lock; checking or writing a few KiB takes less. What may take long stays in threads: large batches, those
-that must be decompressed, anything that syncs, or reads what may not be in memory (docs/design/0014).
+A hop to a thread and back takes 0.1 ms of CPU time and two thread switches, which wait for the interpreter's lock.
+Checking or writing a few KiB takes less. Work that may take long stays in threads: large batches,
+compressed batches, fsyncs, and reads of data that may not be in memory (docs/design/0014).
 
 Invariants
 
-- The loop does nothing of unknown size. Where what it did was slow all the same (the kernel makes those wait who write
-  more than the disk takes), all work goes to threads for a while.
-- Doing something here or in a thread makes no difference but in time.
+- The event loop does no work of unknown size. If small work is slow nevertheless, all work goes to threads for
+  ``SLOW_FOR_S``. The kernel, for example, blocks writers that exceed the disk's throughput.
+- Running work here or in a thread differs only in time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, ParamSpec, TypeVar
 
 SMALL_BYTES: Final = 1024 * 1024
-"""Records up to this size are checked and appended in the event loop: that takes 0.05 to 0.4 ms."""
+"""Records up to this size are checked and appended in the event loop, which takes 0.05 to 0.4 ms."""
 SLOW_S: Final = 0.02
-"""What took longer was waiting for something."""
+"""Work that takes longer has waited, for the disk for example."""
 SLOW_FOR_S: Final = 1.0
-"""How long nothing is done in the event loop after that."""
+"""How long all work goes to threads after slow work."""
 
-# Not in the stubs, though documented for those who write tasks of their own.
+# The stubs lack them, but asyncio documents them for implementations of tasks.
 _enter_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_enter_task")  # noqa: B009
 _leave_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_leave_task")  # noqa: B009
 
@@ -34,18 +34,18 @@ _T = TypeVar("_T")
 
 
 class SmallWork:
-    """Decides what is done in the event loop, and watches how long that takes."""
+    """Choice of the work for the event loop, and a check of its duration."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic: Final = monotonic
         self._threads_until = float("-inf")
 
     def includes(self, size_bytes: int) -> bool:
-        """Whether work on so many bytes, all in memory, is to be done at once."""
+        """Return whether work on ``size_bytes``, all in memory, should run in the event loop."""
         return size_bytes <= SMALL_BYTES and self._monotonic() >= self._threads_until
 
     def do(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Do it, in the event loop."""
+        """Run a function in the event loop."""
         started = self._monotonic()
         try:
             return function(*args, **kwargs)
@@ -56,10 +56,10 @@ class SmallWork:
 
 
 class StandIn:
-    """The current task of work that is being done without one, until it must wait and a ``task`` goes on with it.
+    """Current task of work without a task, until it waits and ``task`` continues it.
 
-    What asks for the current task (``asyncio.timeout``, ``asyncio.TaskGroup``) keeps it and cancels it later: so it
-    answers for the task as soon as there is one. See "Extending" in asyncio's documentation.
+    ``asyncio.timeout`` and ``asyncio.TaskGroup`` keep the current task and cancel it later. The stand-in therefore
+    forwards to the task as soon as there is one. See "Extending" in asyncio's documentation.
     """
 
     __slots__ = ("task",)
@@ -68,22 +68,22 @@ class StandIn:
         self.task: asyncio.Task[Any] | None = None
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel what goes on; nothing is done for work that has not waited yet."""
+        """Cancel the task. For work that has not waited yet, do nothing."""
         return self.task is not None and self.task.cancel(msg)
 
     def cancelling(self) -> int:
-        """How often it was asked to end."""
+        """Return the number of pending cancellation requests."""
         return 0 if self.task is None else self.task.cancelling()
 
     def uncancel(self) -> int:
-        """Take one of these back."""
+        """Decrement the number of cancellation requests."""
         return 0 if self.task is None else self.task.uncancel()
 
 
 def first_step(work: Coroutine[Any, Any, Any]) -> tuple[StandIn, Any]:
-    """Run ``work`` in the event loop, without a task, up to its first wait; it goes on with ``rest``.
+    """Run ``work`` in the event loop, without a task, up to its first wait. ``rest`` continues it.
 
-    Raises ``StopIteration`` with the result where it never waits, and what the work raises.
+    Raises ``StopIteration`` with the result if the work never waits, and the errors of the work.
     """
     loop = asyncio.get_running_loop()
     stand_in = StandIn()
@@ -100,10 +100,10 @@ def first_step(work: Coroutine[Any, Any, Any]) -> tuple[StandIn, Any]:
 
 
 async def begun(work: Coroutine[Any, Any, _T], start: Callable[[Coroutine[Any, Any, _T]], asyncio.Task[_T]]) -> _T:
-    """Run ``work`` as far as it comes without waiting, and only if it must wait ``start`` a task for the rest.
+    """Run ``work`` up to its first wait. Only if it must wait, ``start`` a task for the rest.
 
-    The task is not cancelled with the caller. (What Python 3.12 calls an eager task: most work on small things never
-    waits, and is done without a task and the turns of the loop that it would wait for.)
+    The task is not cancelled with the caller. Python 3.12 calls this an eager task. Most work on small requests never
+    waits. It then needs neither a task nor the loop iterations that a task waits for.
     """
     try:
         stand_in, waits_for = first_step(work)
@@ -115,21 +115,21 @@ async def begun(work: Coroutine[Any, Any, _T], start: Callable[[Coroutine[Any, A
 
 
 async def rest(work: Coroutine[Any, Any, _T], waits_for: Any) -> _T:
-    """What is left of ``work`` after its ``first_step``: for a task, which is to be the stand-in's."""
+    """Run the part of ``work`` after its ``first_step``. The coroutine is for the stand-in's task."""
     return await _resumed(work, waits_for)
 
 
 @types.coroutine
 def _resumed(work: Coroutine[Any, Any, _T], waits_for: Any) -> Generator[Any, Any, _T]:
-    """Wait for what ``work`` waits for already, and go on with it from there.
+    """Wait for the awaitable that ``work`` already waits for, and continue ``work`` from there.
 
-    Nothing here outlives its turn: errors would keep the frames alive that met with them, and the files in those.
+    No local variable outlives its iteration, because an error would keep its frames alive, and the files in them.
     """
     while True:
         failure: BaseException | None = None
         try:
             yield waits_for
-        except BaseException as error:  # noqa: BLE001 - it is for the work to deal with
+        except BaseException as error:  # noqa: BLE001 - the work handles it
             failure = error
         try:
             waits_for = None

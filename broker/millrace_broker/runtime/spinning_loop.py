@@ -1,4 +1,4 @@
-"""The event loop of a broker's process: after a request it looks for the next one for a moment before it sleeps."""
+"""Event loop of a broker's process, which polls briefly before it sleeps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 from millrace.spinning import Spinning
 
 _SPIN_S: Final = 0.0003
-"""A client that sends one record after another needs less from an answer to its next request."""
+"""Spinning time, longer than a sequential client takes from an answer to its next request."""
 
 _Events = list[tuple[selectors.SelectorKey, int]]
 
 
 class _SpinningSelector(selectors.EpollSelector):
-    """Waits as ``Spinning`` does."""
+    """Selector that waits as ``Spinning`` does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class _SpinningSelector(selectors.EpollSelector):
         )
 
     def select(self, timeout: float | None = None) -> _Events:
-        """The events that are there within ``timeout`` seconds, if any."""
+        """Return the events that arrive within ``timeout`` seconds."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         return self._spinning.wait(self._poll, timeout)
 
 
 def spinning_loop() -> asyncio.AbstractEventLoop:
-    """A new loop, for a process in which nothing else computes: its looking would keep other threads waiting."""
+    """Create a loop for a process without other computation, because its spinning would delay other threads."""
     return asyncio.SelectorEventLoop(_SpinningSelector())

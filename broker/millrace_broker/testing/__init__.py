@@ -1,4 +1,4 @@
-"""A real broker inside another program, for tests and notebooks."""
+"""Real broker inside another program, for tests and notebooks."""
 
 from millrace_broker.testing.embedded import EmbeddedBroker
 

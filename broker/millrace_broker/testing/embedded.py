@@ -1,7 +1,7 @@
-"""A real broker inside another program: for tests and notebooks.
+"""Real broker inside another program, for tests and notebooks.
 
-It runs in a thread with an event loop of its own, listens on loopback, and keeps real files: what a test sees is
-what ``millrace broker`` does.
+The broker runs in a thread with its own event loop, listens on loopback, and keeps real files. Tests therefore see the
+behaviour of ``millrace broker``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from millrace_broker.server import BrokerServer
 
 
 class EmbeddedBroker:
-    """A broker in a thread of this process, from ``__enter__`` (or ``start``) to ``__exit__`` (or ``stop``).
+    """Broker in a thread of this process, from ``__enter__`` (or ``start``) to ``__exit__`` (or ``stop``).
 
-    ``options`` are those of ``BrokerConfig``, by field name (``num_partitions=4``) or, in a dict, by Kafka's
-    (``{"log.retention.ms": "1000"}``). Port 0 takes a free one. After ``stop`` it can be started again, on the same
-    data and another free port.
+    ``options`` are those of ``BrokerConfig``, by field name (``num_partitions=4``) or, in a dict, by Kafka's name
+    (``{"log.retention.ms": "1000"}``). Port 0 takes a free port. After ``stop`` the broker can be started again with
+    the same data and another free port.
     """
 
     def __init__(
@@ -43,26 +43,26 @@ class EmbeddedBroker:
 
     @property
     def port(self) -> int:
-        """The port listened at."""
+        """The listener's port."""
         return self.server.port
 
     @property
     def frame_port(self) -> int:
-        """The port at which frames are answered; 0: none."""
+        """The port for frames; 0 if there is none."""
         return self.server.frame_port
 
     @property
     def metrics_port(self) -> int:
-        """The port at which metrics are served; 0: none."""
+        """The port for metrics; 0 if there is none."""
         return self.server.metrics_port
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are given: ``127.0.0.1:port``."""
+        """The clients' ``bootstrap.servers``: ``127.0.0.1:port``."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Start, and return when calls are answered. Raises what ``BrokerServer.start`` raises."""
+        """Start the broker. Return when it answers calls. Raises the errors of ``BrokerServer.start``."""
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="millrace-broker", daemon=True
@@ -72,9 +72,9 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Shut down cleanly; again does nothing."""
+        """Shut down cleanly. A second call does nothing."""
         if self._thread is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed, for it has stopped by itself
+            with contextlib.suppress(RuntimeError):  # its loop is closed, because the broker stopped by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
             self._thread = None

@@ -1,1 +1,1 @@
-"""The one configuration loader, and what can be configured."""
+"""Configuration loader and the configurations."""

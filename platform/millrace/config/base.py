@@ -1,8 +1,8 @@
-"""The one configuration loader: typed, frozen, with Kafka's dotted names.
+"""Configuration loader: typed, frozen models with Kafka's dotted names.
 
-A configuration is a pydantic model whose field ``segment_bytes`` is the option ``segment.bytes``. Values come as
-strings (files, command line, wire) or as Python values; unknown names and wrong values raise ``InvalidConfigError``
-that names the option, the value and what would be accepted.
+A configuration is a pydantic model whose field ``segment_bytes`` is the option ``segment.bytes``. Values are strings
+(files, command line, wire) or Python values. Unknown names and wrong values raise ``InvalidConfigError``, which names
+the option, the value and the accepted values.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from millrace.errors import InvalidConfigError
 
 
 def option_name(field: str) -> str:
-    """Kafka's name of a field: ``segment_bytes`` is ``segment.bytes``."""
+    """Return Kafka's name of a field: ``segment_bytes`` is ``segment.bytes``."""
     return field.replace("_", ".")
 
 
 class Config(BaseModel):
-    """Base of every configuration. Each field's ``description`` is what ``--help`` and the docs show."""
+    """Base class of all configurations. ``--help`` and the docs show each field's ``description``."""
 
     model_config = ConfigDict(
         alias_generator=option_name, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
     )
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Earlier dotted names of options, and their names now. Earlier names are read with a ``FutureWarning``."""
+    """Current names of options by their earlier dotted names. An earlier name is accepted with a ``FutureWarning``."""
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
         """Build from options by their dotted names (or field names).
 
-        Raises ``InvalidConfigError`` naming every option that is unknown or has a wrong value.
+        Raises ``InvalidConfigError``, which names every option that is unknown or has a wrong value.
         """
         return cls._validated(values, values)
 
     @classmethod
     def _with_names_of_now(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace earlier names of options. Raises ``InvalidConfigError`` if an option has both of its names."""
+        """Replace earlier names of options. Raises ``InvalidConfigError`` if both names of an option are given."""
         found = {name: cls.renamed[option_name(name)] for name in values if option_name(name) in cls.renamed}
         given = {option_name(name) for name in values}
         for earlier, name in found.items():
@@ -57,7 +57,7 @@ class Config(BaseModel):
 
     @classmethod
     def _validated(cls, values: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
-        """Build from ``values``; messages show what was ``given`` for them."""
+        """Build from ``values``. Messages show the original values in ``given``."""
         try:
             return cls.model_validate(dict(cls._with_names_of_now(values)))
         except ValidationError as error:
@@ -65,16 +65,16 @@ class Config(BaseModel):
 
     @classmethod
     def option_names(cls) -> list[str]:
-        """All dotted names, in the order of definition."""
+        """Return all dotted names, in the order of definition."""
         return [option_name(field) for field in cls.model_fields]
 
     def options(self) -> dict[str, Any]:
-        """All options by their dotted names, defaults included."""
+        """Return all options by their dotted names, including defaults."""
         return self.model_dump(by_alias=True, mode="json")
 
 
 def _explain(cls: type[Config], problem: Any, given: Mapping[str, Any]) -> str:
-    if not problem["loc"]:  # options that contradict each other; the message names them
+    if not problem["loc"]:  # options contradict each other; the message names them
         return str(problem["msg"]).removeprefix("Value error, ")
     name = option_name(".".join(str(part) for part in problem["loc"]))
     if problem["type"] == "extra_forbidden":
@@ -87,9 +87,9 @@ def _explain(cls: type[Config], problem: Any, given: Mapping[str, Any]) -> str:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java-style properties file: ``name=value`` lines, ``#`` comments, ``\\`` continues a line.
+    """Read a Java properties file: ``name=value`` lines, ``#`` comments, ``\\`` continues a line.
 
-    Raises ``InvalidConfigError`` for a file that cannot be read or a line without ``=``.
+    Raises ``InvalidConfigError`` for an unreadable file or a line without ``=``.
     """
     try:
         text = path.read_text(encoding="utf-8")

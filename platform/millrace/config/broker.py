@@ -1,8 +1,8 @@
-"""What can be configured for a broker: Kafka's names, meanings and (unless said otherwise) defaults.
+"""Broker options: Kafka's names, meanings and (unless noted) defaults.
 
-Kafka 3.9, "Broker Configs". Defaults of topics have names of their own at the broker (``log.retention.ms`` is the
-default of ``retention.ms``); ``TOPIC_DEFAULTS`` is the one place that says which. Where we differ from Kafka on
-purpose, the option's description says so.
+Source: Kafka 3.9, "Broker Configs". Topic defaults have their own broker options (``log.retention.ms`` is the default
+of ``retention.ms``). ``TOPIC_DEFAULTS`` is the only mapping between them. The description of an option mentions
+intentional differences from Kafka.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "local.retention.ms": (("log.local.retention.ms", 1),),
     "local.retention.bytes": (("log.local.retention.bytes", 1),),
 }
-"""Each topic option's names at the broker, the strongest first, with the factor that makes them the topic's unit."""
+"""Broker options of each topic option, in order of precedence, with the factor to the topic option's unit."""
 
 ONLY_OF_TOPICS: Final = frozenset(
     (
@@ -68,18 +68,18 @@ ONLY_OF_TOPICS: Final = frozenset(
         "follower.replication.throttled.replicas",
     )
 )
-"""Topic options that have no default of the broker's own, as in Kafka."""
+"""Topic options without a default at the broker, as in Kafka."""
 
 
 class Listener(NamedTuple):
-    """Where a broker listens or is reached. Port 0 takes a free one."""
+    """Address of a listener. Port 0 takes a free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Listener:
-        """Read ``PLAINTEXT://host:port``, ``host:port`` or ``[v6 address]:port``. Raises ``ValueError``."""
+        """Parse ``PLAINTEXT://host:port``, ``host:port`` or ``[v6 address]:port``. Raises ``ValueError``."""
         protocol, separator, address = text.strip().rpartition("://")
         if separator and protocol.upper() != "PLAINTEXT":
             raise ValueError(f"protocol {protocol} is not known, the only one is PLAINTEXT")
@@ -93,7 +93,7 @@ class Listener(NamedTuple):
 
 
 class BrokerConfig(ClusterOptions):
-    """Configuration of one broker. ``topic_defaults`` is what topics have that do not say otherwise."""
+    """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
     broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Number of this broker, unique in its cluster.")
     listeners: str = Field(
@@ -334,9 +334,9 @@ class BrokerConfig(ClusterOptions):
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
-        """Build from options by their dotted names, defaults of topics among them (``log.retention.hours``).
+        """Build from options by their dotted names, including topic defaults (``log.retention.hours``).
 
-        Raises ``InvalidConfigError`` naming every option that is unknown or has a wrong value.
+        Raises ``InvalidConfigError``, which names every option that is unknown or has a wrong value.
         """
         own = dict(values)
         zookeeper = take_zookeeper(own)
@@ -361,7 +361,7 @@ class BrokerConfig(ClusterOptions):
 
     @classmethod
     def option_names(cls) -> list[str]:
-        """All dotted names, those of ZooKeeper and of topics' defaults last."""
+        """Return all dotted names. The options of ZooKeeper and the topic defaults are last."""
         from millrace.coordination.zookeeper_config import ZooKeeperConfig
 
         own = [name for name in super().option_names() if name not in ("topic.defaults", "zookeeper")]
@@ -369,7 +369,7 @@ class BrokerConfig(ClusterOptions):
         return own + [name for names in TOPIC_DEFAULTS.values() for name, _ in names]
 
     def options(self) -> dict[str, Any]:
-        """All options by their dotted names; of a topic default's several names the strongest."""
+        """Return all options by their dotted names. A topic default appears under its name of highest precedence."""
         topic = self.topic_defaults.options()
         zookeeper = {} if self.zookeeper_config is None else self.zookeeper_config.options()
         own = super().options() | zookeeper
@@ -377,17 +377,17 @@ class BrokerConfig(ClusterOptions):
 
     @property
     def listener(self) -> Listener:
-        """Where to listen."""
+        """Address of the listener."""
         return Listener.parse(self.listeners)
 
     @property
     def advertised(self) -> Listener:
-        """What to tell clients; its port may be 0, meaning the one that was taken."""
+        """Address for clients. Its port may be 0, which means the listener's actual port."""
         return Listener.parse(self.advertised_listeners or self.listeners)
 
     @property
     def log_directories(self) -> list[str]:
-        """The data directories, in the order given."""
+        """The data directories, in the given order."""
         return [part.strip() for part in self.log_dirs.split(",")]
 
     @field_validator("listeners", "advertised_listeners")
@@ -426,7 +426,7 @@ class BrokerConfig(ClusterOptions):
 
 
 def _take_topic_defaults(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Take topics' defaults out of ``values``: by topic option, the broker's name for it and the value."""
+    """Remove the topic defaults from ``values``. Return the broker's option and value of each topic option."""
     taken: dict[str, tuple[str, Any]] = {}
     for topic_name, names in TOPIC_DEFAULTS.items():
         for name, factor in reversed(names):

@@ -1,7 +1,7 @@
-"""What can be configured for clients: Kafka's names, meanings and defaults (Kafka 3.9's producer, consumer and admin).
+"""Client options: Kafka's names, meanings and defaults (Kafka 3.9).
 
-Where a default is not Kafka's, the field's comment says why. Options that Kafka has and millrace does not are refused
-as unknown, never silently ignored.
+The sources are Kafka's producer, consumer and admin options. A comment at the field explains a default that differs
+from Kafka's. Options that only Kafka has are refused as unknown, never silently ignored.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PositiveInt32 = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses of a list ``host:port,host:port``; a missing port is 9092, IPv6 hosts stand in brackets.
+    """Parse a list ``host:port,host:port``. The default port is 9092. IPv6 hosts are in brackets.
 
-    Raises ``ValueError`` naming the part that is none.
+    Raises ``ValueError``, which names the invalid part.
     """
     addresses = []
     for part in (part.strip() for part in text.split(",") if part.strip()):
@@ -60,7 +60,7 @@ def _class_names(value: Any) -> tuple[Any, ...]:
 
 
 class Acks(StrEnum):
-    """Which replicas must have a record before it is acknowledged."""
+    """Replicas that must have a record before it is acknowledged."""
 
     NONE = "0"
     LEADER = "1"
@@ -68,12 +68,12 @@ class Acks(StrEnum):
 
     @property
     def number(self) -> int:
-        """As it travels: 0, 1 or -1."""
+        """Value on the wire: 0, 1 or -1."""
         return {"0": 0, "1": 1}.get(self.value, -1)
 
 
 class ProducerCompression(StrEnum):
-    """Compression of columnar batches; gzip and snappy exist for rows only."""
+    """Compression of columnar batches. gzip and snappy exist only for rows."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -81,7 +81,7 @@ class ProducerCompression(StrEnum):
 
 
 class OffsetReset(StrEnum):
-    """Where a consumer starts when it has no position, or one that is out of range."""
+    """Start of a consumer that has no position, or one that is out of range."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -89,35 +89,35 @@ class OffsetReset(StrEnum):
 
 
 class Isolation(StrEnum):
-    """Whether a reader sees records of transactions that are still open or were aborted."""
+    """Visibility of records of open and aborted transactions."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
 
 
 class DirectReads(StrEnum):
-    """Whether a consumer reads segment files that are on its own machine itself."""
+    """Whether a consumer itself reads segment files on its own machine."""
 
     AUTO = "auto"
     NEVER = "never"
 
 
 class AcknowledgementMode(StrEnum):
-    """Who acknowledges the records of a share group."""
+    """Implicit or explicit acknowledgement of a share group's records."""
 
     IMPLICIT = "implicit"
     EXPLICIT = "explicit"
 
 
 class Transport(StrEnum):
-    """How calls travel."""
+    """Protocol that carries the calls."""
 
     AUTO = "auto"
     GRPC = "grpc"
 
 
 class ClientConfig(Config):
-    """What all clients have in common, and all there is to an admin client."""
+    """Options of all clients, and all options of an admin client."""
 
     bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
         f"localhost:{DEFAULT_PORT}", description="Brokers to start from, host:port,host:port."
@@ -140,7 +140,7 @@ class ClientConfig(Config):
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
-        """Build from options by their dotted names, references resolved; raises ``InvalidConfigError``."""
+        """Build from options by their dotted names, with references resolved. Raises ``InvalidConfigError``."""
         return cls._validated(resolve_references(values), values)
 
     @field_validator("bootstrap_servers")
@@ -151,12 +151,12 @@ class ClientConfig(Config):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """``bootstrap.servers`` as ``host:port`` each."""
+        """``bootstrap.servers`` as separate ``host:port`` addresses."""
         return parse_addresses(self.bootstrap_servers)
 
     @classmethod
     def of(cls, config: str | Mapping[str, Any]) -> Self:
-        """Load options from a mapping, or defaults with just ``bootstrap.servers``; raises ``InvalidConfigError``."""
+        """Build from options, or from ``bootstrap.servers`` alone. Raises ``InvalidConfigError``."""
         return cls.load({"bootstrap.servers": config} if isinstance(config, str) else config)
 
 
@@ -166,15 +166,16 @@ class ProducerConfig(ClientConfig):
     acks: Annotated[Acks, BeforeValidator(lambda value: "all" if str(value) == "-1" else str(value))] = Field(
         Acks.ALL, description="0: none, 1: the leader, all (-1): all replicas in sync."
     )
-    # Kafka's is 16 KiB, of rows. A columnar batch is decoded at once, and pays from about ten thousand records on.
+    # Kafka's default is 16 KiB, of rows. A columnar batch is decoded at once, and pays off from about ten thousand
+    # records.
     batch_size: PositiveInt32 = Field(
         _MIB, description="Size to which batches are filled, in bytes before compression."
     )
     linger_ms: Int32 = Field(0, description="Time a record waits for others to share its batch.")
-    # Kafka's is 32 MiB. Several batches of 1 MiB for each of some partitions must fit.
+    # Kafka's default is 32 MiB. Several batches of 1 MiB must fit for each of some partitions.
     buffer_memory: PositiveInt32 = Field(64 * _MIB, description="Bytes of records that may wait to be acknowledged.")
     max_block_ms: Int64 = Field(60_000, description="Time for which send blocks when the buffer is full.")
-    # Kafka's is 1 MiB, where ours is the size of one batch. 16 MiB is what a topic takes by default.
+    # Kafka's default is 1 MiB, which is the size of one batch here. A topic accepts 16 MiB by default.
     max_request_size: PositiveInt32 = Field(16 * _MIB, description="Largest batch, in bytes; the broker has its own.")
     compression_type: ProducerCompression = Field(ProducerCompression.NONE, description="none, lz4 or zstd.")
     enable_idempotence: bool = Field(True, description="Whether retries are kept from duplicating records.")
@@ -206,7 +207,7 @@ class ProducerConfig(ClientConfig):
     transaction_timeout_ms: PositiveInt32 = Field(
         60_000, description="Time after which the broker aborts a transaction that is still open."
     )
-    # Kafka has none: there the transactional id alone decides which broker coordinates.
+    # Kafka has no such option: there the transactional id alone selects the coordinator.
     coordinator_key: str = Field(
         "", description="What producers have in common whose transactions are committed together; usually nothing."
     )
@@ -239,11 +240,11 @@ class ConsumerConfig(ClientConfig):
     fetch_min_bytes: Int32 = Field(1, description="Bytes for which the broker waits before it answers a fetch.")
     fetch_max_wait_ms: Int32 = Field(500, description="Time for which the broker waits for them.")
     fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Most bytes of one fetch.")
-    # Kafka's is 1 MiB, which a columnar batch fills alone.
+    # Kafka's default is 1 MiB, which a single columnar batch fills.
     max_partition_fetch_bytes: PositiveInt32 = Field(8 * _MIB, description="Most bytes of one partition in a fetch.")
     max_poll_records: PositiveInt32 = Field(500, description="Most records that poll returns (not poll_table).")
     check_crcs: bool = Field(True, description="Whether checksums are verified.")
-    # Kafka's consumer has no bound but that of one fetch for each broker.
+    # Kafka's consumer has no limit except one fetch per broker.
     fetch_buffer_bytes: PositiveInt32 = Field(
         128 * _MIB, description="Most bytes that are fetched or being fetched and have not been handed out."
     )
@@ -263,7 +264,7 @@ class ConsumerConfig(ClientConfig):
     partition_assignment_strategy: Annotated[str, BeforeValidator(_join_list)] = Field(
         "range,cooperative-sticky", description="range, roundrobin, sticky, cooperative-sticky; the preferred first."
     )
-    # Without a group there is nothing to commit to, and Kafka's default is false then: the client sees to that.
+    # Kafka's default is false without a group. The client ignores the option without a group.
     enable_auto_commit: bool = Field(True, description="Whether polls commit the offsets of what came before.")
     auto_commit_interval_ms: Int32 = Field(5_000, description="Time between two automatic commits.")
     exclude_internal_topics: bool = Field(True, description="Whether patterns leave internal topics out.")

@@ -1,6 +1,6 @@
-"""What can be configured for a broker as one of a cluster: replication, the controller, ZooKeeper.
+"""Broker options for a cluster: replication, controller, ZooKeeper.
 
-As in ``broker``: Kafka 3.9's names, meanings and defaults.
+As in ``broker``, names, meanings and defaults are those of Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SELECTORS: Final = frozenset({"RackAwareReplicaSelector", "LeaderSelector"})
 
 
 class ClusterOptions(Config):
-    """The part of a broker's configuration that is about the others."""
+    """Broker options that concern other brokers."""
 
     zookeeper: Any = Field(None, exclude=True)
-    """``ZooKeeperConfig``, or None: a broker by itself, which keeps its metadata beside its data."""
+    """``ZooKeeperConfig``, or None for a standalone broker, which keeps its metadata beside its data."""
     inter_broker_listener_name: str = Field(
         "", description="Listener by which brokers talk to each other; the only one, PLAINTEXT, if not set."
     )
@@ -95,13 +95,13 @@ class ClusterOptions(Config):
 
     @property
     def zookeeper_config(self) -> ZooKeeperConfig | None:
-        """How ZooKeeper is reached; None for a broker by itself."""
+        """Connection to ZooKeeper; None for a standalone broker."""
         config: ZooKeeperConfig | None = self.zookeeper
         return config
 
     @property
     def is_clustered(self) -> bool:
-        """Whether this broker is one of a cluster on ZooKeeper."""
+        """Whether this broker belongs to a cluster on ZooKeeper."""
         return self.zookeeper is not None
 
     @field_validator("replica_selector_class")
@@ -120,7 +120,7 @@ class ClusterOptions(Config):
 
 
 def take_zookeeper(values: dict[str, Any]) -> ZooKeeperConfig | None:
-    """Take ZooKeeper's options out of a broker's; without ``zookeeper.connect`` they are checked and not used.
+    """Remove ZooKeeper's options from a broker's. Without ``zookeeper.connect`` they are only validated.
 
     Raises ``InvalidConfigError``.
     """
@@ -129,7 +129,7 @@ def take_zookeeper(values: dict[str, Any]) -> ZooKeeperConfig | None:
     given = {name: value for name, value in given.items() if value != "" or name not in _UNSET_IF_EMPTY}
     if not given:
         return None
-    from millrace.coordination.zookeeper_config import ZooKeeperConfig  # not for a broker by itself
+    from millrace.coordination.zookeeper_config import ZooKeeperConfig  # a standalone broker does not load it
 
     config = ZooKeeperConfig.load({"zookeeper.connect": "localhost", **given})
     return config if "zookeeper.connect" in given else None

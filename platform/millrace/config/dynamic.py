@@ -1,6 +1,6 @@
-"""Which of a broker's options can be changed while it runs, and what holds when some of them were.
+"""Dynamic broker options, and the configuration that results from them.
 
-Sources: Kafka's ``DynamicBrokerConfig`` (KIP-226), whose rules and names of options these are, and ``DynamicConfig``.
+Sources: Kafka's ``DynamicBrokerConfig`` (KIP-226), whose rules and option names are used, and ``DynamicConfig``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from millrace.errors import InvalidConfigError
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
-"""Bytes a second, as Kafka's tool for reassignments sets them. They are in no broker's file."""
+"""Bytes per second, as Kafka's reassignment tool sets them. They are in no broker's file."""
 
 THREADS: Final = ("num.io.threads", "num.replica.fetchers", "log.cleaner.threads")
-"""Numbers of threads, or what is one in Kafka, change by half or by double at most, as in Kafka."""
+"""Numbers of threads (in Kafka or here). As in Kafka, one change may at most halve or double them."""
 
 OF_BROKERS: Final = (
     *THREADS,
@@ -33,7 +33,7 @@ OF_BROKERS: Final = (
 )
 
 OF_TOPICS: Final = {names[0][0]: topic_name for topic_name, names in TOPIC_DEFAULTS.items()}
-"""Defaults of topics by the strongest of their names at a broker: the others are the file's alone, as in Kafka."""
+"""Topic defaults by their broker option of highest precedence. Other names are static, as in Kafka."""
 
 DYNAMIC_OPTIONS: Final = frozenset((*OF_TOPICS, *OF_BROKERS, *RATES))
 
@@ -41,7 +41,7 @@ _WEAKER: Final = {name: names[0][0] for names in TOPIC_DEFAULTS.values() for nam
 
 
 def check_dynamic(names: Iterable[str]) -> None:
-    """Raise ``InvalidConfigError`` unless these options can be changed while a broker runs."""
+    """Raise ``InvalidConfigError`` unless all of these options are dynamic."""
     for name in names:
         if name in _WEAKER:
             raise InvalidConfigError(f"{name} cannot be changed while a broker runs: set {_WEAKER[name]}")
@@ -57,9 +57,9 @@ def check_dynamic(names: Iterable[str]) -> None:
 
 
 def with_dynamic(file: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
-    """What holds for a broker that has ``file``, with options on top that were set while it ran.
+    """Return a broker's configuration: ``file`` overridden by dynamic options.
 
-    Raises ``InvalidConfigError`` for what can't be changed and for wrong values.
+    Raises ``InvalidConfigError`` for static options and for wrong values.
     """
     check_dynamic(values)
     for name in RATES:
@@ -72,7 +72,7 @@ def with_dynamic(file: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
 
 
 def check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
-    """Raise ``InvalidConfigError`` for a change of a number of threads that is too large to be made at once."""
+    """Raise ``InvalidConfigError`` if a number of threads changes by more than a factor of two."""
     old, new = before.options(), after.options()
     for name in THREADS:
         least, most = max(1, old[name] // 2), 2 * old[name]

@@ -1,4 +1,4 @@
-"""What can be configured for a group: the options of Kafka's ``GroupConfig`` that are known here."""
+"""Group options: the supported options of Kafka's ``GroupConfig``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace.config.base import Config
 
 
 class GroupConfig(Config):
-    """Configuration of one group. What a group does not say is the broker's option of the same name."""
+    """Configuration of one group. An option without a value takes the broker's option of the same name."""
 
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(
         "latest", description="Where a share group begins to read a partition."

@@ -1,13 +1,13 @@
-"""Options of clients given by reference: what a file or a variable of the environment holds, a secret perhaps.
+"""References in client options, to files and environment variables, for secrets.
 
 The forms are those of Kafka's own configuration providers (KIP-297, KIP-421), which need no configuration here:
 
 * ``${file:/run/secrets/kafka.properties:password}``: the property ``password`` of a properties file
 * ``${directory:/run/secrets:password}``: the whole file ``password`` in a directory
-* ``${env:KAFKA_PASSWORD}``: a variable of the environment
+* ``${env:KAFKA_PASSWORD}``: an environment variable
 
-A reference is resolved where a client is made, and nowhere before: options that are shown, logged or sent hold
-it. Only options of this process's own clients are resolved, never what came from others.
+A reference is resolved only when a client is created. Options that are shown, logged or sent contain the reference.
+Only options of this process's own clients are resolved, never options received from others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millrace.errors import InvalidConfigError
 
 
 def resolve_references(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with their references replaced. Raises ``InvalidConfigError`` for one that leads nowhere."""
+    """Replace references in options. Raises ``InvalidConfigError`` for a reference without a target."""
     return {name: _resolved(name, value) if isinstance(value, str) else value for name, value in values.items()}
 
 
@@ -33,7 +33,7 @@ def _resolved(name: str, value: str) -> str:
         try:
             return _PROVIDERS[found["provider"]](found["rest"])
         except (KeyError, OSError, UnicodeDecodeError, InvalidConfigError):
-            # Without the reason's own words, which might be a line of a file of secrets.
+            # The original message is omitted, because it might quote a line of a file of secrets.
             raise InvalidConfigError(
                 f"{name}={found.group()} leads to nothing here: expected ${{env:NAME}}, ${{file:PATH:PROPERTY}} or "
                 "${directory:PATH:FILE}, on every machine where clients are made"
@@ -53,7 +53,7 @@ def _in_properties(place: str) -> str:
 
 def _in_directory(place: str) -> str:
     path, _, name = place.rpartition(":")
-    if not path or Path(name).name != name:  # a name leads out of the directory nowhere
+    if not path or Path(name).name != name:  # the name must not lead out of the directory
         raise KeyError(place)
     return Path(path, name).read_text(encoding="utf-8").rstrip("\n")
 

@@ -1,4 +1,4 @@
-"""Which option values nobody but their reader is to see, and how messages name them."""
+"""Secret option values, and their display in messages."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from typing import Final
 
 SECRET_PATTERN: Final = "(?i)secret|password|token|access[.]?key|credential|jaas|keystore[.]key|private[.]?key"
-"""Texts in names and values by which a secret is known: those of Spark's ``spark.redaction.regex``, and Kafka's."""
+"""Patterns of names and values that mark a secret: those of Spark's ``spark.redaction.regex``, and Kafka's."""
 
 REFERENCE: Final = re.compile(r"\$\{(?P<provider>env|file|directory):(?P<rest>[^}]+)\}")
-"""A reference to a value that is elsewhere (``references``), which is no secret itself."""
+"""Reference to a value stored elsewhere (``references``). The reference itself is no secret."""
 
 _SECRET: Final = re.compile(SECRET_PATTERN)
 
 
 def shown(name: str, value: object) -> str:
-    """An option's value as messages show it: hidden where name or value say that it is a secret."""
+    """Format an option's value for messages. Hide it if its name or value marks a secret."""
     if REFERENCE.fullmatch(str(value)):
         return repr(value)
     return "(hidden)" if _SECRET.search(name) or _SECRET.search(str(value)) else repr(value)

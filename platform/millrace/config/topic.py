@@ -1,4 +1,4 @@
-"""What can be configured for a topic: Kafka's names, meanings and defaults (Kafka 3.9, "Topic Configs")."""
+"""Topic options: Kafka's names, meanings and defaults (Kafka 3.9, "Topic Configs")."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace.config.base import Config
 
 _LONG_MAX = 2**63 - 1
 _LIKE_TOTAL = -2
-"""Of a local retention: the same as the total one."""
+"""Local retention equal to the total retention."""
 _INT_MAX = 2**31 - 1
 Int32 = Annotated[int, Field(ge=0, le=_INT_MAX)]
 Int64 = Annotated[int, Field(ge=0, le=_LONG_MAX)]
@@ -25,7 +25,7 @@ DELETE: Final = "delete"
 
 
 class CompressionType(StrEnum):
-    """What a topic stores: what the producer sent, or one compression for all."""
+    """Stored compression: the producer's, or one for all batches."""
 
     PRODUCER = "producer"
     UNCOMPRESSED = "uncompressed"
@@ -36,16 +36,16 @@ class CompressionType(StrEnum):
 
 
 class MessageTimestampType(StrEnum):
-    """Who sets a record's timestamp."""
+    """Source of a record's timestamp: producer or broker."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
 
 
 class SchemaCompatibility(StrEnum):
-    """Which changes of a typed topic's schema are allowed: the Confluent registry's modes.
+    """Allowed changes of a typed topic's schema, by the modes of Confluent's registry.
 
-    What each allows is in ``millrace.schemas.compatibility``.
+    ``millrace.schemas.compatibility`` defines each mode.
     """
 
     NONE = "NONE"
@@ -68,12 +68,12 @@ class SchemaCompatibility(StrEnum):
 
     @property
     def is_transitive(self) -> bool:
-        """Whether every older version counts, not the last one alone."""
+        """Whether the new version is checked against every older version, not only the last."""
         return self.endswith("_TRANSITIVE")
 
 
 class TopicConfig(Config):
-    """Configuration of one topic; the defaults are the broker's unless it overrides them."""
+    """Configuration of one topic. The broker provides the defaults."""
 
     segment_bytes: int = Field(2**30, ge=14, le=_INT_MAX, description="Largest size of a segment file, in bytes.")
     segment_ms: Int64 = Field(604_800_000, description="Age at which a segment is rolled even if it is not full.")
@@ -152,24 +152,24 @@ class TopicConfig(Config):
 
     @property
     def is_copied(self) -> bool:
-        """Whether sealed segments are copied to the remote store, and leave the disk only then."""
+        """Whether sealed segments are copied to the remote store and leave the disk only after that."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
     def disk_retention_ms(self) -> int:
-        """Age at which a segment leaves the broker's disk, -1 for none."""
+        """Age at which a segment leaves the broker's disk; -1 for none."""
         has_own = self.is_copied and self.local_retention_ms != _LIKE_TOTAL
         return self.local_retention_ms if has_own else self.retention_ms
 
     @property
     def disk_retention_bytes(self) -> int:
-        """Size over which segments leave the broker's disk, -1 for none."""
+        """Size above which segments leave the broker's disk; -1 for none."""
         has_own = self.is_copied and self.local_retention_bytes != _LIKE_TOTAL
         return self.local_retention_bytes if has_own else self.retention_bytes
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the last record of each key has to stay."""
+        """Whether compaction keeps only the last record of each key."""
         return COMPACT in self.cleanup_policy.split(",")
 
     @property
