@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Run a topology once over everything that its topic retains, into Delta tables of their own.
+"""Run a topology once over all records that its topics retain, into Delta tables of their own.
 
-The same topology as in a stream, the same steps, and so the same rows; in one bounded job, and the table is replaced in
-one commit. For a changed topology, a lost table, or to check a stream's result.
+The topology and its steps are the same as in a stream, and so are the rows. One bounded job replaces each table in one
+commit. Use it for a changed topology, for a lost table, or to check the result of a stream.
 
   python jobs/backfill.py --topology jobs/hourly_departures.py --table /data/hourly_departures_again
   python jobs/backfill.py --topology my.module:my_topology --table totals=/data/totals --table hours=/data/hours
 
-SIGTERM and Ctrl-C break it off within seconds: a table that is not replaced by then stays as it was.
+SIGTERM and Ctrl-C stop the job within seconds. A table that is not replaced before that stays unchanged.
 
 Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong arguments, 3 stopped before it was done.
 """

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-r"""Write what changes in a Delta table to a topic, exactly once: its Change Data Feed in reverse.
+r"""Write the changes of a Delta table (its Change Data Feed) to a topic, exactly once.
 
-Inserted and updated rows become records and deleted ones tombstones, each key's in the order of the table's commits.
-The first run writes the rows that are there; --starting-version begins with the changes of a commit instead. Killed at
-any moment and run again, the job goes on with nothing lost and nothing twice for readers with
-isolation.level=read_committed. By default it takes what the table holds and ends; with --continuous it goes on until
-it is stopped (SIGTERM or Ctrl-C end it cleanly).
+Inserted and updated rows become records, and deleted rows become tombstones. Each key's records are in the order of
+the table's commits. The first run writes the existing rows; --starting-version begins with the changes of a commit
+instead. A job that is killed at any moment resumes when it is run again. Readers with isolation.level=read_committed
+miss no change and see none twice. By default the job writes the table's current changes and ends. With --continuous it
+runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
-A typed topic takes the table's columns; an opaque one takes JSON. The table needs delta.enableChangeDataFeed=true;
---appended-only reads a table without it to which rows are only added. --where
-chooses changes, not rows: one that it leaves out leaves the record of the key as it is.
+A typed topic gets the table's columns; an opaque topic gets JSON. The table needs delta.enableChangeDataFeed=true.
+--appended-only reads a table without it, if rows are only added to that table. --where selects changes, not rows: an
+excluded change leaves the key's record unchanged.
 
   python jobs/delta_to_topic.py --table /data/customers --topic customers --key id --checkpoint /data/checkpoints/c
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
@@ -49,7 +49,7 @@ CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(StreamArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI")]
     topic: Annotated[str, Option(help="topic to write to")]
@@ -73,12 +73,12 @@ class Arguments(StreamArguments):
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    """Read the command line and the configuration. Exits with code 2 if they are invalid."""
     return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
 def select(frame: "DataFrame", arguments: Arguments) -> "DataFrame":
-    """The changes to be written, by the options."""
+    """Return the changes that the options select."""
     if arguments.where is not None:
         frame = frame.where(arguments.where)
     if not arguments.select:
@@ -87,7 +87,7 @@ def select(frame: "DataFrame", arguments: Arguments) -> "DataFrame":
 
 
 def start_query(spark: "SparkSession", arguments: Arguments) -> "StreamingQuery":
-    """Start writing; the checkpoint makes a later run go on from here."""
+    """Start writing. A later run resumes from the checkpoint."""
     from pyspark_millrace.delta import changes_to_topic
 
     limit = arguments.max_files_per_trigger

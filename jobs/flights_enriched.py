@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Flights with the plane that flew them and the weather of their hour, appended to a Delta table.
+"""Flights with their plane and the weather of their hour, appended to a Delta table.
 
-Reads the topics flights and weather, keyed by origin (the demo fills them), and planes, keyed by tail number
-(make_examples.py fills it). A flight is joined with what is known when it comes: the plane by its tail number, the
-weather by origin and scheduled hour; what is not known is null.
+The job reads the topics flights and weather, keyed by origin (the demo fills them), and planes, keyed by tail number
+(make_examples.py fills it). A flight is joined with the data known when it arrives: its plane by tail number, and the
+weather by origin and scheduled hour. Unknown values are null.
 
   python jobs/flights_enriched.py --table /data/flights_enriched
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ WITH_WEATHER: Final = f"{WITH_PLANE}, temp DOUBLE, wind_speed DOUBLE, visib DOUB
 
 
 def with_plane(flight: dict[str, Any], plane: dict[str, Any] | None) -> dict[str, Any]:
-    """A flight with its plane's columns."""
+    """Add the plane's columns to a flight."""
     return flight | {name: plane and plane[name] for name in PLANE}
 
 
 def with_weather(flight: dict[str, Any], weather: dict[str, Any] | None) -> dict[str, Any]:
-    """A flight with the weather's columns."""
+    """Add the weather's columns to a flight."""
     return flight | {name: weather and weather[name] for name in WEATHER}
 
 
 def topology() -> Topology:
-    """The topology, importable by batch jobs and tests as well."""
+    """Build the topology, which batch jobs and tests can import too."""
     builder = StreamsBuilder()
     planes = builder.global_table("planes", store="planes")
     weather = builder.stream("weather", timestamp="time_hour").select_key("origin", "time_hour")
     flights = builder.stream("flights", timestamp="time_hour")
     (
         flights.select("carrier", "flight", "tailnum", "dest", "dep_delay", "time_hour")
-        # A flight without a tail number has no plane, but is a flight: no plane has the empty one.
+        # A flight without a tail number is kept. It finds no plane, because no plane has an empty tail number.
         .left_join(planes, with_plane, selector=lambda flight: flight["tailnum"] or "", value=row(WITH_PLANE))
         .select_key("origin", "time_hour")
         .left_join(weather.to_table(store="weather"), with_weather, value=row(WITH_WEATHER))

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-r"""Copy a Kafka topic: partition, key, value, headers and time of each record, exactly once, with a map of the offsets.
+r"""Copy a Kafka topic exactly once: partition, key, value, headers and timestamp of each record, and an offset map.
 
-Each transaction writes records and, to the topic <target>-offsets-map, which offset here each has; killed at any moment
-and run again, the job goes on where the map ends. Only committed records are copied. The target is made if it is not
-there, with as many partitions and the settings that the topic has in Kafka. By default the job takes what Kafka holds
-and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C end it cleanly).
+Each transaction writes records, and their new offsets to the topic <target>-offsets-map. A job that is killed at any
+moment resumes at the end of the map when it is run again. Only committed records are copied. A missing target is
+created with the partitions and options that the topic has in Kafka. By default the job copies the records that Kafka
+holds and ends. With --continuous it runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
---groups carries consumer groups over: what a group has committed of the topic in Kafka is committed here for the group
-of the same name, in the copy's offsets. For a move: copy with --continuous, stop the producers, let the job end, run it
-once more with --groups, start producers and consumers here.
+--groups also migrates consumer groups: a group's committed offsets in Kafka are committed here for the group of the
+same name, as offsets of the copy. To migrate a topic, copy with --continuous, stop the producers, and let the job end.
+Then run it once more with --groups, and start producers and consumers here.
 
   python jobs/from_kafka.py --kafka-bootstrap-servers kafka:9092 --topic orders
   python jobs/from_kafka.py --kafka-bootstrap-servers kafka:9092 --topic orders --groups all \
       --kafka-option security.protocol=SASL_SSL --map-file orders-offsets.json
 
-Kafka is read by confluent-kafka (pip install 'millrace[kafka]'); no Spark is needed. Exit codes: 0 done or stopped,
+confluent-kafka reads Kafka (pip install 'millrace[kafka]'). The job needs no Spark. Exit codes: 0 done or stopped,
 1 failed (the reason is on standard error), 2 wrong arguments.
 """
 
@@ -44,7 +44,7 @@ from pyspark_millrace.job import parse_arguments as parse
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(JobArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     kafka_bootstrap_servers: Annotated[str, Option(metavar="HOST:PORT,...", help="brokers of the Kafka cluster")]
     topic: Annotated[str, Option(help="topic to copy")]
@@ -73,12 +73,12 @@ class Arguments(JobArguments):
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    """Read the command line and the configuration. Exits with code 2 if they are invalid."""
     return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
 def write_map(copy: TopicCopy, topic: str, target: str, file: str) -> None:
-    """The map as JSON: by partition, runs of [old offset, new offset, records], and where the copy ends."""
+    """Write the map as JSON: per partition, runs of [old offset, new offset, records], and the end of the copy."""
     partitions = {
         str(partition): {"next_old": found.next_old, "runs": [list(run) for run in found.runs]}
         for partition, found in sorted(copy.maps.items())
@@ -88,7 +88,7 @@ def write_map(copy: TopicCopy, topic: str, target: str, file: str) -> None:
 
 
 def run(arguments: Arguments, stopping: Event) -> None:
-    """Copy, then carry the groups over."""
+    """Copy the topic, then migrate the groups."""
     target = arguments.target or arguments.topic
     config = {**pairs(arguments.option), "bootstrap.servers": arguments.bootstrap_servers}
     kafka = KafkaTopic(arguments.kafka_bootstrap_servers, arguments.topic, pairs(arguments.kafka_option))
@@ -124,7 +124,7 @@ def run(arguments: Arguments, stopping: Event) -> None:
 def carry_over(
     kafka: KafkaTopic, config: dict[str, str], maps: dict[int, OffsetsMap], target: str, groups: str
 ) -> None:
-    """Commit the groups' offsets, and say what they are; ``groups`` are names separated by commas, or all."""
+    """Commit the groups' offsets, and print them. ``groups`` has names separated by commas, or is ``all``."""
     chosen = kafka.groups() if groups == "all" else groups.split(",")
     with Admin(config) as admin:
         carried = carry_groups_over(kafka, admin, target, maps, chosen)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The hottest search words: each minute the most frequent ones of the last ten, appended to a Delta table.
+"""Most frequent search words of the last ten minutes, appended to a Delta table every minute.
 
-Reads the topic searches (make_examples.py fills one). Words are counted per minute of event time where they lie; what a
-minute came to is ranked in one place, together with the minutes before it, when the next one begins. The table
-hot_words gets the rows of each minute: its end, rank, word, and how often it was searched for in the window.
+The job reads the topic searches (make_examples.py fills it). Words are counted per minute of event time, in parallel.
+At the end of a minute, one task ranks the counts of the window. The table hot_words gets the rows of each minute: the
+minute's end, the rank, the word, and the number of its searches in the window.
 
   python jobs/hot_words.py --table /data/hot_words --words 10 --window-minutes 10
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 import re
@@ -40,30 +41,30 @@ _WORD: Final = re.compile(r"[^\W_]+")
 
 
 def words(value: dict[str, Any]) -> Iterator[dict[str, str]]:
-    """The words of a search, each once, as rows."""
+    """Yield the distinct words of a search, as rows."""
     for word in sorted(set(_WORD.findall(value["query"].lower()))):
         yield {"word": word}
 
 
 def in_one_place(key: Windowed, searches: int) -> tuple[str, dict[str, Any]]:
-    """A word's count of a minute, under a key that all have in common."""
+    """Return a word's count of a minute under one common key."""
     return "all", {"word": key.key, "minute_ms": key.start, "searches": searches}
 
 
 class Ranking:
-    """Ranks words by how often they were searched for in the last minutes, whenever a minute is over."""
+    """Ranking of words by their searches in the last minutes, at the end of each minute."""
 
     def __init__(self, ranks: int, minutes: int) -> None:
-        """Give the first ``ranks`` words of the last ``minutes``."""
+        """Rank the first ``ranks`` words of the last ``minutes``."""
         self._ranks, self._window_ms = ranks, minutes * _MINUTE_MS
 
     def init(self, context: ProcessorContext) -> None:
-        """Begin with the minutes counted already."""
+        """Open the store of counts, and schedule the ranking."""
         self._context, self._counts = context, context.store("minutes")
         context.schedule(_MINUTE_MS, "stream_time", self._rank)
 
     def process(self, record: Record) -> None:
-        """Keep a word's count of a minute."""
+        """Store a word's count of a minute."""
         value = record.value
         self._counts.put(value["word"], value["searches"], value["minute_ms"])
 
@@ -80,7 +81,7 @@ class Ranking:
 
 
 def topology(ranks: int = 10, minutes: int = 10) -> Topology:
-    """The topology, importable by batch jobs and tests as well."""
+    """Build the topology, which batch jobs and tests can import too."""
     builder = StreamsBuilder()
     counts = (
         builder.stream("searches", schema=SEARCHES, timestamp="time")
@@ -109,7 +110,7 @@ def topology(ranks: int = 10, minutes: int = 10) -> Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(TopologyStreamArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     words: Annotated[int, Option(metavar="N", help="how many words are given")] = 10
     window_minutes: Annotated[int, Option(metavar="M", help="over how many minutes")] = 10

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Departures and mean delay per hour and airport, kept up to date in a Delta table.
 
-Reads the topic flights (made by the demo), leaves out cancelled flights, and counts the others by origin and scheduled
-hour. A flight that leaves late arrives late in the log: its hour stays open for a day. Killed at any moment and run
-again, the job goes on where it was, and the table comes out the same.
+The job reads the topic flights (the demo fills it), leaves out cancelled flights, and counts the others by origin and
+scheduled hour. A delayed flight arrives late in the log, so its hour stays open for a day. A job that is killed at any
+moment resumes when it is run again, and the table gets the same rows.
 
   python jobs/hourly_departures.py --table /data/hourly_departures
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/hourly_departures.py --table /data/hourly_departures
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from millrace_streams.application import stream_main
 
 
 def topology() -> Topology:
-    """The topology, importable by batch jobs and tests as well."""
+    """Build the topology, which batch jobs and tests can import too."""
     builder = StreamsBuilder()
     hourly = tumbling(timedelta(hours=1), grace=timedelta(days=1))
     (

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 r"""Ingest a topic into a Delta table, exactly once.
 
-Spark's checkpoint says which offsets each micro-batch holds, and Delta remembers the last batch it took: killed at any
-moment and run again, the job goes on where the table is, with nothing lost and nothing twice. By default it takes
-what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C end it cleanly).
+Spark's checkpoint records the offsets of each micro-batch, and Delta records the last batch it committed. A job that is
+killed at any moment resumes from the table's state when it is run again. No record is lost or duplicated. By default
+the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped (SIGTERM or
+Ctrl-C stop it cleanly).
 
-The tasks write the table's files straight from Arrow (--writer direct). Let Spark write them (--writer spark) when the
-table is on an object store or has what only Spark keeps: constraints, generated columns, column mapping.
+The tasks write the table's files directly from Arrow (--writer direct). Use --writer spark for a table on an object
+store, or with features that only Spark maintains: constraints, generated columns, column mapping.
 
   python jobs/ingest_to_delta.py --topic flights --table /data/flights
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(CompactionArguments, SourceArguments, StreamArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     topic: Annotated[str, Option(help="topic to read; several of one schema, separated by commas")]
     table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")]
@@ -67,12 +68,12 @@ class Arguments(CompactionArguments, SourceArguments, StreamArguments):
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    """Read the command line and the configuration. Exits with code 2 if they are invalid."""
     return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
 def start_query(spark: "SparkSession", arguments: Arguments, report: Report) -> "StreamingQuery":
-    """Start writing; the checkpoint makes a later run go on from here, by either writer."""
+    """Start writing. A later run, with either writer, resumes from the checkpoint."""
     from pyspark_millrace.delta import append, ingest
 
     options, partition_by = source_options(arguments, arguments.topic, arguments.option), names(arguments.partition_by)
@@ -101,7 +102,7 @@ def start_query(spark: "SparkSession", arguments: Arguments, report: Report) -> 
 
 
 def checkpoint_of(arguments: Arguments) -> str:
-    """Inside the table by default, under a name that Delta passes over."""
+    """Return the checkpoint, by default inside the table under a name that Delta ignores."""
     return str(arguments.checkpoint or f"{arguments.table.rstrip('/')}/_checkpoints/ingest")
 
 
@@ -112,7 +113,7 @@ def run(arguments: Arguments, stopping: Event) -> None:
         source=arguments.topic,
         target=arguments.table,
         checkpoint=checkpoint_of(arguments),
-        # Direct ingest reports its batches itself: Spark's progress counts its files.
+        # Direct ingest reports its batches itself, because Spark's progress counts its files.
         spark_counts=arguments.writer == "spark",
     )
     run_query(job, arguments, stopping, lambda spark, report: start_query(spark, arguments, report))

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""A web server's log, line by line: requests and bytes per status and minute, and the lines that cannot be read.
+"""Analysis of a web server's log: requests and bytes per status and minute, and unreadable lines.
 
-Reads the topic log_lines (column line, in Apache's combined format; make_examples.py fills one). The table
-requests_by_status has a row per status and minute of the server's own time; a line may come up to a minute late. Lines
-of another form are appended to unreadable_lines.
+The job reads the topic log_lines (column line, in Apache's combined format; make_examples.py fills it). The table
+requests_by_status has a row per status and minute of the server's own time. A line may be up to a minute late. Lines in
+another format are appended to unreadable_lines.
 
   python jobs/log_analysis.py --table requests_by_status=/data/by_status --table unreadable_lines=/data/unreadable
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _UNREADABLE: Final = dict.fromkeys(("address", "method", "path", "status", "byte
 
 
 def event_time(value: dict[str, Any], timestamp: int) -> int:
-    """When the request was made, in ms; of a line that cannot be read, when it was logged."""
+    """Return the time of the request, in ms; for an unreadable line, the time when it was logged."""
     found = _COMBINED.fullmatch(value["line"])
     if found is None:
         return timestamp
@@ -41,7 +42,7 @@ def event_time(value: dict[str, Any], timestamp: int) -> int:
 
 
 def parse(value: dict[str, Any]) -> dict[str, Any]:
-    """A line's parts; all None if it cannot be read."""
+    """Return a line's fields; all None if the line is unreadable."""
     found = _COMBINED.fullmatch(value["line"])
     if found is None:
         return value | _UNREADABLE
@@ -50,7 +51,7 @@ def parse(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def topology() -> Topology:
-    """The topology, importable by batch jobs and tests as well."""
+    """Build the topology, which batch jobs and tests can import too."""
     builder = StreamsBuilder()
     lines = builder.stream("log_lines", schema=LOG_LINES, timestamp=event_time)
     branches = lines.map_values(parse, value=row(REQUESTS)).split(name="lines-")

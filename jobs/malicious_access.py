@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""A blacklist of addresses that ask too often, kept in a Delta table; a listed address leaves it after a while.
+"""Blacklist of addresses with too many requests, kept in a Delta table, with expiry.
 
-Reads the topic requests (make_examples.py fills one), keyed by address, and counts each address' requests per minute of
-event time. An address with more than --requests-max in a minute is put into the table blacklist, until --expiry-minutes
-after its last request over the limit; then its row is deleted.
+The job reads the topic requests (make_examples.py fills it), keyed by address, and counts each address' requests per
+minute of event time. An address with more than --requests-max in a minute is added to the table blacklist. Its row is
+deleted --expiry-minutes after its last request over the limit.
 
   python jobs/malicious_access.py --table /data/blacklist --requests-max 100 --expiry-minutes 10
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 import sys
@@ -28,19 +29,19 @@ _MINUTE_MS: Final = 60_000
 
 
 class Blacklist:
-    """Lists the addresses that it is shown, and takes them off when their time is over: checked every minute."""
+    """Blacklist that adds the addresses it receives, and removes expired addresses every minute."""
 
     def __init__(self, expiry: timedelta) -> None:
-        """Keep an address for ``expiry`` after it was last shown."""
+        """Keep an address for ``expiry`` after it was last received."""
         self._expiry_ms = expiry // timedelta(milliseconds=1)
 
     def init(self, context: ProcessorContext) -> None:
-        """Begin with what is listed already."""
+        """Open the store of addresses, and schedule the expiry."""
         self._context, self._until = context, context.store("blacklisted")
         context.schedule(_MINUTE_MS, "stream_time", self._expire)
 
     def process(self, record: Record) -> None:
-        """List an address, or leave it listed for longer."""
+        """Add an address, or extend its expiry."""
         until_ms = record.timestamp + self._expiry_ms
         self._until.put(record.key, until_ms)
         until = datetime.fromtimestamp(until_ms / 1000, UTC)
@@ -54,7 +55,7 @@ class Blacklist:
 
 
 def topology(requests_max: int = 100, expiry: timedelta = timedelta(minutes=10)) -> Topology:
-    """The topology, importable by batch jobs and tests as well."""
+    """Build the topology, which batch jobs and tests can import too."""
     builder = StreamsBuilder()
     (
         builder.stream("requests", schema=REQUESTS, key_columns=["address"], timestamp="time")
@@ -79,7 +80,7 @@ def topology(requests_max: int = 100, expiry: timedelta = timedelta(minutes=10))
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(TopologyStreamArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     requests_max: Annotated[int, Option(metavar="N", help="requests in a minute that are allowed")] = 100
     expiry_minutes: Annotated[float, Option(metavar="M", help="how long an address stays listed")] = 10

@@ -5,8 +5,9 @@ r"""Run any topology as a streaming job with exactly-once results in Delta table
   python jobs/run_topology.py --topology path/to/file.py --table totals=/data/totals --table hours=/data/hours \
       --continuous
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Each stock's highest and lowest price of the last days, for every day, kept up to date in a Delta table.
+"""Highest and lowest price of each stock over the last days, for every day, kept up to date in a Delta table.
 
-Reads the topic prices (make_examples.py fills one), keyed by symbol. The table highs_lows has a row for each symbol and
-window of --days, one of which begins every day (UTC): its bounds, high, low, and number of trades.
+The job reads the topic prices (make_examples.py fills it), keyed by symbol. The table highs_lows has a row for each
+symbol and window of --days, with its bounds, high, low, and number of trades. A window begins every day (UTC).
 
   python jobs/stock_highs_lows.py --table /data/highs_lows --days 5
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 import sys
@@ -26,7 +27,7 @@ PRICES: Final = "time TIMESTAMP NOT NULL, symbol STRING NOT NULL, price DOUBLE N
 
 
 def topology(days: int = 5) -> Topology:
-    """The topology, importable by batch jobs and tests as well."""
+    """Build the topology, which batch jobs and tests can import too."""
     builder = StreamsBuilder()
     (
         builder.stream("prices", schema=PRICES, key_columns=["symbol"], timestamp="time")
@@ -40,7 +41,7 @@ def topology(days: int = 5) -> Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(TopologyStreamArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     days: Annotated[int, Option(metavar="N", help="length of the windows")] = 5
 

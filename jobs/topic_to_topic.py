@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-r"""Write what a topic holds, or gets, to another topic: copied or changed by Spark SQL, exactly once.
+r"""Write the records of a topic to another topic, copied or changed by Spark SQL, exactly once.
 
-Spark's checkpoint says which offsets each micro-batch holds, and the brokers remember the last batch that was
-committed for it: killed at any moment and run again, the job goes on with nothing lost and nothing twice for readers
-with isolation.level=read_committed. By default it takes what the topic holds and ends; with --continuous it goes on
-until it is stopped (SIGTERM or Ctrl-C end it cleanly).
+Spark's checkpoint records the offsets of each micro-batch, and the brokers record the last batch committed for it. A
+job that is killed at any moment resumes when it is run again. Readers with isolation.level=read_committed miss no
+record and see none twice. By default the job reads the records that the topic holds and ends. With --continuous it runs
+until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
-A copy keeps key, value, headers and time of each record, or a typed topic's columns. --select and --where say
-otherwise, as Spark SQL over the columns that the source has (--columns reads others, __offset among them).
+A copy keeps key, value, headers and timestamp of each record, or the columns of a typed topic. --select and --where
+change that, as Spark SQL over the source's columns (--columns reads others, such as __offset).
 
   python jobs/topic_to_topic.py --source orders --target orders_copy --checkpoint /data/checkpoints/orders_copy
   spark-submit jobs/topic_to_topic.py --source orders --target large_orders --checkpoint /data/checkpoints/large \
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(SourceArguments, StreamArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     source: Annotated[str, Option(metavar="TOPIC", help="topic to read; several of one schema, separated by commas")]
     target: Annotated[str, Option(metavar="TOPIC", help="topic to write to")]
@@ -69,12 +69,12 @@ class Arguments(SourceArguments, StreamArguments):
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    """Read the command line and the configuration. Exits with code 2 if they are invalid."""
     return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
 def sink_options(arguments: Arguments) -> dict[str, str]:
-    """The options of the sink."""
+    """Return the options of the sink."""
     return {
         "kafka.bootstrap.servers": arguments.target_bootstrap_servers or arguments.bootstrap_servers,
         "topic": arguments.target,
@@ -84,7 +84,7 @@ def sink_options(arguments: Arguments) -> dict[str, str]:
 
 
 def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
-    """The columns that make a copy of a record, by those that a topic has by default."""
+    """Return the columns that make up a full copy of a record, given a topic's default columns."""
     from pyspark_millrace.columns import is_opaque
 
     if is_opaque(names):
@@ -95,7 +95,7 @@ def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
 
 
 def rows_to_write(spark: "SparkSession", arguments: Arguments) -> "DataFrame":
-    """The stream of what is to be written."""
+    """Return the stream of rows to write."""
     options = source_options(arguments, arguments.source, arguments.source_option)
     reader = spark.readStream.format("millrace")
     if "columns" not in options:
@@ -108,7 +108,7 @@ def rows_to_write(spark: "SparkSession", arguments: Arguments) -> "DataFrame":
 
 
 def start_query(spark: "SparkSession", arguments: Arguments) -> "StreamingQuery":
-    """Start writing; the checkpoint makes a later run go on from here."""
+    """Start writing. A later run resumes from the checkpoint."""
     writer = rows_to_write(spark, arguments).writeStream.format("millrace").options(**sink_options(arguments))
     name = f"{arguments.source} to {arguments.target}"
     return writer.queryName(name).outputMode("append").trigger(**trigger(arguments)).start()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 r"""Keep a Delta table up to date with a topic of changes by key: insert, update, delete, exactly once.
 
-Of each key the latest change of a micro-batch counts, by its offset, and is applied by MERGE under the batch's
-transaction: killed at any moment and run again, the job goes on where the table is. By default it takes what the topic
-holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C end it cleanly).
+For each key, the latest change of a micro-batch (by offset) is applied by MERGE, in the batch's transaction. A job that
+is killed at any moment resumes from the table's state when it is run again. By default the job reads the records that
+the topic holds and ends. With --continuous it runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
-A tombstone deletes its key (typed topics), and so does a change for which --delete-when is true. Records of opaque
-topics become columns by --select, as Spark SQL: key, value and what else a record has are there to be used.
+A tombstone deletes its key (typed topics), and so does a change for which --delete-when is true. --select converts
+records of opaque topics to columns, as Spark SQL over key, value and the other fields of a record.
 
   python jobs/upsert_to_delta.py --topic customers --table /data/customers --key id
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(CompactionArguments, SourceArguments, StreamArguments):
-    """The options of this job."""
+    """Options of this job."""
 
     topic: Annotated[str, Option(help="topic to read; several of one schema, separated by commas")]
     table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")]
@@ -81,16 +81,16 @@ class Arguments(CompactionArguments, SourceArguments, StreamArguments):
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
-    """Read the command line and the configuration; exits with code 2 when something is wrong."""
+    """Read the command line and the configuration. Exits with code 2 if they are invalid."""
     return parse(Arguments, arguments, script=__file__, description=__doc__)
 
 
 PLACE = ("__topic", "__partition", "__offset", "__tombstone")
-"""What says which change is the latest, and whether it deletes: read with the columns, and not written."""
+"""Columns that determine the latest change and whether it deletes. They are read, but not written."""
 
 
 def changes(spark: "SparkSession", arguments: Arguments) -> "DataFrame":
-    """The stream of changes, with what orders them."""
+    """Return the stream of changes, with the columns that order them."""
     from pyspark_millrace.columns import is_opaque
 
     options = source_options(arguments, arguments.topic, arguments.option)
@@ -102,7 +102,7 @@ def changes(spark: "SparkSession", arguments: Arguments) -> "DataFrame":
 
 
 def start_query(spark: "SparkSession", arguments: Arguments, checkpoint: str) -> "StreamingQuery":
-    """Start applying the changes; the checkpoint makes a later run go on from here."""
+    """Start applying the changes. A later run resumes from the checkpoint."""
     from pyspark_millrace.delta import upsert
 
     into = upsert(
@@ -122,7 +122,7 @@ def start_query(spark: "SparkSession", arguments: Arguments, checkpoint: str) ->
 
 def run(arguments: Arguments, stopping: Event) -> None:
     """Start Spark and apply the changes."""
-    # Inside the table by default, under a name that Delta passes over.
+    # The default is inside the table, under a name that Delta ignores.
     checkpoint = arguments.checkpoint or f"{arguments.table.rstrip('/')}/_checkpoints/upsert"
     job = QueryJob(
         f"upsert {arguments.topic}",

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How often each word occurs in the lines of a topic, kept up to date in a Delta table.
+"""Word counts of the lines in a topic, kept up to date in a Delta table.
 
-Reads the topic lines (column line; make_examples.py fills one), cuts each line into words, letters and digits without
-regard to case, and counts them: one row per word in the table word_counts.
+The job reads the topic lines (column line; make_examples.py fills it) and splits each line into words of letters and
+digits, without regard to case. The table word_counts has one row per word.
 
   python jobs/word_count.py --table /data/word_counts
 
-By default it takes what the topic holds and ends; with --continuous it goes on until it is stopped (SIGTERM or Ctrl-C
-end it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong arguments.
+By default the job reads the records that the topic holds and ends. With --continuous it runs until it is stopped
+(SIGTERM or Ctrl-C stop it cleanly). Exit codes: 0 done or stopped, 1 failed (the reason is on standard error), 2 wrong
+arguments.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
 def words(value: dict[str, Any]) -> Iterator[dict[str, str]]:
-    """The words of a line, as rows."""
+    """Yield the words of a line, as rows."""
     for word in _WORD.findall((value["line"] or "").lower()):
         yield {"word": word}
 
 
 def topology() -> Topology:
-    """The topology, importable by batch jobs and tests as well."""
+    """Build the topology, which batch jobs and tests can import too."""
     builder = StreamsBuilder()
     (
         builder.stream("lines", schema=LINES)

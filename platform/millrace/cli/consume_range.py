@@ -52,9 +52,7 @@ def _time(option: str, text: str) -> datetime:
 
 
 def _seek_to_offset(consumer: Consumer, offset: int) -> None:
-    """Seek to ``offset`` in every partition. Raises ``OffsetOutOfRangeError`` with a partition that does not
-    have it.
-    """
+    """Seek to ``offset`` in every partition. Raises ``OffsetOutOfRangeError`` if a partition lacks it."""
     assigned = consumer.assignment()
     first, end = consumer.beginning_offsets(assigned), consumer.end_offsets(assigned)
     for partition in assigned:

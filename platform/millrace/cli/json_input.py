@@ -153,8 +153,9 @@ _CONVERSIONS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[Any], An
 
 
 def opaque_json_table(data: bytes, first_line: int) -> pa.Table:
-    """Parse records in the output format of ``consume --format json``; raises ``SchemaMismatchError`` naming the
-    line.
+    """Parse records in the output format of ``consume --format json``.
+
+    Raises ``SchemaMismatchError``, which names the line.
     """
     records = []
     for number, line in enumerate(data.splitlines(), start=first_line):

@@ -24,8 +24,9 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """A partition. During a reassignment ``replicas`` are all current ones, ``adding`` and ``removing`` some of
-    them.
+    """Partition in a list.
+
+    During a reassignment, ``replicas`` are all current ones; ``adding`` and ``removing`` are some of them.
     """
 
     topic: str

@@ -40,8 +40,9 @@ def conf_dir() -> Path:
 
 
 def jobs_dir() -> Path:
-    """Return the directory of jobs for spark-submit; raises ``EnvironmentProblemError`` if the installation
-    lacks it.
+    """Return the directory of jobs for spark-submit.
+
+    Raises ``EnvironmentProblemError`` if the installation lacks it.
     """
     return _find("jobs")
 
