@@ -14,8 +14,8 @@ import pytest
 from millrace.errors import UnsupportedVersionError
 from millrace.records import Record, build_rows_batch, scan_headers
 from millrace_broker.coordinators import LoadedBatch, StateRecord
-from millrace_broker.groups.loading import Loading
-from millrace_broker.groups.offsets import Committed
+from millrace_broker.groups.loading import GroupLoader
+from millrace_broker.groups.offsets import CommittedOffset
 from millrace_broker.groups.records import group_key, group_record, offset_key, offset_record
 
 ORACLE = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "coordinator_records"
@@ -29,9 +29,9 @@ def cases(kind: str) -> Iterator[Any]:
             yield pytest.param(case, id=f"coordinator_records-consumer_offsets-{number}")
 
 
-def loaded(key: bytes, value: bytes) -> Loading:
+def loaded(key: bytes, value: bytes) -> GroupLoader:
     header = next(scan_headers(build_rows_batch([Record(value=b"")])))[1]
-    loading = Loading("__consumer_offsets-0")
+    loading = GroupLoader("__consumer_offsets-0")
     loading.replay(LoadedBatch(header, [StateRecord(key, value)]))
     return loading
 
@@ -40,7 +40,7 @@ def loaded(key: bytes, value: bytes) -> Loading:
 def test_an_offset(case: dict[str, Any]) -> None:
     value, fields = base64.b64decode(case["bytes"]), case["fields"]
     committed = loaded(offset_key("g", ("t", 3)), value).groups()["g"].offsets.committed["t", 3]
-    assert committed == Committed(
+    assert committed == CommittedOffset(
         fields["offset"],
         fields.get("leaderEpoch", NOT_KNOWN),
         fields["metadata"],

@@ -26,7 +26,7 @@ from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANS
 from millrace.errors import CoordinatorLoadInProgressError, MillraceError, UnknownMemberError
 from millrace.records import ControlType, Record, build_rows_batch, read_end_marker, read_rows
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Committed, Identity, JoinRequest, MemberIdGiven, SyncRequest
+from millrace_broker.groups import CommittedOffset, Identity, JoinRequest, MemberIdGiven, SyncRequest
 from millrace_broker.log import PartitionLog
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.opening import open_broker
@@ -221,8 +221,8 @@ class Actors:
         await commit
         self.promises.answered[group] = offset
 
-    def _offset(self, topic: str, offset: int) -> dict[tuple[str, int], Committed]:
-        return {(topic, 0): Committed(offset, -1, "", self._clock.now_ms())}
+    def _offset(self, topic: str, offset: int) -> dict[tuple[str, int], CommittedOffset]:
+        return {(topic, 0): CommittedOffset(offset, -1, "", self._clock.now_ms())}
 
     # A producer of transactions: a record in each partition of orders, and an offset, all of the same number.
 
@@ -406,7 +406,7 @@ async def _verify_crew(broker: Broker, promises: Promises) -> None:
     generation = 0 if entry is None else entry.group.generation_id
     assert generation >= promises.generation, f"generation {generation}, {promises.generation} was answered"
     if entry is not None and generation == promises.generation > 0:
-        assignments = [member.assignment for member in entry.group.roster]
+        assignments = [member.assignment for member in entry.group.members]
         assert assignments == [promises.assignment], f"{assignments}, {promises.assignment!r} was answered"
 
 

@@ -13,7 +13,7 @@ from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.api.common.group_kinds import CLASSIC, SHARE
 from millrace_broker.api.common.groups import find_group
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Entry
+from millrace_broker.groups import GroupEntry
 from millrace_broker.share_groups import ShareGroup
 
 
@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) 
     return response
 
 
-def _describe(result: pb.DescribeGroupsResponse.Group, entry: Entry) -> None:
+def _describe(result: pb.DescribeGroupsResponse.Group, entry: GroupEntry) -> None:
     group = entry.group
     result.type = CLASSIC
     result.state = group.state.value
@@ -43,7 +43,7 @@ def _describe(result: pb.DescribeGroupsResponse.Group, entry: Entry) -> None:
     result.generation_id = group.generation_id
     protocol = group.stable_protocol
     result.protocol = protocol or ""
-    for member in group.roster:
+    for member in group.members:
         described = result.members.add(
             member_id=member.member_id,
             group_instance_id=member.group_instance_id or "",

@@ -6,7 +6,7 @@ from millrace.errors import MillraceError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Partition
+from millrace_broker.purgatory import PartitionKey
 
 
 async def handle(broker: Broker, request: pb.OffsetDeleteRequest, call: Call) -> pb.OffsetDeleteResponse:
@@ -16,7 +16,7 @@ async def handle(broker: Broker, request: pb.OffsetDeleteRequest, call: Call) ->
     """
     shard = broker.groups.shard_of(request.group_id)
     partitions = [(topic.name, number) for topic in request.topics for number in topic.partitions]
-    errors: dict[Partition, MillraceError] = {
+    errors: dict[PartitionKey, MillraceError] = {
         partition: UnknownTopicOrPartitionError(f"{partition[0]}-{partition[1]} does not exist")
         for partition in partitions
         if not _exists(broker, partition)
@@ -34,6 +34,6 @@ async def handle(broker: Broker, request: pb.OffsetDeleteRequest, call: Call) ->
     return response
 
 
-def _exists(broker: Broker, partition: Partition) -> bool:
+def _exists(broker: Broker, partition: PartitionKey) -> bool:
     topic = broker.catalog.topics.get(partition[0])
     return topic is not None and partition[1] in topic.partitions

@@ -9,7 +9,8 @@ from millrace.errors import UnstableOffsetCommitError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Entry, Partition
+from millrace_broker.groups import GroupEntry
+from millrace_broker.purgatory import PartitionKey
 
 _NONE: Final = -1
 
@@ -31,7 +32,7 @@ async def handle(broker: Broker, request: pb.OffsetFetchRequest, call: Call) -> 
     return response
 
 
-def _partitions(wanted: pb.OffsetFetchRequest.Group, entry: Entry | None) -> Mapping[str, Iterable[int]]:
+def _partitions(wanted: pb.OffsetFetchRequest.Group, entry: GroupEntry | None) -> Mapping[str, Iterable[int]]:
     if not wanted.all_topics:
         return {topic.name: topic.partitions for topic in wanted.topics}
     topics: dict[str, list[int]] = {}
@@ -41,7 +42,10 @@ def _partitions(wanted: pb.OffsetFetchRequest.Group, entry: Entry | None) -> Map
 
 
 def _look_up(
-    result: pb.OffsetFetchResponse.PartitionOffset, entry: Entry | None, partition: Partition, require_stable: bool
+    result: pb.OffsetFetchResponse.PartitionOffset,
+    entry: GroupEntry | None,
+    partition: PartitionKey,
+    require_stable: bool,
 ) -> None:
     committed = result.committed
     committed.partition, committed.offset, committed.leader_epoch = partition[1], _NONE, _NONE

@@ -1,40 +1,43 @@
-"""Consumer groups: who is a member, who reads what, and how far everybody has come.
+"""Consumer groups: members, assignments, committed offsets.
 
-Pure:
+Pure parts:
 
-``model``      requests, answers and effects
-``roster``     the members of a group
-``group``      the machine of one group (on ``base`` and ``rebalance``)
-``offsets``    what a group has committed
-``records``    groups and offsets as records of ``__consumer_offsets``, and back
+``requests``        requests to a group, its answers, its settings
+``states``          states of a group, and the transitions between them
+``members``         members of a group
+``group``           state machine of one group, which owns the following parts
+``rebalance``       steps from a generation to the next
+``static_members``  replacement of static members
+``sessions``        session timers of members
+``open_calls``      calls that wait for their answers
+``record_writes``   writes of the group's record that have not ended
+``subscriptions``   topics of the members
+``effects``         effects that a group asks its shard to carry out
+``offsets``         committed offsets of one group
+``records``         groups and offsets as records of ``__consumer_offsets``
+``loading``         groups and offsets from the records of a partition
 
-At the edge:
+Parts that act:
 
-``shard``        the groups of one partition of ``__consumer_offsets``, with their timers and callers
-``coordinator``  all of them: what handlers call
+``timers``       timers of groups in two purgatories
+``shard``        groups of one partition of ``__consumer_offsets``, with their callers and writes
+``coordinator``  all groups of this broker; handlers call it
 """
 
 from millrace_broker.groups.coordinator import GroupCoordinator, GroupStatistics
-from millrace_broker.groups.model import (
-    Identity,
-    JoinAnswer,
-    JoinRequest,
-    MemberIdGiven,
-    SyncRequest,
-)
-from millrace_broker.groups.offsets import Committed, Partition
-from millrace_broker.groups.shard import Entry, GroupShard
+from millrace_broker.groups.offsets import CommittedOffset
+from millrace_broker.groups.requests import Identity, JoinAnswer, JoinRequest, MemberIdGiven, SyncRequest
+from millrace_broker.groups.shard import GroupEntry, GroupShard
 
 __all__ = [
-    "Committed",
-    "Entry",
+    "CommittedOffset",
     "GroupCoordinator",
+    "GroupEntry",
     "GroupShard",
     "GroupStatistics",
     "Identity",
     "JoinAnswer",
     "JoinRequest",
     "MemberIdGiven",
-    "Partition",
     "SyncRequest",
 ]

@@ -1,6 +1,6 @@
-"""The coordinator of groups: what handlers call, and what happens by the clock.
+"""Group coordinator: consumer groups of this broker, with expiry of their offsets.
 
-It finds the shard that a group belongs to; everything else is the shard's.
+Handlers call it. It finds the shard of a group, which does the rest. Kafka has ``GroupCoordinator``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from millrace.errors import (
     NotCoordinatorError,
 )
 from millrace_broker.coordinators import OFFSETS_TOPIC, ShardFactory, StateLog
-from millrace_broker.groups.model import GroupSettings
-from millrace_broker.groups.shard import Entry, GroupShard
+from millrace_broker.groups.requests import GroupSettings
+from millrace_broker.groups.shard import GroupEntry, GroupShard
 from millrace_broker.groups.timers import GroupTimers
 from millrace_broker.purgatory import PurgatoryStatistics, Timer
 from millrace_broker.runtime import BackgroundTasks, Clock, Executors
@@ -32,7 +32,7 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """Groups by the names of their states, and what waits: rebalances, and members that must be heard of."""
+    """Number of groups by state, of committed offsets, and of timers for rebalances and sessions."""
 
     by_state: Mapping[str, int]
     offsets: int
@@ -41,7 +41,7 @@ class GroupStatistics:
 
 
 class GroupCoordinator:
-    """The groups that this broker coordinates. For the event loop's thread."""
+    """Consumer groups that this broker coordinates, for the event loop's thread."""
 
     def __init__(
         self, config: BrokerConfig, *, clock: Clock, timer: Timer, executors: Executors, shards: ShardFactory
@@ -59,17 +59,17 @@ class GroupCoordinator:
         return GroupShard(log, self._settings, self._timers, clock=self._clock, executors=self._executors)
 
     def start(self) -> None:
-        """Begin to read what groups there are, and to look for offsets that expire."""
+        """Load the groups, and start the expiry of offsets."""
         self._shards.start()
         self._expiring = asyncio.create_task(self._expire(), name="millrace-expire-offsets")
 
     def release(self) -> None:
-        """Answer all who wait, now that the broker is about to stop."""
+        """Answer all open calls, because the broker is about to stop."""
         for shard in self._shards.all():
             shard.release()
 
     async def close(self) -> None:
-        """Answer all who wait, and finish what is being written."""
+        """Answer all open calls, and wait for the appends that have begun."""
         if self._expiring is not None:
             self._expiring.cancel()
             await asyncio.gather(self._expiring, return_exceptions=True)
@@ -80,14 +80,19 @@ class GroupCoordinator:
 
     @property
     def partition_count(self) -> int:
-        """Partitions of ``__consumer_offsets``. Raises ``CoordinatorNotAvailableError`` while it is not there."""
+        """The number of partitions of ``__consumer_offsets``.
+
+        Raises ``CoordinatorNotAvailableError`` before its creation.
+        """
         count = self._shards.partition_count
         if count is None:
-            raise CoordinatorNotAvailableError(f"{OFFSETS_TOPIC} has not been created yet: find the coordinator first")
+            raise CoordinatorNotAvailableError(
+                f"{OFFSETS_TOPIC} has not been created: send FindCoordinator first, which creates the topic"
+            )
         return count
 
     def shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard:
-        """The shard of a group. Kafka lets only some requests name the group without a name.
+        """Return the shard of a group. Kafka accepts the empty group id in some requests (``may_be_empty``).
 
         Raises ``InvalidGroupIdError``, ``CoordinatorLoadInProgressError``, ``CoordinatorNotAvailableError``,
         ``NotCoordinatorError``.
@@ -96,49 +101,46 @@ class GroupCoordinator:
         return self._shards.shard_of(group_id)
 
     async def soon(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard:
-        """The shard of a group, for calls that clients begin with: waits a moment for one that is being read.
+        """Return the shard of a group, after a short wait if it is being loaded, for the first calls of clients.
 
-        Raises what ``shard_of`` does.
+        Raises the errors of ``shard_of``.
         """
         _check_id(group_id, may_be_empty=may_be_empty)
         return await self._shards.soon(self._shards.number_of(group_id))
 
-    def find(self, group_id: str) -> Entry | None:
-        """The group, if it is there. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
+    def find(self, group_id: str) -> GroupEntry | None:
+        """Return the group, if it exists. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
         if self._shards.partition_count is None:
             return None
         return self._shards.shard_of(group_id).entries.get(group_id)
 
     def has_members(self, group_id: str) -> bool:
-        """Whether the id is that of a group with members, as far as that has been read."""
+        """Return whether a loaded consumer group with this id has members."""
         try:
             entry = self.find(group_id)
         except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
             return False
-        return entry is not None and len(entry.group.roster) > 0
+        return entry is not None and len(entry.group.members) > 0
 
-    def groups(self) -> Iterable[tuple[str, Entry]]:
-        """All groups that have been read, by id.
-
-        Raises ``CoordinatorLoadInProgressError`` while others are still being read.
-        """
+    def groups(self) -> Iterable[tuple[str, GroupEntry]]:
+        """Yield all loaded groups by id. Raises ``CoordinatorLoadInProgressError`` while others are being loaded."""
         if self._shards.is_loading:
-            raise CoordinatorLoadInProgressError("groups are being read: try again")
+            raise CoordinatorLoadInProgressError("groups are being loaded: retry")
         for shard in self._shards.all():
             yield from shard.entries.items()
 
-    # --- what others tell ----------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------
 
     async def complete_transaction(self, partition_of_offsets_topic: int, producer_id: int, *, committed: bool) -> None:
-        """A marker has been appended to a partition of ``__consumer_offsets``: the producer's offsets count, or not."""
+        """Commit or drop a producer's pending offsets. Its marker is in a partition of ``__consumer_offsets``."""
         try:
             shard = await self._shards.loaded(partition_of_offsets_topic)
         except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
-            return  # whoever reads the partition next reads the marker as well
+            return  # the next load of the partition reads the marker
         shard.complete_transaction(producer_id, is_committed=committed)
 
     def topic_deleted(self, name: str) -> None:
-        """Offsets in a topic that is gone are forgotten, soon: one of the same name begins anew."""
+        """Delete the offsets of a deleted topic in the background. A new topic of that name starts without offsets."""
         self._deletions.start(self._forget_topic(name), name=f"millrace-forget-offsets-{name}")
 
     async def _forget_topic(self, name: str) -> None:
@@ -146,7 +148,7 @@ class GroupCoordinator:
             try:
                 await shard.delete_topics(frozenset((name,)))
             except MillraceError as error:
-                _logger.warning("offsets in topic %s, which is gone, are kept: %s", name, error.message)
+                _logger.warning("the offsets of topic %s, which was deleted, are kept: %s", name, error.message)
 
     async def _expire(self) -> None:
         while True:
@@ -154,21 +156,21 @@ class GroupCoordinator:
             await self.expire_offsets()
 
     async def expire_offsets(self) -> None:
-        """Forget what has outlived ``offsets.retention.minutes``."""
+        """Delete offsets that are older than ``offsets.retention.minutes``."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
         for shard in self._shards.all():
             try:
                 count = await shard.expire(retention_ms)
             except MillraceError as error:
-                _logger.warning("offsets could not be expired, and are tried again: %s", error.message)
+                _logger.warning("expired offsets could not be deleted, the next check retries: %s", error.message)
             except Exception:
-                _logger.exception("offsets could not be expired, and are tried again")
+                _logger.exception("expired offsets could not be deleted, the next check retries")
             else:
                 if count:
                     _logger.info("%d offsets have expired", count)
 
     def statistics(self) -> GroupStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         entries = [entry for shard in self._shards.all() for entry in shard.entries.values()]
         return GroupStatistics(
             by_state=Counter(entry.group.state.value for entry in entries),

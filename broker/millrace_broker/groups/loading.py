@@ -1,7 +1,8 @@
-"""Reading a partition of ``__consumer_offsets``: batch by batch, into the groups and offsets that it leaves. Pure.
+"""Groups and offsets from the records of one partition of ``__consumer_offsets``.
 
-Offsets go where they go at run time, into ``GroupOffsets``, so that the last record of each wins in the same way. What
-costs much is done while batches are replayed, in another thread than the one that answers.
+Kafka has this in ``GroupMetadataManager.loadGroupsAndOffsets``. Offsets go into ``GroupOffsets``, as at run time, so
+that the last record of a partition counts in the same way. An I/O thread replays the batches, because there may be
+millions of records.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from millrace.coordinator_records import GroupMetadataKey, OffsetCommitKey, read
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.records.control import ControlType
 from millrace_broker.coordinators import LoadedBatch, StateRecord
-from millrace_broker.groups.model import StoredGroup
+from millrace_broker.groups.effects import StoredGroup
 from millrace_broker.groups.offsets import GroupOffsets
 from millrace_broker.groups.records import read_group, read_offset
 
@@ -23,41 +24,41 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedGroup:
-    """A group as it was found. Without a record of its own, ``value`` is None: it only commits."""
+    """Group as its records leave it; ``value`` is None for a group that has only committed offsets."""
 
     value: bytes | None = None
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
 
     def read(self) -> tuple[StoredGroup | None, int]:
-        """The group, and since when it was in its state (ms since 1970, -1 if that is not known).
+        """Return the group, and the time of its last state change (ms since 1970, -1 if it is unknown).
 
         Raises ``InvalidRecordError``, ``UnsupportedVersionError``.
         """
         return (None, -1) if self.value is None else read_group(self.value)
 
 
-class Loading:
-    """What has been seen of a partition so far."""
+class GroupLoader:
+    """Groups of the batches that were replayed so far."""
 
     def __init__(self, name: str) -> None:
-        """``name`` of the partition, for the log."""
+        """Take the partition's name for log messages."""
         self._name: Final = name
         self._groups: Final[dict[str, LoadedGroup]] = {}
-        self._open: Final[dict[int, set[str]]] = {}
-        """The groups in which a producer has offsets pending."""
+        self._open_groups: Final[dict[int, set[str]]] = {}
+        """The groups with pending offsets of each producer."""
 
     def replay(self, batch: LoadedBatch) -> None:
-        """Take in the next batch. Raises ``InvalidRecordError``, ``UnsupportedVersionError`` for a value."""
+        """Apply the next batch. Raises ``InvalidRecordError``, ``UnsupportedVersionError`` for an offset."""
         header = batch.header
         if batch.marker is not None:
             is_committed = batch.marker.type is ControlType.COMMIT
-            for group_id in self._open.pop(header.producer_id, ()):
+            for group_id in self._open_groups.pop(header.producer_id, ()):
                 self._groups[group_id].offsets.complete(
                     header.producer_id, is_committed=is_committed, end_offset=header.next_offset
                 )
             return
         producer_id = header.producer_id if header.is_transactional else None
-        # In a batch that compaction has thinned the positions are too low, but in order, and within the batch.
+        # In a compacted batch these positions are too low. They are still in order, and within the batch.
         for position, record in enumerate(batch.records, start=header.base_offset):
             self._take(record, position, producer_id)
 
@@ -65,9 +66,9 @@ class Loading:
         try:
             key = read_offsets_key(record.key)
         except (InvalidRecordError, UnsupportedVersionError) as error:
-            _logger.warning("%s: the record at offset %d is passed over: %s", self._name, position, error.message)
+            _logger.warning("%s: the record at offset %d is ignored: %s", self._name, position, error.message)
             return
-        # Keys of other versions are of newer kinds of groups, which leave nothing that we could use.
+        # Keys of other versions belong to newer kinds of groups, which have no state for this broker.
         if isinstance(key, GroupMetadataKey):
             self._group(key.group).value = record.value
         elif isinstance(key, OffsetCommitKey):
@@ -81,7 +82,7 @@ class Loading:
             offsets.apply(partition, read_offset(value, position))
         else:
             offsets.add_pending(producer_id, partition, read_offset(value, position))
-            self._open.setdefault(producer_id, set()).add(key.group)
+            self._open_groups.setdefault(producer_id, set()).add(key.group)
 
     def _group(self, group_id: str) -> LoadedGroup:
         group = self._groups.get(group_id)
@@ -90,7 +91,7 @@ class Loading:
         return group
 
     def groups(self) -> dict[str, LoadedGroup]:
-        """The groups that are left, by id."""
+        """Return the groups that have a record or an offset, by id."""
         return {
             group_id: group
             for group_id, group in self._groups.items()

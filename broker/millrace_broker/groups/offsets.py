@@ -1,11 +1,12 @@
-"""What one group has committed, and what is on its way: in transactions, or in an append that is not done yet. Pure.
+"""Offsets of one group: committed, pending in transactions, or being appended.
 
 Invariants
 
-- Of two commits to one partition the one that comes later in the offsets topic wins, whichever is heard of later
-  (Kafka's ``CommitRecordMetadataAndOffset``). So what is here is what reading the topic anew would give.
-- A transaction's offsets are pending from before their append until its marker, and only a commit makes them count.
-- An offset is deleted here once its tombstone is in the topic, and only if the tombstone comes later than it.
+- Of two commits of a partition, the later one in the offsets topic counts, in whatever order their appends end
+  (Kafka's ``CommitRecordMetadataAndOffset``). Reading the topic again therefore gives the same offsets.
+- The offsets of a transaction are pending from the start of their append until the marker of the transaction. They
+  count only if the transaction commits.
+- An offset is deleted here after its tombstone is in the topic, and only if the tombstone comes later than the offset.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace_broker.groups.model import CONSUMER, GroupState
-
-Partition = tuple[str, int]
-"""Topic name and partition number."""
+from millrace_broker.groups.requests import CONSUMER
+from millrace_broker.groups.states import GroupState
+from millrace_broker.purgatory import PartitionKey
 
 NO_EXPIRY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """A committed offset. ``position`` is where its record is in the partition of the offsets topic.
+class CommittedOffset:
+    """Committed offset of a partition; ``position`` is the offset of its record in the offsets topic.
 
-    ``expire_timestamp_ms`` is that of old records (value version 1), -1 elsewhere.
+    ``expire_timestamp_ms`` is set for records of value version 1 only, and -1 otherwise.
     """
 
     offset: int
@@ -37,9 +37,9 @@ class Committed:
     position: int = -1
     expire_timestamp_ms: int = NO_EXPIRY
 
-    def at(self, position: int) -> Committed:
-        """The same, once it is known where its record is."""
-        return Committed(
+    def at(self, position: int) -> CommittedOffset:
+        """Return the offset with the position of its record."""
+        return CommittedOffset(
             self.offset,
             self.leader_epoch,
             self.metadata,
@@ -50,37 +50,37 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
-    """A transaction has ended whose marker is before ``end_offset``."""
+class _EndedTransaction:
+    """End of a transaction, whose marker is before ``end_offset``."""
 
     end_offset: int
     is_committed: bool
 
 
 class GroupOffsets:
-    """The offsets of one group."""
+    """Offsets of one group."""
 
     def __init__(self) -> None:
-        self._committed: Final[dict[Partition, Committed]] = {}
-        self._in_flight: Final[Counter[Partition]] = Counter()
-        self._pending: Final[dict[int, dict[Partition, Committed]]] = {}
+        self._committed: Final[dict[PartitionKey, CommittedOffset]] = {}
+        self._in_flight: Final[Counter[PartitionKey]] = Counter()
+        self._pending: Final[dict[int, dict[PartitionKey, CommittedOffset]]] = {}
         self._producers_in_flight: Final[Counter[int]] = Counter()
-        self._ended: Final[dict[int, list[_Ended]]] = {}
+        self._ended: Final[dict[int, list[_EndedTransaction]]] = {}
 
     # --- views ---------------------------------------------------------------------------------------------
 
-    def get(self, partition: Partition) -> Committed | None:
-        """What is committed for a partition."""
+    def get(self, partition: PartitionKey) -> CommittedOffset | None:
+        """Return the committed offset of a partition."""
         return self._committed.get(partition)
 
     @property
-    def committed(self) -> Mapping[Partition, Committed]:
-        """All that is committed."""
+    def committed(self) -> Mapping[PartitionKey, CommittedOffset]:
+        """All committed offsets, by partition."""
         return self._committed
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is committed, pending or on its way."""
+        """Whether there is no offset, neither committed nor pending nor being appended."""
         return not (self._committed or self._in_flight or self._pending or self._producers_in_flight)
 
     @property
@@ -88,22 +88,22 @@ class GroupOffsets:
         """The producers with offsets pending in a transaction."""
         return frozenset(self._pending) | frozenset(self._producers_in_flight)
 
-    def is_unstable(self, partition: Partition) -> bool:
-        """Whether what is committed for a partition may be about to change."""
+    def is_unstable(self, partition: PartitionKey) -> bool:
+        """Return whether a partition has an offset that is pending or being appended (KIP-447)."""
         return partition in self._in_flight or any(partition in pending for pending in self._pending.values())
 
     # --- commits -------------------------------------------------------------------------------------------
 
-    def begin(self, partitions: Iterable[Partition], producer_id: int | None = None) -> None:
-        """A commit is being appended, by a transactional producer if ``producer_id`` is given."""
-        self._in_flight.update(iter(partitions))  # a mapping would be taken for counts
+    def begin(self, partitions: Iterable[PartitionKey], producer_id: int | None = None) -> None:
+        """Note the start of an append of offsets, by a transactional producer if ``producer_id`` is given."""
+        self._in_flight.update(iter(partitions))  # Counter.update takes the values of a mapping as counts
         if producer_id is not None:
             self._producers_in_flight[producer_id] += 1
 
     def finish(
-        self, commits: Mapping[Partition, Committed], position: int | None, producer_id: int | None = None
+        self, commits: Mapping[PartitionKey, CommittedOffset], position: int | None, producer_id: int | None = None
     ) -> None:
-        """The append that ``begin`` announced has put the commits at ``position`` and after; None if it failed."""
+        """Note the end of an append: its first record is at ``position``, None if the append has failed."""
         for partition in commits:
             _count_down(self._in_flight, partition)
         ended = None
@@ -121,29 +121,29 @@ class GroupOffsets:
             elif ended is None:
                 self.add_pending(producer_id, partition, placed)
 
-    def _end_after(self, producer_id: int, position: int | None) -> _Ended | None:
-        """How the transaction of a record at ``position`` ended, if that was heard of before its append was."""
+    def _end_after(self, producer_id: int, position: int | None) -> _EndedTransaction | None:
+        """Return the end of the transaction that holds ``position``, if its marker was seen before the append ended."""
         if position is None:
             return None
         return next((ended for ended in self._ended.get(producer_id, ()) if ended.end_offset > position), None)
 
-    def apply(self, partition: Partition, commit: Committed) -> None:
-        """A commit counts, unless a later one does."""
+    def apply(self, partition: PartitionKey, commit: CommittedOffset) -> None:
+        """Make an offset the committed one, unless a later record has one."""
         present = self._committed.get(partition)
         if present is None or present.position < commit.position:
             self._committed[partition] = commit
 
-    def add_pending(self, producer_id: int, partition: Partition, commit: Committed) -> None:
-        """A commit will count if its transaction is committed."""
+    def add_pending(self, producer_id: int, partition: PartitionKey, commit: CommittedOffset) -> None:
+        """Keep an offset until the producer's transaction ends."""
         pending = self._pending.setdefault(producer_id, {})
         present = pending.get(partition)
         if present is None or present.position < commit.position:
             pending[partition] = commit
 
     def complete(self, producer_id: int, *, is_committed: bool, end_offset: int) -> None:
-        """A producer's transaction has ended with a marker before ``end_offset``."""
+        """End a producer's transaction, whose marker is before ``end_offset``."""
         if producer_id in self._producers_in_flight:
-            self._ended.setdefault(producer_id, []).append(_Ended(end_offset, is_committed))
+            self._ended.setdefault(producer_id, []).append(_EndedTransaction(end_offset, is_committed))
         pending = self._pending.pop(producer_id, {})
         if is_committed:
             for partition, commit in pending.items():
@@ -151,12 +151,12 @@ class GroupOffsets:
 
     # --- deletion ------------------------------------------------------------------------------------------
 
-    def deletable(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Of some partitions, those with something to delete."""
+    def deletable(self, partitions: Iterable[PartitionKey]) -> list[PartitionKey]:
+        """Return those of the partitions that have an offset to delete."""
         return [partition for partition in partitions if partition in self._committed or self.is_unstable(partition)]
 
-    def delete(self, partitions: Iterable[Partition], position: int) -> None:
-        """Tombstones are in the topic, the last of them at ``position``: what was before is gone, pending or not."""
+    def delete(self, partitions: Iterable[PartitionKey], position: int) -> None:
+        """Delete offsets whose records are not after ``position``, the last tombstone's; pending offsets too."""
         for partition in partitions:
             present = self._committed.get(partition)
             if present is not None and present.position <= position:
@@ -168,13 +168,13 @@ class GroupOffsets:
                     if not pending:
                         del self._pending[producer_id]
 
-    def partitions(self) -> list[Partition]:
-        """The partitions for which something is committed, pending or on its way."""
+    def partitions(self) -> list[PartitionKey]:
+        """Return the partitions with an offset, committed or pending or being appended."""
         pending = [partition for each in self._pending.values() for partition in each]
         return list(dict.fromkeys((*self._committed, *pending, *self._in_flight)))
 
-    def of_topics(self, topics: frozenset[str]) -> list[Partition]:
-        """Those partitions that are of some topics."""
+    def of_topics(self, topics: frozenset[str]) -> list[PartitionKey]:
+        """Return those of these partitions that belong to some topics."""
         return [partition for partition in self.partitions() if partition[0] in topics]
 
     def expired(
@@ -186,10 +186,12 @@ class GroupOffsets:
         protocol_type: str,
         state_since_ms: int,
         subscribed_topics: frozenset[str] | None,
-    ) -> list[Partition]:
-        """What nobody needs any more: ``retention_ms`` after the group lost its last member (``state_since_ms``, -1 if
-        that is not known), after the commit where there never were members, and likewise of topics that a stable group
-        of consumers does not read any more (KIP-211, KIP-496).
+    ) -> list[PartitionKey]:
+        """Return the partitions whose offsets have expired (KIP-211, KIP-496).
+
+        An offset expires ``retention_ms`` after the group became empty (``state_since_ms``, -1 if it is unknown). In a
+        group that never had members it expires that long after its commit. The same holds in a stable group of
+        consumers for topics without a subscription.
         """
         if not protocol_type:
             since_empty_ms, kept = -1, frozenset[str]()
@@ -208,7 +210,7 @@ class GroupOffsets:
         ]
 
 
-def _is_expired(commit: Committed, now_ms: int, retention_ms: int, since_ms: int) -> bool:
+def _is_expired(commit: CommittedOffset, now_ms: int, retention_ms: int, since_ms: int) -> bool:
     if commit.expire_timestamp_ms != NO_EXPIRY:
         return now_ms >= commit.expire_timestamp_ms
     return now_ms - (commit.commit_timestamp_ms if since_ms < 0 else since_ms) >= retention_ms

@@ -1,12 +1,11 @@
-"""How a group gets from one generation to the next: gather the members, choose leader and assignor, hand out parts.
+"""Rebalance of a group: members join, the leader and the assignor are chosen, members get their assignments.
 
 Invariants
 
-- The generation only grows, by one with every rebalance that comes to its end.
-- A rebalance ends when every member has joined and nobody is expected any more, or when its time is up; then those who
-  have not joined are no members any more, but for static ones.
-- No rebalance ends without a leader that has joined: if nobody has, it goes on, until sessions end.
-- The assignment is written down before any member learns its part.
+- A rebalance ends when all members have joined and no member id is pending, or at the rebalance timeout. Then dynamic
+  members that have not joined are removed.
+- A rebalance with members ends with a leader that has joined. Without one the rebalance goes on until sessions end.
+- The assignment is in the log before any member gets it.
 
 Source: Kafka 3.9's ``GroupCoordinator``, ``DelayedJoin``, ``InitialDelayedJoin``, ``DelayedSync``.
 """
@@ -14,261 +13,197 @@ Source: Kafka 3.9's ``GroupCoordinator``, ``DelayedJoin``, ``InitialDelayedJoin`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from millrace.coordinator_records import read_subscription
-from millrace.errors import InvalidRecordError, MillraceError, RebalanceInProgressError, UnsupportedVersionError
-from millrace_broker.groups.base import GroupBase
-from millrace_broker.groups.model import (
-    CONSUMER,
-    GroupSettings,
-    GroupState,
-    JoinAnswer,
-    Protocols,
-    Store,
-    StoredGroup,
-    SyncAnswer,
-    TimerKey,
-    TimerKind,
-)
-from millrace_broker.groups.roster import Member
+from millrace.errors import MillraceError, RebalanceInProgressError, UnknownMemberError
+from millrace_broker.groups.effects import Effects, TimerKind
+from millrace_broker.groups.members import GroupMembers, MemberMetadata
+from millrace_broker.groups.open_calls import OpenCalls
+from millrace_broker.groups.record_writes import RecordWrites
+from millrace_broker.groups.requests import GroupSettings, JoinAnswer, SyncAnswer
+from millrace_broker.groups.sessions import Sessions
+from millrace_broker.groups.states import GroupState, GroupStateMachine
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """A static member that is another process now, and how it was: that holds again if it cannot be written down."""
+class Rebalance:
+    """Steps of one group from a generation to the next."""
 
-    member: Member
-    old_member_id: str
-    old_protocols: Protocols
-    old_session_timeout_ms: int
-    old_rebalance_timeout_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Storing:
-    generation_id: int
-    assignments: Mapping[str, bytes]
-    replaced: Replaced | None = None
-
-
-class Rebalance(GroupBase):
-    """The part of a group's machine that makes generations."""
-
-    def __init__(self, group_id: str, settings: GroupSettings) -> None:
-        super().__init__(group_id, settings)
+    def __init__(
+        self,
+        group_id: str,
+        settings: GroupSettings,
+        *,
+        machine: GroupStateMachine,
+        members: GroupMembers,
+        calls: OpenCalls,
+        sessions: Sessions,
+        writes: RecordWrites,
+        effects: Effects,
+    ) -> None:
+        self._group_id: Final = group_id
+        self._settings: Final = settings
+        self._machine: Final = machine
+        self._members: Final = members
+        self._calls: Final = calls
+        self._sessions: Final = sessions
+        self._writes: Final = writes
+        self._effects: Final = effects
         self._initial_left_ms: int | None = None
-        """In the first rebalance of an empty group, which waits for more members: for how long it still may."""
+        """The rest of the rebalance timeout while the first rebalance of an empty group waits for more members."""
         self._has_new_member = False
-        self._storing: Final[dict[int, _Storing]] = {}
-        self._next_token = 0
-        self._topics: tuple[int, frozenset[str] | None] = (-1, None)
+        self._pending_sync: Final[set[str]] = set()
+        """Members that have joined and not asked for their assignment (Kafka's ``pendingSyncMembers``)."""
 
-    # --- gathering -----------------------------------------------------------------------------------------
+    # --- members join --------------------------------------------------------------------------------------
 
-    def _prepare(self, now_ms: int) -> None:
-        """Begin a rebalance, unless one has begun and gathers members."""
-        if self.state is GroupState.PREPARING_REBALANCE:
+    def prepare(self, now_ms: int) -> None:
+        """Begin a rebalance (Kafka's ``prepareRebalance``), unless members are joining one."""
+        if self._machine.state is GroupState.PREPARING_REBALANCE:
             return
-        if self.state is GroupState.COMPLETING_REBALANCE:
+        if self._machine.state is GroupState.COMPLETING_REBALANCE:
             self._fail_syncs(
-                RebalanceInProgressError(f"group {self.group_id} rebalances once more: join again"), now_ms
+                RebalanceInProgressError(f"group {self._group_id} begins another rebalance: join again"), now_ms
             )
-        self._cancel_timer(TimerKind.SYNC)
+        self._effects.cancel_timer(TimerKind.SYNC)
         self._pending_sync.clear()
-        timeout_ms = self.roster.rebalance_timeout_ms
-        if self.state is GroupState.EMPTY:
-            delay_ms = self.settings.initial_rebalance_delay_ms
+        timeout_ms = self._members.rebalance_timeout_ms
+        if self._machine.state is GroupState.EMPTY:
+            delay_ms = self._settings.initial_rebalance_delay_ms
             self._initial_left_ms = max(0, timeout_ms - delay_ms)
             timeout_ms = delay_ms
-        self._enter(GroupState.PREPARING_REBALANCE)
-        self._set_timer(TimerKey(TimerKind.JOIN), timeout_ms)
+        self._machine.transition_to(GroupState.PREPARING_REBALANCE)
+        self._effects.set_timer(TimerKind.JOIN, timeout_ms)
 
     def _fail_syncs(self, error: MillraceError, now_ms: int) -> None:
-        """Nobody gets an assignment of this generation."""
-        for member in self.roster:
+        """Drop the assignment of this generation, and answer all SyncGroup calls with an error."""
+        for member in self._members:
             member.assignment = b""
             if member.sync_call is not None:
-                self._answer_sync(member, error)
-                self._heard_of(member, now_ms)
+                self._calls.answer_sync(member, error)
+                self._sessions.extend(member, now_ms)
 
-    def _check_joined(self, now_ms: int) -> None:
-        """End the rebalance if everybody is there. The first one of an empty group takes its time all the same."""
+    def new_member_joined(self) -> None:
+        """Let the first rebalance of a group wait longer, because more members may follow."""
+        if self._machine.state is GroupState.PREPARING_REBALANCE and self._machine.generation_id == 0:
+            self._has_new_member = True
+
+    def end_if_all_joined(self, now_ms: int) -> None:
+        """End the rebalance if all members have joined. The first rebalance of an empty group waits for its timer."""
         if (
-            self.state is GroupState.PREPARING_REBALANCE
+            self._machine.state is GroupState.PREPARING_REBALANCE
             and self._initial_left_ms is None
-            and self.roster.have_all_joined
-            and not self.pending
+            and self._members.have_all_joined
+            and not self._sessions.has_pending_members
         ):
-            self._complete_join(now_ms)
+            self._end_join(now_ms)
 
-    def _join_time_is_up(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE:
+    def join_timed_out(self, now_ms: int) -> None:
+        """End the rebalance at its timeout. A first rebalance with new members waits once more."""
+        if self._machine.state is not GroupState.PREPARING_REBALANCE:
             return
         if self._initial_left_ms and self._has_new_member:
             self._has_new_member = False
-            delay_ms = min(self.settings.initial_rebalance_delay_ms, self._initial_left_ms)
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, self._initial_left_ms)
             self._initial_left_ms -= delay_ms
-            self._set_timer(TimerKey(TimerKind.JOIN), delay_ms)
+            self._effects.set_timer(TimerKind.JOIN, delay_ms)
             return
-        self._complete_join(now_ms)
+        self._end_join(now_ms)
 
-    def _complete_join(self, now_ms: int) -> None:
-        """Everybody who counts has joined: begin the next generation."""
+    def _end_join(self, now_ms: int) -> None:
+        """Begin the next generation with the members that have joined (Kafka's ``onCompleteJoin``)."""
         self._initial_left_ms = None
         self._has_new_member = False
-        if not self.roster.have_all_joined:
-            for member in list(self.roster):
+        if not self._members.have_all_joined:
+            for member in list(self._members):
                 if member.join_call is None and member.group_instance_id is None:
-                    self._take_out(member)
-        if not self.roster.elect_joined_leader() and len(self.roster):
-            self._set_timer(TimerKey(TimerKind.JOIN), self.roster.rebalance_timeout_ms)
+                    self.remove_member(member)
+        if not self._members.elect_joined_leader() and len(self._members):
+            self._effects.set_timer(TimerKind.JOIN, self._members.rebalance_timeout_ms)
             return
-        self._cancel_timer(TimerKind.JOIN)
-        self.generation_id += 1
-        if not len(self.roster):
-            self.protocol_name = None
-            self._enter(GroupState.EMPTY)
-            self._store({})
+        self._effects.cancel_timer(TimerKind.JOIN)
+        if not len(self._members):
+            self._machine.next_generation(None)
+            self._writes.start({})
             return
-        self.protocol_name = self.roster.select_protocol()
-        self._enter(GroupState.COMPLETING_REBALANCE)
-        for member in self.roster:
-            self._answer_join(member, self._join_answer(member))
+        self._machine.next_generation(self._members.select_protocol())
+        for member in self._members:
+            self._calls.answer_join(member, self.join_answer(member))
             member.is_new = False
             self._pending_sync.add(member.member_id)
-            self._heard_of(member, now_ms)
-        self._set_timer(TimerKey(TimerKind.SYNC), self.roster.rebalance_timeout_ms)
+            self._sessions.extend(member, now_ms)
+        self._effects.set_timer(TimerKind.SYNC, self._members.rebalance_timeout_ms)
 
-    def _join_answer(self, member: Member, *, skip_assignment: bool = False) -> JoinAnswer:
-        is_leader = self.roster.leader == member.member_id
-        protocol_name = self.protocol_name or ""
+    def join_answer(self, member: MemberMetadata, *, skip_assignment: bool = False) -> JoinAnswer:
+        """Return the answer to a member's JoinGroup call in the present generation."""
+        is_leader = self._members.leader == member.member_id
+        protocol_name = self._machine.protocol_name or ""
         return JoinAnswer(
-            generation_id=self.generation_id,
-            protocol_type=self.protocol_type,
+            generation_id=self._machine.generation_id,
+            protocol_type=self._machine.protocol_type,
             protocol_name=protocol_name,
-            leader=self.roster.leader or "",
+            leader=self._members.leader or "",
             member_id=member.member_id,
             skip_assignment=skip_assignment and is_leader,
-            members=self.roster.joined_members(protocol_name) if is_leader else (),
+            members=self._members.joined_members(protocol_name) if is_leader else (),
         )
 
-    # --- handing out ---------------------------------------------------------------------------------------
+    # --- members get their assignments ---------------------------------------------------------------------
 
-    def _has_asked(self, member: Member) -> None:
-        """A member has asked for its assignment in time."""
+    def sync_received(self, member: MemberMetadata) -> None:
+        """Note that a member has asked for its assignment before the sync timeout."""
         self._pending_sync.discard(member.member_id)
         if not self._pending_sync:
-            self._cancel_timer(TimerKind.SYNC)
+            self._effects.cancel_timer(TimerKind.SYNC)
 
-    def _sync_time_is_up(self, now_ms: int) -> None:
-        """Members that joined and then did not ask for their assignment are gone."""
-        is_due = self.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and self._pending_sync
+    def sync_timed_out(self, now_ms: int) -> None:
+        """Remove members that joined and did not ask for their assignment (Kafka's ``onExpirePendingSync``)."""
+        is_due = self._machine.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and self._pending_sync
         if not is_due:
             return
         for member_id in sorted(self._pending_sync):
-            member = self.roster.get(member_id)
+            member = self._members.get(member_id)
             if member is not None:
-                self._take_out(member)
+                self.remove_member(member)
         self._pending_sync.clear()
-        self._prepare(now_ms)
+        self.prepare(now_ms)
 
-    def _store(self, assignments: Mapping[str, bytes], replaced: Replaced | None = None) -> None:
-        token, self._next_token = self._next_token, self._next_token + 1
-        self._storing[token] = _Storing(self.generation_id, assignments, replaced)
-        self._effects.append(Store(token, self._as_stored(assignments)))
-
-    @property
-    def _is_storing_assignment(self) -> bool:
-        """Whether this generation's assignment is being written down: what the leader sends again is passed over."""
-        return any(
-            storing.generation_id == self.generation_id and storing.replaced is None
-            for storing in self._storing.values()
-        )
-
-    def _as_stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
-        name = self.protocol_name or ""
-        members = tuple(member.stored(name, assignments.get(member.member_id, b"")) for member in self.roster)
-        return StoredGroup(
-            protocol_type=self.protocol_type,
-            generation_id=self.generation_id,
-            protocol_name=self.protocol_name,
-            leader=self.roster.leader,
-            members=members,
-        )
-
-    def stored(self, token: int, error: MillraceError | None, now_ms: int) -> None:
-        """What a ``Store`` asked for has been done, or has failed with ``error``."""
-        storing = self._storing.pop(token)
-        if storing.generation_id != self.generation_id:
-            return  # a later generation has been written down meanwhile, or will be
-        if storing.replaced is not None:
-            if self.state is GroupState.STABLE:
-                self._replacement_stored(storing.replaced, error, now_ms)
-        elif self.state is GroupState.COMPLETING_REBALANCE:
-            if error is None:
-                self._hand_out(storing.assignments, now_ms)
-            else:
-                self._fail_syncs(error, now_ms)
-                self._prepare(now_ms)
-                self._check_joined(now_ms)
-
-    def _hand_out(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        self._enter(GroupState.STABLE)
-        for member in self.roster:
+    def assignment_written(self, assignments: Mapping[str, bytes], error: MillraceError | None, now_ms: int) -> None:
+        """Give members their assignments, or begin another rebalance if the write has failed with ``error``."""
+        if self._machine.state is not GroupState.COMPLETING_REBALANCE:
+            return
+        if error is not None:
+            self._fail_syncs(error, now_ms)
+            self.prepare(now_ms)
+            self.end_if_all_joined(now_ms)
+            return
+        self._machine.transition_to(GroupState.STABLE)
+        for member in self._members:
             member.assignment = assignments.get(member.member_id, b"")
             if member.sync_call is not None:
-                self._answer_sync(member, self._sync_answer(member))
-                self._heard_of(member, now_ms)
+                self._calls.answer_sync(member, self.sync_answer(member))
+                self._sessions.extend(member, now_ms)
 
-    def _sync_answer(self, member: Member) -> SyncAnswer:
+    def sync_answer(self, member: MemberMetadata) -> SyncAnswer:
+        """Return a member's assignment in the present generation."""
         return SyncAnswer(
-            protocol_type=self.protocol_type, protocol_name=self.protocol_name or "", assignment=member.assignment
+            protocol_type=self._machine.protocol_type,
+            protocol_name=self._machine.protocol_name or "",
+            assignment=member.assignment,
         )
 
-    def _replacement_stored(self, replaced: Replaced, error: MillraceError | None, now_ms: int) -> None:
-        member = replaced.member
-        if self.roster.get(member.member_id) is not member:
-            return
-        if error is None:
-            self._answer_join(member, self._join_answer(member, skip_assignment=True))
-        else:
-            self._answer_join(member, error)
-            self._cancel_session_timer(member)
-            self.roster.rename(member, replaced.old_member_id)
-            self.roster.set_protocols(member, replaced.old_protocols)
-            member.session_timeout_ms = replaced.old_session_timeout_ms
-            member.rebalance_timeout_ms = replaced.old_rebalance_timeout_ms
-        self._heard_of(member, now_ms)
+    # --- members leave -------------------------------------------------------------------------------------
 
-    # --- subscriptions -------------------------------------------------------------------------------------
+    def remove_member(self, member: MemberMetadata, error: MillraceError | None = None) -> None:
+        """Remove a member, and answer its open call with an error."""
+        removed = error or UnknownMemberError(
+            f"member {member.member_id} has been removed from group {self._group_id}: join again without a member id"
+        )
+        self.detach(member, removed)
+        self._members.remove(member)
 
-    def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that members of this generation want; None if it cannot be told: it is no group of consumers."""
-        if self._topics[0] != self.generation_id:
-            self._topics = (self.generation_id, self._read_topics())
-        return self._topics[1]
-
-    def _read_topics(self) -> frozenset[str] | None:
-        if self.protocol_type != CONSUMER:
-            return None
-        if not len(self.roster):
-            return frozenset()
-        if self.protocol_name is None:
-            return None
-        topics: set[str] = set()
-        for member in self.roster:
-            wanted = topics_of(member.metadata(self.protocol_name))
-            if wanted is None:
-                return None
-            topics |= wanted
-        return frozenset(topics)
-
-
-def topics_of(subscription: bytes) -> frozenset[str] | None:
-    """The topics of a consumer's subscription; None when it is none."""
-    try:
-        return frozenset(read_subscription(subscription)[1].topics)
-    except (InvalidRecordError, UnsupportedVersionError):
-        return None
+    def detach(self, member: MemberMetadata, error: MillraceError) -> None:
+        """End all that waits for the process of a member: its open call, its session, its pending sync."""
+        self._calls.answer_join(member, error)
+        self._calls.answer_sync(member, error)
+        self._sessions.cancel(member)
+        self._pending_sync.discard(member.member_id)

@@ -1,4 +1,7 @@
-"""Groups and offsets as records of ``__consumer_offsets``: written in the versions of Kafka 3.9, read in all."""
+"""Groups and offsets as records of ``__consumer_offsets``.
+
+The broker writes the versions of Kafka 3.9, and reads all versions. Kafka has this in ``GroupMetadataManager``.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from millrace.coordinator_records import (
     read_offset_value,
     write_versioned,
 )
+from millrace.errors import InvalidRecordError
 from millrace_broker.coordinators import StateRecord
-from millrace_broker.groups.model import StoredGroup, StoredMember
-from millrace_broker.groups.offsets import NO_EXPIRY, Committed, Partition
+from millrace_broker.groups.effects import StoredGroup, StoredMember
+from millrace_broker.groups.offsets import NO_EXPIRY, CommittedOffset
+from millrace_broker.purgatory import PartitionKey
 
 _OFFSET_KEY_VERSION: Final = 1
 _OFFSET_VALUE_VERSION: Final = 3
@@ -32,21 +37,24 @@ _STRING_BYTES_MAX: Final = 2**15 - 1
 
 
 @lru_cache(maxsize=65536)
-def offset_key(group_id: str, partition: Partition) -> bytes:
-    """The key of an offset. Members commit the same ones again and again."""
+def offset_key(group_id: str, partition: PartitionKey) -> bytes:
+    """Return the key of an offset's records.
+
+    A cache helps because members commit the same partitions again and again.
+    """
     key = OffsetCommitKey(group=group_id, topic=partition[0], partition=partition[1])
     return write_versioned(key, _OFFSET_KEY_VERSION)
 
 
-def offset_record(group_id: str, partition: Partition, commit: Committed) -> StateRecord:
-    """A committed offset. Raises ``InvalidRecordError`` when its metadata is too long for the encoding."""
+def offset_record(group_id: str, partition: PartitionKey, commit: CommittedOffset) -> StateRecord:
+    """Return the record of an offset. Raises ``InvalidRecordError`` for metadata that is too long for the encoding."""
     return StateRecord(offset_key(group_id, partition), _offset_value(commit))
 
 
-def _offset_value(commit: Committed) -> bytes:
+def _offset_value(commit: CommittedOffset) -> bytes:
     metadata = commit.metadata.encode("utf-8", "replace")
     if len(metadata) <= _STRING_BYTES_MAX:
-        # What ``write_versioned`` would give, several times as fast.
+        # The same bytes as ``write_versioned``, several times as fast.
         head = _OFFSET_VALUE.pack(_OFFSET_VALUE_VERSION, commit.offset, commit.leader_epoch, len(metadata))
         return head + metadata + commit.commit_timestamp_ms.to_bytes(8, "big", signed=True)
     value = OffsetCommitValue(
@@ -58,18 +66,18 @@ def _offset_value(commit: Committed) -> bytes:
     return write_versioned(value, _OFFSET_VALUE_VERSION)
 
 
-def offset_tombstone(group_id: str, partition: Partition) -> StateRecord:
-    """An offset that is forgotten."""
+def offset_tombstone(group_id: str, partition: PartitionKey) -> StateRecord:
+    """Return the record that deletes an offset."""
     return StateRecord(offset_key(group_id, partition), None)
 
 
 def group_key(group_id: str) -> bytes:
-    """The key of a group."""
+    """Return the key of a group's records."""
     return write_versioned(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
 
 
 def group_record(group_id: str, group: StoredGroup, state_since_ms: int) -> StateRecord:
-    """A group; ``state_since_ms`` is when it came into its state, in ms since 1970."""
+    """Return the record of a group; ``state_since_ms`` is the time of its last state change, in ms since 1970."""
     members = tuple(
         GroupMember(
             member_id=member.member_id,
@@ -95,21 +103,21 @@ def group_record(group_id: str, group: StoredGroup, state_since_ms: int) -> Stat
 
 
 def group_tombstone(group_id: str) -> StateRecord:
-    """A group that is forgotten."""
+    """Return the record that deletes a group."""
     return StateRecord(group_key(group_id), None)
 
 
-def read_offset(value: bytes, position: int) -> Committed:
-    """A committed offset of any version. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
+def read_offset(value: bytes, position: int) -> CommittedOffset:
+    """Read a committed offset of any version. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
     if value[:2] == _OFFSET_VALUE_HEAD and len(value) >= _OFFSET_VALUE.size:
         _, offset, leader_epoch, size = _OFFSET_VALUE.unpack_from(value)
         if size <= _STRING_BYTES_MAX and len(value) == _OFFSET_VALUE.size + size + _TIMESTAMP_BYTES:
-            # What ``read_offset_value`` would give, several times as fast: a partition may hold millions of these.
+            # The same result as ``read_offset_value``, several times as fast. A partition may hold millions of offsets.
             metadata = value[_OFFSET_VALUE.size : -_TIMESTAMP_BYTES].decode("utf-8", "replace")
             time_ms = int.from_bytes(value[-_TIMESTAMP_BYTES:], "big", signed=True)
-            return Committed(offset, leader_epoch, metadata, time_ms, position)
+            return CommittedOffset(offset, leader_epoch, metadata, time_ms, position)
     read = read_offset_value(value)
-    return Committed(
+    return CommittedOffset(
         offset=read.offset,
         leader_epoch=read.leader_epoch,
         metadata=read.metadata,
@@ -120,13 +128,15 @@ def read_offset(value: bytes, position: int) -> Committed:
 
 
 def read_group(value: bytes) -> tuple[StoredGroup, int]:
-    """A group of any version, and since when it was in its state, in ms since 1970, -1 if that is not known.
+    """Read a group of any version, and the time of its last state change in ms since 1970 (-1 if it is unknown).
 
-    Raises ``InvalidRecordError``, ``UnsupportedVersionError``. Version 0 has no rebalance time-outs: those of sessions
-    were taken then.
+    Raises ``InvalidRecordError``, ``UnsupportedVersionError``. Version 0 has no rebalance timeouts. Its session
+    timeouts are taken instead, as in Kafka.
     """
     read = read_group_value(value)
     has_rebalance_timeouts = int.from_bytes(value[:2], "big") >= 1
+    if len({member.member_id for member in read.members}) != len(read.members):
+        raise InvalidRecordError("two members of the group have the same member id")
     members = tuple(
         StoredMember(
             member_id=member.member_id,

@@ -1,11 +1,11 @@
-"""The timers of groups, as operations in two purgatories: of rebalances, and of what members must do in time."""
+"""Timers of groups, in Kafka's purgatories ``Rebalance`` and ``Heartbeat``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from millrace_broker.groups.model import TimerKey, TimerKind
+from millrace_broker.groups.effects import TimerKey, TimerKind
 from millrace_broker.purgatory import DelayedOperation, Purgatory, PurgatoryStatistics, Timer
 
 GroupTimer = tuple[str, TimerKey]
@@ -13,7 +13,7 @@ GroupTimer = tuple[str, TimerKey]
 
 
 class GroupTimers:
-    """Timers by group and key; setting one replaces it. For the event loop's thread."""
+    """Timers by group and key, for the event loop's thread."""
 
     def __init__(self, timer: Timer) -> None:
         self._rebalances: Final[Purgatory[GroupTimer]] = Purgatory("rebalance", timer)
@@ -23,27 +23,27 @@ class GroupTimers:
         return self._rebalances if key.kind in (TimerKind.JOIN, TimerKind.SYNC) else self._heartbeats
 
     def set(self, timer: GroupTimer, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do something after a delay, in place of what the same timer would have done."""
+        """Call ``action`` after a delay, in place of the earlier timer with the same key."""
         self.cancel(timer)
         self._purgatory(timer[1]).complete_or_watch(_Timer(delay_ms, action), [timer])
 
     def cancel(self, timer: GroupTimer) -> None:
-        """Let a timer not fire, if it is set."""
+        """Cancel a timer, if it is set."""
         self._purgatory(timer[1]).complete_all(timer)
 
     @property
     def rebalances(self) -> PurgatoryStatistics:
-        """Rebalances that wait: for members to join, or to ask for their assignments."""
+        """Statistics of the rebalances that wait for members to join, or to ask for their assignments."""
         return self._rebalances.statistics()
 
     @property
     def heartbeats(self) -> PurgatoryStatistics:
-        """Members that must be heard of, and member ids that must be joined with."""
+        """Statistics of the sessions of members, and of pending member ids."""
         return self._heartbeats.statistics()
 
 
 class _Timer(DelayedOperation):
-    """It is completed when it is cancelled, without an effect; only its time has one."""
+    """Delayed operation whose cancellation completes it without an effect."""
 
     def __init__(self, delay_ms: int, action: Callable[[], None]) -> None:
         super().__init__(delay_ms)

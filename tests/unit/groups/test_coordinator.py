@@ -24,7 +24,15 @@ from millrace.records import EndTransactionMarker
 from millrace.records.control import ControlType
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, StateRecord, partition_of
-from millrace_broker.groups import Committed, GroupShard, Identity, JoinAnswer, JoinRequest, MemberIdGiven, SyncRequest
+from millrace_broker.groups import (
+    CommittedOffset,
+    GroupShard,
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    MemberIdGiven,
+    SyncRequest,
+)
 from millrace_broker.groups.records import group_key
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.opening import open_broker
@@ -52,8 +60,8 @@ def join_request(member_id: str = "", **fields: Any) -> JoinRequest:
     return JoinRequest(**request)
 
 
-def commit(offset: int) -> Committed:
-    return Committed(offset, -1, "", 1000)
+def commit(offset: int) -> CommittedOffset:
+    return CommittedOffset(offset, -1, "", 1000)
 
 
 @asynccontextmanager
@@ -236,11 +244,11 @@ def test_nothing_is_left_of_a_caller_that_has_gone(tmp_path: Path) -> None:
             shard = await shard_of(broker, "g")
             given = await shard.join("g", join_request())
             task = asyncio.create_task(shard.join("g", join_request(given.member_id)))
-            while not shard.entries["g"].group.parked_calls:
+            while not shard.entries["g"].group.open_calls:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert not shard.entries["g"].group.parked_calls
+            assert not shard.entries["g"].group.open_calls
             assert not shard._waiting
             assert broker.statistics().admission.requests == 0
         gc.collect()
@@ -254,7 +262,7 @@ def test_who_waits_when_the_broker_stops_is_told(tmp_path: Path) -> None:
             shard = await shard_of(broker, "g")
             given = await shard.join("g", join_request())
             task = asyncio.create_task(shard.join("g", join_request(given.member_id)))
-            while not shard.entries["g"].group.parked_calls:
+            while not shard.entries["g"].group.open_calls:
                 await asyncio.sleep(0)
             broker.groups.release()
             with pytest.raises(CoordinatorNotAvailableError):

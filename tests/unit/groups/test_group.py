@@ -16,17 +16,10 @@ from millrace.errors import (
     StorageError,
     UnknownMemberError,
 )
-from millrace_broker.groups.base import NEW_MEMBER_JOIN_TIMEOUT_MS
-from millrace_broker.groups.group import Group
-from millrace_broker.groups.model import (
-    GroupSettings,
-    GroupState,
-    Identity,
-    JoinAnswer,
-    MemberIdGiven,
-    StoredGroup,
-    StoredMember,
-)
+from millrace_broker.groups.effects import StoredGroup, StoredMember
+from millrace_broker.groups.group import NEW_MEMBER_JOIN_TIMEOUT_MS, Group
+from millrace_broker.groups.requests import GroupSettings, Identity, JoinAnswer, MemberIdGiven
+from millrace_broker.groups.states import GroupState
 
 from .world import REBALANCE_MS, SESSION_MS, SETTINGS, World
 
@@ -60,7 +53,7 @@ def test_a_member_id_that_nobody_joins_with_is_forgotten_after_a_session() -> No
     world = World()
     member_id = world.new_member_id()
     world.pass_time(SESSION_MS)
-    assert not world.group.pending
+    assert not world.group.pending_members
     assert isinstance(world.answers[world.join(member_id)], UnknownMemberError)
 
 
@@ -477,10 +470,10 @@ def stored_member(member_id: str) -> StoredMember:
 def test_a_group_that_was_read_goes_on_where_it_was() -> None:
     world = World()
     members = world.stable("a", "b")
-    stored = world.group._as_stored({member.member_id: member.assignment for member in world.group.roster})
+    stored = world.group.record_content()
     again = World(SETTINGS, Group.restore("g", SETTINGS, stored, 1_000_000))
     assert again.group.state is GroupState.STABLE
-    assert again.group.roster.leader == world.group.roster.leader
+    assert again.group.members.leader == world.group.members.leader
     assert again.answers[again.sync(members["b"])].assignment == b"b"
     assert again.refusal("heartbeat", members["a"]) is None
     again.pass_time(SESSION_MS)

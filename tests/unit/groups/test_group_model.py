@@ -24,14 +24,8 @@ from millrace.errors import (
     RebalanceInProgressError,
     UnknownMemberError,
 )
-from millrace_broker.groups.model import (
-    GroupSettings,
-    GroupState,
-    Identity,
-    JoinAnswer,
-    MemberIdGiven,
-    SyncAnswer,
-)
+from millrace_broker.groups.requests import GroupSettings, Identity, JoinAnswer, MemberIdGiven, SyncAnswer
+from millrace_broker.groups.states import GroupState
 
 from .world import World
 
@@ -219,7 +213,7 @@ class GroupMachine(RuleBasedStateMachine):
         refusal = self.world.refusal("check_commit", identity)
         if refusal is None and generation >= 0:
             assert generation == self.world.group.generation_id, "a commit of another generation was let in"
-            assert client.member_id in self.world.group.roster, "a commit of somebody else was let in"
+            assert client.member_id in self.world.group.members, "a commit of somebody else was let in"
 
     @precondition(lambda self: self.world.stores)
     @rule(fails=st.booleans())
@@ -249,29 +243,29 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        roster = self.world.group.roster
-        assert roster.awaiting_join == sum(member.join_call is not None for member in roster)
-        names = Counter(name for member in roster for name in {name for name, _ in member.protocols})
-        assert +roster._known_by == names
-        assert {member.group_instance_id for member in roster} - {None} == roster.static.keys()
-        assert (roster.leader in roster) if len(roster) else roster.leader is None
+        members = self.world.group.members
+        assert members.awaiting_join == sum(member.join_call is not None for member in members)
+        names = Counter(name for member in members for name in {name for name, _ in member.protocols})
+        assert +members._members_by_assignor == names
+        assert {member.group_instance_id for member in members} - {None} == members._static.keys()
+        assert (members.leader in members) if len(members) else members.leader is None
 
     @invariant()
     def every_member_can_end(self) -> None:
         """Whoever does not wait for the group has a timer, and whoever waits is waited for by one."""
         group = self.world.group
         kinds = Counter(key.kind.value for key in self.world.timers)
-        for member in group.roster:
+        for member in group.members:
             is_waiting = member.join_call is not None or member.sync_call is not None
             assert is_waiting or member.timer_at_ms is not None
             assert member.sync_call is None or group.state is GroupState.COMPLETING_REBALANCE
             assert member.join_call is None or group.state in (GroupState.PREPARING_REBALANCE, GroupState.STABLE)
-        assert kinds["session"] == sum(member.timer_at_ms is not None for member in group.roster)
-        assert kinds["pending"] == len(group.pending)
+        assert kinds["session"] == sum(member.timer_at_ms is not None for member in group.members)
+        assert kinds["pending"] == len(group.pending_members)
         if group.state is GroupState.PREPARING_REBALANCE:
             assert kinds["join"] == 1
         if group.state is GroupState.EMPTY:
-            assert not len(group.roster)
+            assert not len(group.members)
 
     def teardown(self) -> None:
         """Everybody who lives behaves, the disk is well: then all who are let in own everything between them."""
@@ -284,7 +278,7 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.world.group
         living = [client for client in self.clients if not client.is_dead and client.owned is not None]
         assert group.state is (GroupState.STABLE if living else GroupState.EMPTY)
-        assert len(group.roster) == len(living)
+        assert len(group.members) == len(living)
         owned = Counter(partition for client in living for partition in client.owned or ())
         wanted = {topic for client in living for topic in client.topics}
         assert set(owned) == {TopicPartition(topic, number) for topic in wanted for number in range(PARTITIONS[topic])}

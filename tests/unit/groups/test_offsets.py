@@ -12,9 +12,9 @@ from millrace.coordinator_records import OffsetCommitKey, OffsetCommitValue, wri
 from millrace.records import BatchHeader, EndTransactionMarker, Record, build_rows_batch, scan_headers
 from millrace.records.control import ControlType
 from millrace_broker.coordinators import LoadedBatch, StateRecord
-from millrace_broker.groups.loading import Loading
-from millrace_broker.groups.model import GroupState, StoredGroup, StoredMember
-from millrace_broker.groups.offsets import Committed, GroupOffsets
+from millrace_broker.groups.effects import StoredGroup, StoredMember
+from millrace_broker.groups.loading import GroupLoader
+from millrace_broker.groups.offsets import CommittedOffset, GroupOffsets
 from millrace_broker.groups.records import (
     group_record,
     group_tombstone,
@@ -24,12 +24,13 @@ from millrace_broker.groups.records import (
     read_group,
     read_offset,
 )
+from millrace_broker.groups.states import GroupState
 
 T0, T1 = ("t", 0), ("t", 1)
 
 
-def commit(offset: int, position: int = -1, time_ms: int = 1000, expire_ms: int = -1) -> Committed:
-    return Committed(offset, 3, "m", time_ms, position, expire_ms)
+def commit(offset: int, position: int = -1, time_ms: int = 1000, expire_ms: int = -1) -> CommittedOffset:
+    return CommittedOffset(offset, 3, "m", time_ms, position, expire_ms)
 
 
 def header(base_offset: int, count: int, producer_id: int = -1) -> BatchHeader:
@@ -164,17 +165,17 @@ def test_pending_offsets_do_not_expire() -> None:
 
 @given(st.integers(0, 2**62), st.text(max_size=20), st.integers(-1, 2**31 - 1))
 def test_an_offset_is_written_as_kafka_does(offset: int, metadata: str, epoch: int) -> None:
-    record = offset_record("g", T0, Committed(offset, epoch, metadata, 123))
+    record = offset_record("g", T0, CommittedOffset(offset, epoch, metadata, 123))
     value = OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=123)
     assert record.value == write_versioned(value, 3)
     assert record.key == write_versioned(OffsetCommitKey(group="g", topic="t", partition=0), 1)
-    assert read_offset(record.value or b"", 4) == Committed(offset, epoch, metadata, 123, 4)
+    assert read_offset(record.value or b"", 4) == CommittedOffset(offset, epoch, metadata, 123, 4)
 
 
 def test_offsets_of_old_versions_are_read() -> None:
     value = OffsetCommitValue(offset=5, metadata="", commit_timestamp=10, expire_timestamp=20)
     assert read_offset(write_versioned(value, 1), 0).expire_timestamp_ms == 20
-    assert read_offset(write_versioned(value, 0), 0) == Committed(5, -1, "", 10, 0)
+    assert read_offset(write_versioned(value, 0), 0) == CommittedOffset(5, -1, "", 10, 0)
 
 
 def test_a_group_is_read_as_it_was_written() -> None:
@@ -197,7 +198,7 @@ def test_a_group_is_read_as_it_was_written() -> None:
 
 
 def load(batches: list[LoadedBatch]) -> dict[str, Any]:
-    loading = Loading("__consumer_offsets-0")
+    loading = GroupLoader("__consumer_offsets-0")
     for batch in batches:
         loading.replay(batch)
     return loading.groups()
@@ -230,7 +231,7 @@ EVENT = st.one_of(
 @given(st.lists(EVENT, max_size=30))
 def test_reading_the_log_gives_what_was_in_memory(events: list[tuple[str, Any, Any]]) -> None:
     offsets, log, end = GroupOffsets(), [], 0
-    in_flight: list[tuple[dict[Any, Committed], int, int | None]] = []
+    in_flight: list[tuple[dict[Any, CommittedOffset], int, int | None]] = []
 
     def finish() -> None:
         if in_flight:

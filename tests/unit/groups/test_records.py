@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,8 @@ from millrace.coordinator_records import (
     write_versioned,
 )
 from millrace.errors import InvalidRecordError
-from millrace_broker.groups.model import StoredGroup, StoredMember
-from millrace_broker.groups.offsets import NO_EXPIRY, Committed
+from millrace_broker.groups.effects import StoredGroup, StoredMember
+from millrace_broker.groups.offsets import NO_EXPIRY, CommittedOffset
 from millrace_broker.groups.records import (
     group_key,
     group_record,
@@ -34,7 +35,7 @@ LONGEST = 2**15 - 1
 
 @pytest.mark.parametrize("metadata", ["", "m", "é", "x" * (LONGEST - 1), "x" * LONGEST])
 def test_an_offset_is_written_and_read_as_kafkas_message(metadata: str) -> None:
-    commit = Committed(7, 2, metadata, 1_700_000_000_000, 99)
+    commit = CommittedOffset(7, 2, metadata, 1_700_000_000_000, 99)
     value = offset_record("g", PARTITION, commit).value or b""
     message = read_offset_value(value)
     assert (message.offset, message.leader_epoch, message.metadata) == (7, 2, metadata)
@@ -45,13 +46,13 @@ def test_an_offset_is_written_and_read_as_kafkas_message(metadata: str) -> None:
 
 def test_metadata_that_no_message_can_hold_is_refused() -> None:
     with pytest.raises(InvalidRecordError):
-        offset_record("g", PARTITION, Committed(7, 2, "x" * (LONGEST + 1), 0, 0))
+        offset_record("g", PARTITION, CommittedOffset(7, 2, "x" * (LONGEST + 1), 0, 0))
 
 
 @pytest.mark.parametrize("time_ms", [-1, 0, 2**62])
 def test_the_time_of_a_commit_is_signed(time_ms: int) -> None:
-    value = offset_record("g", PARTITION, Committed(7, -1, "m", time_ms, 0)).value or b""
-    assert read_offset(value, 5) == Committed(7, -1, "m", time_ms, 5)
+    value = offset_record("g", PARTITION, CommittedOffset(7, -1, "m", time_ms, 0)).value or b""
+    assert read_offset(value, 5) == CommittedOffset(7, -1, "m", time_ms, 5)
 
 
 @pytest.mark.parametrize(("expires_ms", "expected"), [(-1, NO_EXPIRY), (0, 0), (1, 1)])
@@ -64,7 +65,7 @@ def test_offsets_of_older_versions_may_expire(expires_ms: int, expected: int) ->
 
 @pytest.mark.parametrize("cut", range(1, 16))
 def test_an_offset_that_is_cut_short_is_refused(cut: int) -> None:
-    value = offset_record("g", PARTITION, Committed(7, 2, "abc", 5, 0)).value or b""
+    value = offset_record("g", PARTITION, CommittedOffset(7, 2, "abc", 5, 0)).value or b""
     with pytest.raises(InvalidRecordError):
         read_offset(value[:-cut], 0)
 
@@ -109,3 +110,9 @@ def test_groups_of_version_0_take_the_session_timeout_for_rebalances(version: in
     group, _ = read_group(write_versioned(message, version))
     assert group.members[0].rebalance_timeout_ms == rebalance_ms
     assert struct.unpack(">h", write_versioned(message, version)[:2]) == (version,)
+
+
+def test_a_group_with_two_members_of_one_id_is_refused() -> None:
+    record = group_record("g", replace(GROUP, members=(MEMBER, MEMBER)), 1_000)
+    with pytest.raises(InvalidRecordError, match="same member id"):
+        read_group(record.value or b"")

@@ -6,17 +6,9 @@ import itertools
 from typing import Any
 
 from millrace.errors import MillraceError, StorageError
+from millrace_broker.groups.effects import Answer, SetTimer, Store, TimerKey
 from millrace_broker.groups.group import Group
-from millrace_broker.groups.model import (
-    Answer,
-    GroupSettings,
-    Identity,
-    JoinRequest,
-    SetTimer,
-    Store,
-    SyncRequest,
-    TimerKey,
-)
+from millrace_broker.groups.requests import GroupSettings, Identity, JoinRequest, SyncRequest
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3000, min_session_timeout_ms=6000, max_session_timeout_ms=60_000)
 SESSION_MS = 10_000
@@ -49,7 +41,7 @@ class World:
                 self.stores.append(effect)
             else:
                 self.timers.pop(effect.key, None)
-        assert self.parked == self.group.parked_calls, "the machine and the callers disagree about who waits"
+        assert self.parked == self.group.open_calls, "the machine and the callers disagree about who waits"
 
     # --- requests ------------------------------------------------------------------------------------------
 

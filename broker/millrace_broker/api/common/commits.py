@@ -8,16 +8,17 @@ from millrace.errors import InvalidRequestError, OffsetMetadataTooLargeError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import error_message
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Committed, Partition
+from millrace_broker.groups import CommittedOffset
+from millrace_broker.purgatory import PartitionKey
 
 
-def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[Partition, Committed]:
+def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[PartitionKey, CommittedOffset]:
     """Return the offsets that can be committed.
 
     Add a result for each partition to ``results``, with its error if refused.
     """
     now_ms = broker.clock.now_ms()
-    commits: dict[Partition, Committed] = {}
+    commits: dict[PartitionKey, CommittedOffset] = {}
     for topic_commits in topics:
         topic_result = results.add(name=topic_commits.name)
         for wanted in topic_commits.partitions:
@@ -27,7 +28,7 @@ def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[Partition
             except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.error.CopyFrom(error_message(error))
             else:
-                commit = Committed(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms)
+                commit = CommittedOffset(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms)
                 commits[topic_commits.name, wanted.partition] = commit
     return commits
 

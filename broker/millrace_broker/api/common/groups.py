@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from millrace.errors import GroupIdNotFoundError, NotCoordinatorError
 from millrace_broker.broker import Broker
-from millrace_broker.groups import Entry
+from millrace_broker.groups import GroupEntry
 from millrace_broker.share_groups import ShareGroup
 
 
-def find_group(broker: Broker, group_id: str) -> Entry | ShareGroup:
+def find_group(broker: Broker, group_id: str) -> GroupEntry | ShareGroup:
     """Return the group if this broker is its coordinator.
 
     Raises ``NotCoordinatorError`` if this broker coordinates neither kind of group for the id. Raises
