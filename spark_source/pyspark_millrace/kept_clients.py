@@ -1,4 +1,4 @@
-"""Clients cached for the life of a process, across the tasks of a Python worker.
+"""Clients cached for the life of a worker process, across tasks.
 
 Invariant: at most ``kept_max`` are open; the least recently used one is closed for a new one.
 """

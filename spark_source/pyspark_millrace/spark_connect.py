@@ -1,4 +1,7 @@
-"""Detection of Spark Connect, where the program has no JVM and is not the driver."""
+"""Detection of Spark Connect.
+
+In Spark Connect the program has no JVM and is not the driver.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""millrace_streams: topologies in the style of Kafka Streams, run by Spark or in a test.
+"""Topologies in the style of Kafka Streams, run by Spark.
 
-Spark runs a topology as a stream or as a batch.
+Spark runs a topology as a stream or as a batch, and ``TopologyTestDriver`` runs it in process.
 
     >>> from datetime import timedelta
     >>> from millrace_streams import StreamsBuilder, col, count, mean, tumbling

@@ -1,4 +1,4 @@
-"""Layout of the records on an edge of a topology: columns, key, value, bucket columns."""
+"""Layout of an edge: columns, key, value, bucket columns."""
 
 from __future__ import annotations
 

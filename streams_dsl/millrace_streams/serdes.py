@@ -1,4 +1,4 @@
-"""Serdes for keys and values of topics of bytes, with their column types.
+"""Serdes for topics of bytes, with the types of their columns.
 
 A serde converts between the bytes of a topic (in the format of Kafka's own serializers), a Python value, and the cell
 of an Arrow column. ``row(schema)`` describes typed rows, whose columns the topic itself stores.

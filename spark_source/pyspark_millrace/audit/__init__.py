@@ -1,4 +1,4 @@
-"""Audit: proof that a Delta table holds each offset range of a query once.
+"""Audit: proof that a Delta table holds each offset range once.
 
 The audit reports every range that the table does not hold exactly once. It joins three independent records. The
 checkpoint has the offsets of each batch. The table's log has the version and the number of rows of each committed

@@ -1,4 +1,4 @@
-"""Other changes of a table in its log: removed rows, and rows of other writers."""
+"""Other changes in a table's log: removed rows, rows of other writers."""
 
 from __future__ import annotations
 

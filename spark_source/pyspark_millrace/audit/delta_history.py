@@ -1,4 +1,4 @@
-"""History of a Delta table from its log: commits, transactions, files, current state.
+"""History of a Delta table from its log, with its current state.
 
 Commits older than the log retention are deleted. Only their remaining files and transactions are in a checkpoint of the
 table. So a history has a first commit, and files from before it.

@@ -1,4 +1,4 @@
-"""Audit of one query and one table: a verdict on each batch, and further findings.
+"""Audit of one query and one table: batch verdicts and findings.
 
 If rows have offset columns, the rows decide on each batch, because they are the data that readers of the table get.
 Otherwise the commits and their row counts decide.

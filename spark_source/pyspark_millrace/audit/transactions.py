@@ -1,4 +1,4 @@
-"""Verdicts on batches from commits: one version each, with the expected number of rows.
+"""Verdicts on batches, from commits and their numbers of rows.
 
 A commit contains the query's id and the batch's number (Delta protocol, "Transaction Identifiers"). If it has a row for
 every offset, the batch is proved. If it has fewer rows, some offsets have no record (control markers, aborted

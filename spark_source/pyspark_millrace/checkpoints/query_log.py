@@ -1,4 +1,4 @@
-"""Spark's query log in a checkpoint, and the offsets that each batch read.
+"""Spark's query log in a checkpoint, with each batch's offsets.
 
 Spark logs the end of a batch in ``offsets/<number>`` before it runs the batch, and its completion in
 ``commits/<number>`` afterwards. Spark keeps about the last hundred of both

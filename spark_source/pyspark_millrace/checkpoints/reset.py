@@ -1,4 +1,4 @@
-"""Reset of a query's offsets: planned per partition, and appended to its checkpoint.
+"""Reset of a query's offsets, as an entry in its checkpoint.
 
 A reset is an entry at the end of the offset log, whose offsets are marked as a reset. Spark takes it for a batch that
 it planned before it stopped, and runs that batch at the next start. The source finds nothing to read in it, and the

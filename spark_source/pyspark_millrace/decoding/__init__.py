@@ -1,4 +1,4 @@
-"""The option ``decode``: Avro, JSON and Protobuf payloads of opaque topics as columns.
+"""The option ``decode``: Avro, JSON and Protobuf payloads as columns.
 
 Tasks decode payloads in Arrow.
 

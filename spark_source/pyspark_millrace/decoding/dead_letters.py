@@ -1,4 +1,4 @@
-"""Rows of a dead-letter topic, with the origin and error of each bad record."""
+"""Rows of a dead-letter topic, with each bad record's origin and error."""
 
 from __future__ import annotations
 

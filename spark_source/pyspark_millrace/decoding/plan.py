@@ -1,4 +1,4 @@
-"""Schemas for decoding payloads, found once on the driver and sent to every task."""
+"""Schemas of payloads, found once on the driver, sent to every task."""
 
 from __future__ import annotations
 

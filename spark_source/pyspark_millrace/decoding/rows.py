@@ -1,4 +1,4 @@
-"""Batches of keys and values to batches of the query's columns, in a task.
+"""Decoding of key and value batches in a task.
 
 A bad record fails the task, leaves a row whose decoded columns are null, or goes to a topic, as ``badRecords`` says.
 The topic acknowledges the bad records of a batch before the batch is passed on. So all bad records of a committed

@@ -1,4 +1,4 @@
-"""Requirements of a driver process around Spark: Java, JARs, session, workers, readable errors.
+"""Requirements of a driver process: Java, JARs, session, workers, readable errors.
 
 * ``session``         ``session()``: a ready Spark session with Delta; ``spark_submit_command()``
 * ``java_runtime, delta_jars, checkpoint_files``  checks of a session before Spark starts

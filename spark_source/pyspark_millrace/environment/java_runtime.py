@@ -1,4 +1,4 @@
-"""Check for a Java that Spark can run on, before Spark fails with its own message."""
+"""Check for a suitable Java before Spark starts."""
 
 from __future__ import annotations
 

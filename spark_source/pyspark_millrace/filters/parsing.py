@@ -1,4 +1,4 @@
-"""The option ``filter``: a condition as in SQL's WHERE, over a topic's columns.
+"""The option ``filter``: a condition as in SQL's WHERE.
 
     condition  = conjunction {OR conjunction}
     conjunction= negation {AND negation}

@@ -1,4 +1,4 @@
-"""Options of a job, on the command line or by the same names in a properties file.
+"""Options of a job, on the command line or in a properties file.
 
 A job declares its options as a dataclass of ``JobArguments``, with an ``Option`` of typer for each::
 

@@ -1,4 +1,4 @@
-"""Run of a job from start to exit code: session, progress, signals, errors.
+"""Run of a job: session, progress, signals, errors, exit code.
 
 Exit codes: 0 done or stopped; 1 failed, with the reason on standard error; 2 wrong arguments. A job without a
 checkpoint to resume from returns 3 if it was stopped early.

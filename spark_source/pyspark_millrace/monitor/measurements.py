@@ -1,4 +1,4 @@
-"""Totals of each query of this process, updated by reports and read at scrapes.
+"""Totals of each query of this process, for the metrics.
 
 Invariant: of the ended queries, only the last ``_ENDED_QUERIES_MAX`` are kept. So a driver that starts many queries
 neither grows nor requests the lag of every query that it ever ran.

@@ -1,4 +1,4 @@
-"""Start and end positions of a read: earliest or latest, exact offsets, or timestamps.
+"""Start and end positions of a read: edges, offsets, or timestamps.
 
 The forms and the JSON are those of Spark's Kafka connector. In ``{"topic": {"0": 23, "1": -1}}``, -1 is the latest and
 -2 the earliest offset of a partition.

@@ -1,4 +1,4 @@
-"""Planning on the driver: the offset ranges of the next read, and their splits.
+"""Planning on the driver: offset ranges and splits of a read.
 
 * ``cluster``    ``Cluster``, the client of the brokers: topics, schemas, offsets, extents
 * ``topics``     the topics of a query and their common schema

@@ -1,4 +1,4 @@
-"""Backlog of a stream, and the part of it that a micro-batch admits."""
+"""Backlog of a stream, and the part that a micro-batch admits."""
 
 from __future__ import annotations
 

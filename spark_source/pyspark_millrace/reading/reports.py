@@ -1,4 +1,4 @@
-"""Read metrics of a task (rows, batches, bytes, time), sent to the driver in one datagram.
+"""Read metrics of a task, sent to the driver in one datagram.
 
 Spark accepts only its own metrics from a Python source. The driver, where ``monitor`` listens, sets its address in a
 local property. Spark passes the property to every task of a query that this thread starts. A task sends one datagram

@@ -1,4 +1,4 @@
-"""A split to Arrow batches, from segment files, the remote store, or gRPC.
+"""Reading of a split, from segment files, remote store or gRPC.
 
 All three give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file is
 read directly under four conditions: the broker named it, it exists on this machine, its directory holds the partition

@@ -1,4 +1,4 @@
-"""Tasks of a batch or a stream, and their way from a split to record batches."""
+"""Input partitions of tasks, and the reading of their batches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Cached connections for writing, because a new one costs more than a small micro-batch.
+"""Cached connections for writing.
 
-The pool lends a producer to one task at a time and takes it back when its transaction is prepared or aborted. After any
-other failure the producer is closed. The driver or the transaction timeout aborts its open transaction. Spark runs one
-task at a time in a worker process; a lock ensures it here.
+A new connection costs more than a small micro-batch. The pool lends a producer to one task at a time and takes it back
+when its transaction is prepared or aborted. After any other failure the producer is closed. The driver or the
+transaction timeout aborts its open transaction. Spark runs one task at a time in a worker process; a lock ensures it
+here.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Route:
             import pyarrow.compute as pc
 
             least = pc.min(table.column(self.partition)).as_py()
-            # Refuse it as Kafka's producers do; in a table for ours, -1 would mean null.
+            # Kafka's producers refuse it too. millrace's producer would take -1 in a table as null.
             if least is not None and least < 0:
                 raise UnknownTopicOrPartitionError(
                     f"topic {self.topic} has no partition {least}: name one of its own, or NULL for the key to decide"

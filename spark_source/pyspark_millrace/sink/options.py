@@ -1,4 +1,4 @@
-"""Options of a write: those of Spark's Kafka sink and some of millrace.
+"""Options of a write, those of Spark's Kafka sink included.
 
 ``options.reference`` defines all of them. Every option is checked before anything is written; a wrong or inapplicable
 one raises ``UsageError``.

@@ -1,4 +1,4 @@
-"""A task's Arrow batches to a producer, combined into larger tables and divided by topic.
+"""Sending of a task's Arrow batches, in larger tables, by topic.
 
 Rows of one topic and partition keep their order.
 """
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 TABLE_ROWS: Final = 100_000
 TABLE_BYTES: Final = 8 * 2**20
 """A table is sent at so many rows or bytes. Then each partition gets a batch worth its header, and the producer sends
-one
-table while the next is collected. Spark passes 10,000 rows at a time.
+one table while the next is collected. Spark passes 10,000 rows at a time.
 """
 
 

@@ -1,9 +1,9 @@
-"""Check whether a topology can resume from a checkpoint, naming the nodes that prevent it.
+"""Compatibility of a topology with a checkpoint of another one.
 
-A changed topology restores the state of an older one under three conditions. Its stores have the same names and
-meanings. It reads its topics in the same order. Its records are repartitioned to the same stages. Everything else may
-change:
-filters, expressions outside keys and aggregates, functions, names of stateless nodes, sinks, grace and retention.
+The check names the nodes that prevent a topology from resuming. A changed topology restores the state of an older one
+under three conditions. Its stores have the same names and meanings. It reads its topics in the same order. Its records
+are repartitioned to the same stages. Everything else may change: filters, expressions outside keys and aggregates,
+functions, names of stateless nodes, sinks, grace and retention.
 """
 
 from __future__ import annotations

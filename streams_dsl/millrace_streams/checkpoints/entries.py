@@ -1,4 +1,4 @@
-"""Entries of a store as keys and values, for every kind of store."""
+"""Entries of any store, as keys and values."""
 
 from __future__ import annotations
 

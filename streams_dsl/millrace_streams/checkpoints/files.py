@@ -1,4 +1,4 @@
-"""Files of a checkpoint, in a directory or on any file system that Spark opens by URI.
+"""Files of a checkpoint, in a directory or on Hadoop file systems.
 
 Directories are read without Spark. Other file systems are accessed through Hadoop in the session's JVM, with the
 settings of the query itself. So every checkpoint that Spark can write can be read.

@@ -1,4 +1,4 @@
-"""Manifest of a checkpoint: the topology's parts on which offsets and state depend.
+"""Manifest of a checkpoint: topology parts that it depends on.
 
 It is in the checkpoint, in ``_millrace/topology.json``. It is written before the query's first batch, and again when a
 compatible topology with other nodes resumes. It has no effect before the first planned batch.

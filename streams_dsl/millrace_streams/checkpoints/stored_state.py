@@ -1,8 +1,8 @@
-"""Stores of a checkpoint as of a batch, read by Spark's state reader.
+"""Stores of a checkpoint as of a batch.
 
-A checkpoint can be read while its query runs: Spark keeps the state of about the last hundred batches, and a reader
-changes nothing. A store is read completely by one small Spark job. Without a session a new one starts, which takes a
-few seconds.
+Spark's state reader reads them. A checkpoint can be read while its query runs: Spark keeps the state of about the last
+hundred batches, and a reader changes nothing. A store is read completely by one small Spark job. Without a session a
+new one starts, which takes a few seconds.
 """
 
 from __future__ import annotations

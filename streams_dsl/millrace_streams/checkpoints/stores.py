@@ -1,4 +1,4 @@
-"""Descriptions of stores as data, for reading them without the topology and comparing them.
+"""Descriptions of stores as data, for reading and comparing them.
 
 A store's *meaning* must stay the same for its state to be valid: other windows, aggregates or keys under the same name
 would silently give wrong results. The code of Python functions is not part of it, because it cannot be compared.

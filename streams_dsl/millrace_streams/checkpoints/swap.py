@@ -1,4 +1,6 @@
-"""Replacement of one checkpoint by another in two renames, safe against a crash in between.
+"""Replacement of a checkpoint by another, safe against a crash.
+
+It takes two renames, and a crash may happen between them.
 
 Invariants: ``<checkpoint>.next`` is complete as soon as it has this name. The old checkpoint is renamed and never
 deleted. If there is no checkpoint but a ``.next``, a swap was started; the next user of the checkpoint (a starting

@@ -32,7 +32,7 @@ app.command()(rebuild)
 
 
 class Format(StrEnum):
-    """How rows are printed."""
+    """Format of printed rows."""
 
     TABLE = "table"
     JSON = "json"

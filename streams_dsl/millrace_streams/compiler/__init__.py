@@ -1,4 +1,6 @@
-"""The compiler as a pipeline: graph → checked graph → rewritten graph → physical plan.
+"""The compiler, a pipeline from the graph to the physical plan.
+
+The stages are: graph → checked graph → rewritten graph → physical plan.
 
 ``check`` gives every edge its layout and refuses invalid topologies (``beginnings``: initializers of the wrong type).
 ``rewrite`` reduces the columns and rows that are read and passed on. ``plan`` separates the work of the readers from

@@ -1,4 +1,4 @@
-"""First stage of the compiler: a topology and its topics' shapes to a checked, typed graph.
+"""First stage of the compiler: checks and layouts of all nodes.
 
 Errors are refused here with the node's name: unknown columns, predicates that are not boolean, changes of the key where
 it must stay, aggregates of unsuitable types, tables in place of streams, joins of keys with different types. The

@@ -1,4 +1,4 @@
-"""``explain``: a text of the plan with its pushdown, its stages and its state."""
+"""``explain``: a plan as text, with pushdown, stages and state."""
 
 from __future__ import annotations
 

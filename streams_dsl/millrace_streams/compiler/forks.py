@@ -1,4 +1,7 @@
-"""Forks of the graph whose branches meet again, so that record order must be kept."""
+"""Forks of the graph whose branches meet again.
+
+The order of records must be kept across such branches.
+"""
 
 from __future__ import annotations
 

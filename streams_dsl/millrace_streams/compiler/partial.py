@@ -1,4 +1,4 @@
-"""Partial aggregation where records are read, so that few rows enter the JVM.
+"""Partial aggregation at the source, before rows enter the JVM.
 
 It is used only if the result stays the same. The results of a batch must be the last ones of each key. Records must not
 be repartitioned before the aggregation. There must be one source, and folds in any order. No user function may follow:

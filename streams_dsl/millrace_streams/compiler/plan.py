@@ -1,4 +1,4 @@
-"""Third stage of the compiler: the rewritten graph to a physical plan for every runner.
+"""Third stage of the compiler: the physical plan for every runner.
 
 A plan has two parts. *Readers* are the chains of stateless operators after each source, up to the first node that has
 state, branches or ends. They run where the batches are decoded, before rows enter the JVM. The *task* is the rest: it

@@ -1,4 +1,4 @@
-"""Serdes that write keys and values to a topic of bytes, given or derived.
+"""Serdes of the keys and values in output topics of bytes.
 
 Without a serde of the user, single keys and values use the serde of their column. Rows need a serde with a format.
 Values that cannot be written are refused here with the node's name, before anything runs.

@@ -1,4 +1,7 @@
-"""Repartitions of a topology: records move to the bucket of their key before a node that needs it."""
+"""Repartitions that a topology needs.
+
+Records move to the bucket of their key before a node that needs all records of a key.
+"""
 
 from __future__ import annotations
 

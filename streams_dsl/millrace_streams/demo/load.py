@@ -1,4 +1,4 @@
-"""Load of a data set into its topic, each row exactly once, with any interruptions.
+"""Exactly-once load of a data set into its topic.
 
 The partition of a row depends only on its key, and the loader is the topic's only writer. So each partition must hold
 the first rows of its share, in order. The partition's end offset tells how many. An interrupted load resumes from

@@ -1,4 +1,4 @@
-"""Report at the end of the demo: tables, a plot, and the speed of each step.
+"""Report of the demo: tables, a plot, and speeds.
 
 delta-rs reads the Delta tables, not Spark, so a second, independent reader confirms the results.
 """

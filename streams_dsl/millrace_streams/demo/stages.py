@@ -1,4 +1,4 @@
-"""Progress of the demo's stages, written by one process and read by another.
+"""Progress of the demo's stages, passed between two processes.
 
 A stage starts, adds rows, and ends. The Spark process writes these events as JSON lines to a file. The demo's own
 process reads the complete lines.

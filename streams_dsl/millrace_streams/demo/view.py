@@ -1,4 +1,4 @@
-"""Live view of the demo, with a line for the purpose and progress of each stage."""
+"""Live view of the demo's stages, with purpose and progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as bytes: Arrow IPC streams, for transfer between workers and for state."""
+"""Frames as bytes: Arrow IPC streams, for transfer and state."""
 
 from __future__ import annotations
 

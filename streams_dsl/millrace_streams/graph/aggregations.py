@@ -1,4 +1,4 @@
-"""Aggregating nodes: named aggregates in columns, and Python functions, by key and window."""
+"""Aggregating nodes, for named aggregates and for Python functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph as boxes and edges for any renderer, with topics and tables."""
+"""The graph as boxes and edges, for any renderer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Join nodes. Their parents are left and right; ``kind`` is inner, left or outer."""
+"""Join nodes.
+
+Their parents are left and right; ``kind`` is inner, left or outer.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Names of stores in Spark's state store, which allows letters, digits and underscores.
+"""Names of stores in Spark's state store.
 
-Spark reserves some names. Names that differ only in punctuation would become equal there, and the entries of two stores
-would mix.
+Spark's state store allows letters, digits and underscores. Spark reserves some names. Names that differ only in
+punctuation would become equal there, and the entries of two stores would mix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The graph as an SVG picture, top to bottom, with a colour per sub-topology.
+"""The graph as an SVG picture, with a colour per sub-topology.
 
 Boxes are on layers, each below all boxes that lead to it. An edge that crosses layers takes a place on each of them, so
 that it passes beside their boxes. The places of a layer are ordered by the mean position of their neighbours, which

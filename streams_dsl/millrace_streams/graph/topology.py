@@ -1,4 +1,4 @@
-"""The topology: an immutable graph of nodes, checked as far as possible without schemas."""
+"""The topology, an immutable graph of nodes, checked without schemas."""
 
 from __future__ import annotations
 

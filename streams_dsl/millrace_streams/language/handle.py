@@ -1,4 +1,4 @@
-"""Common base of stream, table and group handles: a builder and a node."""
+"""Common base of stream, table and group handles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch runner: a topology over retained records or DataFrames, as one bounded Spark job.
+"""Batch runner: a topology as one bounded Spark job.
 
 Packed rows are sorted by bucket and offset. Each bucket runs through the same stages as in the stream, with its state
 in memory. A table's final rows replace the Delta table in one commit.

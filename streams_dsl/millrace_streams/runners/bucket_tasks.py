@@ -1,4 +1,4 @@
-"""Tasks of a bucket across batches: kept in memory, or rebuilt over stored rows.
+"""Tasks of a bucket across batches, kept or rebuilt.
 
 Invariant: changes of a task that was not ended are lost with it, and the next task starts where the last one ended.
 """

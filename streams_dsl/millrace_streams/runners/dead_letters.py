@@ -1,4 +1,4 @@
-"""Dead letters: records that fail in a user's function or that a serde cannot read.
+"""Dead letters: records that fail in a function or serde.
 
 A record becomes a dead letter as a whole at the start of the stage that it reached. It changes nothing there, as if it
 had not arrived; results of earlier stages stay. A dead letter holds the original key and value if they were bytes;

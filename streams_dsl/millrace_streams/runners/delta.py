@@ -1,4 +1,4 @@
-"""Writes to Delta tables: idempotent upserts and appends, and overwrites in one commit.
+"""Writes to Delta tables: idempotent upserts, appends, and overwrites.
 
 ``pyspark_millrace.delta.transactions`` ensures that a repeated micro-batch writes once. The application id is made of
 the query and the sink.

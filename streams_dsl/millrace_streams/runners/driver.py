@@ -1,4 +1,4 @@
-"""Test driver: a topology run in process, without Spark or broker, in milliseconds.
+"""Test driver: a topology run in process, without Spark or broker.
 
 It runs the same compiled plan and the same steps as the Spark runners. Each call pipes one batch: pipe records one by
 one to see every intermediate result, or many at once as in a micro-batch. The test controls time: stream time comes

@@ -1,4 +1,4 @@
-"""Shared parts of the runners behind a task: newest rows, Spark types, worker threads."""
+"""Shared output code of the runners: rows, Spark types, threads."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Packed rows: the form of batches within Spark, one Spark row for many records.
+"""Packed rows, the form of batches within Spark.
 
-Spark passes rows to stateful Python code one by one, which rules out vectorised steps. So records of one bucket travel
-as one row. ``stage`` is the receiving stage, ``bucket`` the bucket, and ``target`` the node of the rows. ``sequence``
-is the first record's offset, ``rows`` the number of rows. ``records`` counts the records read for it, and ``dropped``
-the dropped ones. ``payload`` is an Arrow IPC stream or, with ``by_reference``, a reference by which the task reads the
-records.
+One Spark row holds many records. Spark passes rows to stateful Python code one by one, which rules out vectorised
+steps. So records of one bucket travel as one row. ``stage`` is the receiving stage, ``bucket`` the bucket, and
+``target`` the node of the rows. ``sequence`` is the first record's offset, ``rows`` the number of rows. ``records``
+counts the records read for it, and ``dropped`` the dropped ones. ``payload`` is an Arrow IPC stream or, with
+``by_reference``, a reference by which the task reads the records.
 
 Rows that leave the topology have ``stage`` -1 and the sink's node as ``target``. A row without a target carries only
 ``records`` and ``dropped``. Stages pass on rows of other stages.

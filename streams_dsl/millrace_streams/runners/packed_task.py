@@ -1,4 +1,4 @@
-"""Stateful processor of a stage: a bucket's packed rows in and out, stores in Spark's state store.
+"""Stateful processor of a stage, with stores in Spark's state store.
 
 Each store has a list, its log. The pages of all stores share one map, because opening a state variable costs some
 milliseconds in every micro-batch.

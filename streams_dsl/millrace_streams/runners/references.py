@@ -1,8 +1,8 @@
-"""Sources that a stream's task reads itself, because records stay in their partition's bucket.
+"""Sources that a stream's task reads itself.
 
-Spark then shuffles no records, but references to splits of the topic, as packed rows of a few hundred bytes
-(``pyspark_millrace.reading.references``). The task reads the split and runs the source's operators. The rows equal
-those that the source would have sent.
+It can do so because their records stay in their partition's bucket. Spark then shuffles no records, but references to
+splits of the topic, as packed rows of a few hundred bytes (``pyspark_millrace.reading.references``). The task reads the
+split and runs the source's operators. The rows equal those that the source would have sent.
 """
 
 from __future__ import annotations

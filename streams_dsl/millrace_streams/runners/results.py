@@ -1,4 +1,4 @@
-"""Results of a micro-batch or batch job: packed rows, counted and unpacked per sink.
+"""Packed results of a micro-batch, counted and unpacked per sink.
 
 The task must run exactly once and completely, whatever the sinks read, because that run commits its state. So the
 packed rows are persisted, and read once here. Small results are collected into the driver and unpacked there, because a

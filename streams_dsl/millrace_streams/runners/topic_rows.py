@@ -1,4 +1,4 @@
-"""Results as records of topics of bytes, with keys and values written by their serdes.
+"""Results as records of topics of bytes, written by serdes.
 
 They are written where the task runs, so a record that cannot be written fails like any other.
 

@@ -1,4 +1,4 @@
-"""Code of a Spark worker: source records through the prologue, bucket rows through the stage.
+"""Code of a Spark worker: prologues of sources, stages of buckets.
 
 Packed rows come in and go out (``runners.packed_rows``). The caller owns the state of a bucket: Spark's state store for
 a stream, this process for a batch.

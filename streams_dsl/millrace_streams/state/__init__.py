@@ -1,4 +1,4 @@
-"""State of a bucket between micro-batches: a log of recent changes over pages of rows.
+"""State of a bucket: a log of recent changes over pages.
 
 Pages are read one by one.
 

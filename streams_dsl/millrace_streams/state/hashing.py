@@ -1,4 +1,7 @@
-"""Hash that places a key's rows; depends only on the value, on all machines and versions."""
+"""Permanent hash of keys, which places their rows.
+
+It depends only on the value, on all machines and in all versions.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Pages: parts of a large store, so that a batch reads only those of its keys.
+"""Pages: parts of a large store, read one by one.
 
-A row's page is given by its *slot*, a stretch of time (if rows expire by time), and by its *part* of the slot, which
-the hash of its key selects. So expired rows are dropped by whole slots, unread.
+A batch reads only the pages of its keys. A row's page is given by its *slot*, a stretch of time (if rows expire by
+time), and by its *part* of the slot, which the hash of its key selects. So expired rows are dropped by whole slots,
+unread.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Rows of one store of one bucket between micro-batches: a log of recent changes over pages.
+"""Stored rows of one store and bucket: a log over pages.
 
 A batch's changes are appended to the log. When the log exceeds its limit, because every batch reads it completely, its
 rows are spread over their pages. A small store never has a page.

@@ -1,4 +1,4 @@
-"""Storage of one store of one bucket: a log as a list of chunks, and numbered pages."""
+"""Storage of a store's state: a log of chunks, and pages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The operators, each written once: a step per module, and what they share.
+"""Steps: the operators of a plan at work, a step per module.
 
-A step gets a batch of one bucket (``batch``, with its order beside it in ``flow``), works on the bucket's stores and
-gives a batch. ``task`` runs the steps of a plan one after the other; all runners run tasks. ``registry`` says which
-step a node has.
+A step takes a batch of one bucket (``batch``, with its order in ``flow``), works on the bucket's stores, and returns a
+batch. ``task`` runs the steps of a plan one after the other, and all runners run tasks. ``registry`` maps nodes to
+steps.
 """
 
 from millrace_streams.steps.operator import Operator

@@ -1,4 +1,4 @@
-"""Aggregation step: counts, sums, means by key and window, over all keys of a batch at once.
+"""Aggregation step by key and window, for all keys at once.
 
 Semantics of Kafka Streams in record order:
 

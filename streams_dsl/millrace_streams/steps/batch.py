@@ -1,4 +1,4 @@
-"""Batches between steps: records or table changes of one edge, in processing order.
+"""Batches between steps: records or table changes, in processing order.
 
 A batch has two forms, each derived from the other on first use:
 

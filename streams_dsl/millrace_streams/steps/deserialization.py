@@ -1,4 +1,4 @@
-"""Conversion of a topic's bytes by a source's serdes, a column at a time."""
+"""Conversion of a topic's bytes by serdes, column by column."""
 
 from __future__ import annotations
 

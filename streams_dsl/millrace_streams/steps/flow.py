@@ -1,4 +1,4 @@
-"""Order of records in a batch, equal to Kafka Streams' depth-first processing per record.
+"""Record order within a batch, as in Kafka Streams' depth-first processing.
 
 A task runs a whole batch through one operator after the other. The results must equal those of sending each record
 through all operators before the next one. Only the order can differ, and only where branches meet again in an operator

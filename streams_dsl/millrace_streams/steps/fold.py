@@ -1,4 +1,4 @@
-"""Folds of Python functions, and of named aggregates record by record, for all windows.
+"""Folds of Python functions and named aggregates, for all windows.
 
 Records of different keys depend on each other only through stream time, which is known in advance as the largest time
 so far. So records of one input are folded by group, a key (and window): the store is asked once, a tight loop calls the

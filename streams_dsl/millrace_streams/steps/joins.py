@@ -1,4 +1,4 @@
-"""Common parts of joins: joined values, and a table's rows at the time of each record."""
+"""Common parts of joins: joined values, and views of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of records to lifted accumulators by key and window, and folding by group.
+"""Lifting of records to accumulators, and folding by group.
 
 The relevant records of a batch are selected here all at once. Whole batches and parts of one are folded by the same
 rules.

@@ -1,4 +1,4 @@
-"""Map step: another key and value per record, or several, from a Python function."""
+"""Map step: other keys and values from a Python function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of a plan, the state of one bucket, and the interface of steps."""
+"""Operators of a plan, bucket state, and the step interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of a task between micro-batches: created over stored rows, saved after a batch."""
+"""Stores of a task over stored rows, saved after a batch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Partial aggregates: records folded where they are read, so that fewer rows enter the JVM.
+"""Partial aggregates: records folded where they are read.
 
-A *run* is a set of records that are read together: consecutive records of one partition. The rows of a run are its
-records folded by key and window. Each row has the number of its records (``RECORDS``) and the number of its run
-(``RUN``). The aggregation after it gives the same result as without, record for record:
+So fewer rows enter the JVM. A *run* is a set of records that are read together: consecutive records of one partition.
+The rows of a run are its records folded by key and window. Each row has the number of its records (``RECORDS``) and the
+number of its run (``RUN``). The aggregation after it gives the same result as without, record for record:
 
 * a record is late because of earlier records in its run, which this step sees, or because of records before the run.
   The latter holds for all records of the run in that window, so the aggregation drops the row;

@@ -1,4 +1,4 @@
-"""Reader: a source's part of a plan, which runs on decoded records before the task.
+"""Reader: a source's part of a plan, on decoded records.
 
 It sets the event time of records and runs the stateless operators up to the first stateful one. It is stateless itself,
 so it can run on any part of a partition.

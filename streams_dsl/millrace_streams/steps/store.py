@@ -1,4 +1,4 @@
-"""Column store of one operator in one bucket: rows by key, and the operator's stream time.
+"""Column store of one operator and bucket, with stream time.
 
 Invariants:
 

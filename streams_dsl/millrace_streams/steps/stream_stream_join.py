@@ -1,4 +1,4 @@
-"""Join of two streams: pairs of records with the same key within a window.
+"""Join of two streams by key, within a window.
 
 The rules and the order of results are those of Kafka Streams 3.9:
 

@@ -1,4 +1,7 @@
-"""Join of each stream record with the row of a table (or global table) at that moment."""
+"""Join of stream records with a table's rows at that moment.
+
+The table may be a global table.
+"""
 
 from __future__ import annotations
 

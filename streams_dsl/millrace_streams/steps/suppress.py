@@ -1,4 +1,4 @@
-"""Suppression of a table's changes, until their window closes or for a time."""
+"""Suppression of a table's changes, until window close or a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regrouped rows of a table: changes by the group's key, and their aggregates."""
+"""Regrouped rows of a table, and their aggregates."""
 
 from __future__ import annotations
 

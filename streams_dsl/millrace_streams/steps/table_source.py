@@ -1,4 +1,4 @@
-"""Table source: records as changes of rows by arrival, or as versions by their timestamps."""
+"""Table source: records as changes of rows, or as versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task: all operators of a plan or stage over one bucket, batch after batch.
+"""Task: all operators of a plan or stage over one bucket.
 
 The same class runs in Spark's workers, in a batch job and in the test driver. They differ in the source of batches, the
 destination of outputs, and the storage between batches.

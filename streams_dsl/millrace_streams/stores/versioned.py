@@ -1,4 +1,4 @@
-"""Versioned store: versions of each key's value by their start of validity (KIP-889).
+"""Versioned store: versions of values by start of validity (KIP-889).
 
 A version is valid until the next one. ``history_ms`` limits how far back versions can be read and changed. An older put
 is refused. An older read finds nothing, unless the newest version of the key is old enough to answer it.

@@ -1,4 +1,4 @@
-"""Window store: a value with its timestamp per key and window start, kept for a retention.
+"""Window store: a value per key and window start.
 
 A window is readable as long as ``start > newest start - retention``. The newest start is that of the newest window ever
 put.

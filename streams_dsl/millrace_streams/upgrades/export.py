@@ -1,4 +1,4 @@
-"""Export of stores as a Parquet file, as lines of JSON, or as records of a typed topic."""
+"""Export of stores to a Parquet or JSON file, or a topic."""
 
 from __future__ import annotations
 

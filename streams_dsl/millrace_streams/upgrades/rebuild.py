@@ -1,4 +1,4 @@
-"""Rebuild of state from the source topics, so that a changed topology can resume.
+"""Rebuild of a changed topology's state from the source topics.
 
 The topology runs in a separate checkpoint, from the earliest records to the offsets of the old checkpoint. Its results
 are discarded, because tables and topics have those of the old topology. Then the new checkpoint replaces the old one. A
