@@ -23,8 +23,10 @@ from millrace_streams.windows import Duration, milliseconds
 class StreamsBuilder:
     """Builder of one topology.
 
-    >>> builder = StreamsBuilder() >>> flights = builder.stream("flights").filter(col("dep_delay").is_not_null()) >>>
-    flights.group_by("origin").count().to_delta("departures") >>> topology = builder.build()
+    >>> builder = StreamsBuilder()
+    >>> flights = builder.stream("flights").filter(col("dep_delay").is_not_null())
+    >>> flights.group_by("origin").count().to_delta("departures")
+    >>> topology = builder.build()
     """
 
     def __init__(self) -> None:
