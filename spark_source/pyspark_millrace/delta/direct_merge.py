@@ -7,7 +7,10 @@ cost far more than the rows of a small batch.
 A table or a batch for which more is to be done (features of Delta, casts, partitions) is left to Spark, and the log of
 the driver says why.
 
-Invariants: ``merge`` commits on top of the very version that it has read, or starts again; it commits all or nothing.
+Invariants:
+
+- ``merge`` commits on top of the version that it has read, or starts again. It commits all changes or none.
+- ``merge`` removes files that it wrote only when the table was read after the failure and lacks the transaction.
 """
 
 from __future__ import annotations
@@ -94,23 +97,26 @@ class DirectMerge:
             if (refusal := self._refusal(written, changes)) is not None:
                 _log.info("%s is merged into by Spark: %s", self._directory, refusal)
                 return None
-            last = self._table.transaction_version(transaction.application)
-            if last is not None and last >= transaction.version:
+            if self._has(transaction):
                 return 0
             outcomes = self._rewritten(spark, changes)
             try:
                 return self._commit(outcomes, transaction)
             except CommitFailedError as error:
-                self._discard(outcomes)
                 _log.info("merge into %s, attempt %d: %s", self._directory, attempt, error)
                 failure = error
-            except BaseException:
-                self._discard(outcomes)
-                raise
+            # Any other error may come after the commit, from a checkpoint for example. Then the table has the files, and
+            # only a VACUUM may tell that it has not.
             self._table.update_incremental()
+            if not self._has(transaction):
+                self._discard(outcomes)
         raise EnvironmentProblemError(
             f"{self._directory}: other writers were first {_ATTEMPTS_MAX} times in a row; start the query again"
         ) from failure
+
+    def _has(self, transaction: Transaction) -> bool:
+        last = self._table.transaction_version(transaction.application)
+        return last is not None and last >= transaction.version
 
     def _refusal(self, written: StructType, changes: Changes) -> str | None:
         """Say why Spark must merge; ``None`` if this class may."""

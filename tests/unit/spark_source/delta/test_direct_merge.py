@@ -7,6 +7,7 @@ from datetime import date
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,6 +113,25 @@ def test_a_row_that_another_writer_adds_meanwhile_is_updated_and_not_inserted_tw
         if kind in each
     }
     assert files == known, "files of the attempt that failed are left"
+
+
+@pytest.mark.parametrize("failure", [OSError("no space for the checkpoint"), CommitFailedError("interrupted")])
+def test_files_of_a_commit_that_succeeded_before_an_error_are_kept(table, monkeypatch, failure):
+    original = DirectMerge._commit
+
+    def commit(self, *arguments):
+        original(self, *arguments)
+        raise failure
+
+    monkeypatch.setattr(DirectMerge, "_commit", commit)
+    if isinstance(failure, OSError):
+        with pytest.raises(OSError, match="no space"):
+            merge(table, 0, (3, "new"), (50, "new"))
+    else:
+        assert merge(table, 0, (3, "new"), (50, "new")) == 0
+    monkeypatch.undo()
+    assert merge(table, 0, (3, "again")) == 0
+    assert [row for row in rows_in(table) if row[1] != "old"] == [(3, "new"), (50, "new")]
 
 
 def test_writers_that_are_always_first_are_an_error(table, monkeypatch):
