@@ -105,8 +105,8 @@ class DirectMerge:
             except CommitFailedError as error:
                 _log.info("merge into %s, attempt %d: %s", self._directory, attempt, error)
                 failure = error
-            # Any other error may come after the commit, from a checkpoint for example. Then the table has the files, and
-            # only a VACUUM may tell that it has not.
+            # Any other error may follow the commit, for example an error of a checkpoint. Then the table has the files,
+            # so they are left to a VACUUM.
             self._table.update_incremental()
             if not self._has(transaction):
                 self._discard(outcomes)
