@@ -1,26 +1,29 @@
-"""Topics into Delta tables and back, exactly once.
+"""Exactly-once streams from topics into Delta tables, and back.
 
-*Direct ingest* (``ingest``): Spark plans, schedules and keeps the progress; the task that reads a split writes its
-Parquet file from Arrow; and the driver commits the files to the table's log under the batch's transaction id. No row
-crosses into the JVM. The table is an ordinary one: Spark, delta-rs and every other reader of Delta read it.
+*Direct ingest* (``ingest``): Spark plans the batches, schedules the tasks and keeps the progress. Each task reads a
+split and writes its Parquet file from Arrow. The driver commits the files to the table's log under the batch's
+transaction id. No row crosses into the JVM. The table is an ordinary Delta table, which Spark, delta-rs and other
+readers of Delta can read.
 
-*By Spark* (``append``, ``upsert``, ``in_turn``): functions for ``foreachBatch`` that write under the same transaction.
-*Back* (``changes_to_topic``): a table's changes to a topic.
+*Writes by Spark* (``append``, ``upsert``, ``in_turn``): functions for ``foreachBatch``, which write under the same
+transaction id.
 
-* ``direct_ingest``     ``ingest()``, the streaming query; not named ``ingest``, which is the function's name here
-* ``data_files``        the task: record batches to Parquet files and a row about each
-* ``partition_values``  rows by the values of partition columns, and these as the log writes them
-* ``statistics``        what the log says about the values in a file
-* ``table``             the driver: the table, what it takes, and the commit of a batch
-* ``remote``            what of this is done elsewhere in Spark Connect
+*From a table to a topic* (``changes_to_topic``): the table's changes become records.
+
+* ``direct_ingest``     ``ingest()``, the streaming query; the module cannot be named ``ingest`` like the function
+* ``data_files``        in tasks: record batches to Parquet files, and a row that describes each file
+* ``partition_values``  rows grouped by the values of partition columns, and these values in the log's form
+* ``statistics``        the log's statistics of a data file
+* ``table``             in the driver: the table, its checks, and the commit of a batch
+* ``remote``            the parts of a direct ingest that run elsewhere in Spark Connect
 * ``batches``           ``append()``, ``upsert()``, ``in_turn()``
-* ``changes``           a change stream's latest per key
-* ``merging``           changes by key into a table, with work that fits the batch
+* ``changes``           the latest change of each key in a batch
+* ``merging``           a merge of changes by key, with as many tasks as the batch needs
 * ``direct_merge``      the driver's part of a merge without Spark's MERGE
-* ``rewriting``         the task's part: files written anew with the changes
-* ``schemas``           whether rows that Spark writes fit a table
-* ``transactions``      writes by Spark that a table takes once
-* ``compaction``        when and how small files are put together
+* ``rewriting``         the task's part of such a merge: files rewritten with the changes
+* ``schemas``           check whether rows that Spark writes fit a table
+* ``transactions``      idempotent writes by Spark
+* ``compaction``        when and how small files are compacted
 * ``to_topic``          ``changes_to_topic()``
 """
 
@@ -48,7 +51,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # PEP 562: tasks write files and do without what the driver needs to commit them.
+    # PEP 562: tasks write files, and need none of the imports with which the driver commits them.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

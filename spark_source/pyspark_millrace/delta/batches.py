@@ -1,9 +1,9 @@
-"""What ``foreachBatch`` takes: functions that write each micro-batch into a Delta table, or several, once.
+"""Functions for ``foreachBatch`` that write each micro-batch into Delta tables once.
 
     changes.writeStream.foreachBatch(upsert("/data/orders", key=["id"])).option("checkpointLocation", ...).start()
 
-The transaction is the query's id and the batch's number, as of Spark's own Delta sink and of direct ingest: a
-checkpoint can go from one of these writers to another between two runs.
+The transaction consists of the query's id and the batch's number, as in Spark's own Delta sink and in direct ingest.
+Therefore a query may change from one of these writers to another between two runs of the same checkpoint.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Select = Callable[["DataFrame"], "DataFrame"]
-"""What of a micro-batch goes into a table."""
+"""A function that chooses the rows and columns of a micro-batch for a table."""
 
 
 class BatchWriter:
-    """Writes micro-batches into one table; made by ``append`` and ``upsert``."""
+    """A writer of micro-batches into one table; ``append`` and ``upsert`` create it."""
 
     def __init__(
         self,
@@ -45,9 +45,10 @@ class BatchWriter:
 
     @interrupted_in_few_words()
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch; written before, it is passed over.
+        """Write a batch. A batch that the table already holds is skipped.
 
-        Raises ``UsageError`` outside of a query's driver, where its id is unknown and no ``application`` was given.
+        Raises ``UsageError`` outside of a query's driver, where the query's id is unknown, if no ``application`` was
+        given.
         """
         spark = rows.sparkSession
         application = self.application or query_id_of(spark)
@@ -69,11 +70,12 @@ def append(
     compaction: Compaction | None = None,
     application: str | None = None,
 ) -> BatchWriter:
-    """For ``foreachBatch``: add each batch's rows to the Delta table at ``table`` (path or URI), once.
+    """Return a function for ``foreachBatch`` that adds each batch's rows to a Delta table, once.
 
-    The table is made if there is none, partitioned by ``partition_by``. ``select`` says which rows and columns,
-    ``merge_schema`` lets columns be added. ``application`` names the writer in the table's log instead of the query's
-    id: it must belong to one checkpoint for ever, whose batch numbers it goes with.
+    ``table`` is a path or URI. A table that does not exist is created, partitioned by ``partition_by``. ``select``
+    chooses rows and columns. ``merge_schema`` allows new columns in the table. ``application`` names the writer in the
+    table's log instead of the query's id. Use such a name with one checkpoint only, because the log pairs it with that
+    checkpoint's batch numbers.
     """
 
     def write(rows: DataFrame, transaction: Transaction) -> None:
@@ -96,9 +98,10 @@ def upsert(
     compaction: Compaction | None = None,
     application: str | None = None,
 ) -> BatchWriter:
-    """For ``foreachBatch``: apply each batch's changes to the Delta table at ``table``, once, by ``key``.
+    """Return a function for ``foreachBatch`` that applies each batch's changes to a Delta table by ``key``, once.
 
-    See ``changes.ChangeRules`` for the rules, ``append`` for the rest. Raises ``UsageError`` without a key.
+    ``pyspark_millrace.delta.changes.ChangeRules`` describes ``key``, ``delete_when``, ``order_by``, ``guard``, ``drop``
+    and ``merge_schema``. ``append`` describes the other arguments. Raises ``UsageError`` without a key.
     """
     if not key:
         raise UsageError("key: name the columns by which rows of the table are known")
@@ -121,13 +124,13 @@ def upsert(
 
 @dataclass(frozen=True, slots=True)
 class InTurn:
-    """Writes each batch by several writers; made by ``in_turn``."""
+    """A function for ``foreachBatch`` with several writers; ``in_turn`` creates it."""
 
     writers: tuple[BatchWriter, ...]
 
     @interrupted_in_few_words()
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a batch; writers that had it before a crash pass over it."""
+        """Write a batch by each writer. Writers whose table already holds the batch skip it."""
         kept: Any = rows.persist()
         try:
             for writer in self.writers:
@@ -137,10 +140,11 @@ class InTurn:
 
 
 def in_turn(*writers: BatchWriter) -> InTurn:
-    """For ``foreachBatch``: write each batch into several tables. The records are read once.
+    """Return a function for ``foreachBatch`` that writes each batch into several tables.
 
-    Tables are written one after another, each exactly once; a reader may see a batch in the first and not yet in the
-    last. Raises ``UsageError`` for two writers of one table: the second of a batch would be taken for a replay.
+    The records are read once. The tables are written one after another, each exactly once. A reader may see a batch in
+    the first table before the last table has it. Raises ``UsageError`` for two writers of one table under one
+    application, because the second write of a batch would be skipped as a replay.
     """
     seen: set[tuple[str, str | None]] = set()
     for writer in writers:

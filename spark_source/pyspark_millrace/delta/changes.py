@@ -1,7 +1,8 @@
-"""A stream of changes by key: what is left of a micro-batch.
+"""Changes by key: the latest change of each key in a micro-batch.
 
-Of the changes to a key in a batch only the latest counts, by the offset. Offsets order the records of one partition,
-and a producer sends a key to one partition; where a key comes from several, the order has to be said (``order_by``).
+The latest change of a key is the one with the largest offset; earlier changes of the batch are ignored. Offsets order
+the records of one partition, and a producer sends a key to one partition. If a key comes from several partitions, the
+caller must give the order (``order_by``).
 """
 
 from __future__ import annotations
@@ -19,24 +20,27 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DELETED: Final = "__deleted"
-"""The column of ``latest`` that says whether the key is to go."""
+"""The column of ``latest`` that is true for keys to delete."""
 _METADATA: Final = frozenset(each.value for each in Metadata)
 _PLACES: Final = {
     Metadata.OFFSET.value: (Metadata.TOPIC.value, Metadata.PARTITION.value),
     "offset": ("topic", "partition"),
 }
-"""By the column of offsets, those that say where an offset is one: metadata columns, else an opaque topic's."""
+"""By column of offsets: the columns of topic and partition within which an offset is unique.
+
+The first entry has the names of the metadata columns, the second those of an opaque topic.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRules:
-    """How rows become changes of a table.
+    """Rules by which rows become changes of a table.
 
-    ``key``: columns that name a row of the table. ``delete_when``: SQL that is true for a change that deletes; by
-    default ``__tombstone`` where there is such a column. ``order_by``: columns of which the largest is the latest
-    change; by default the offset. ``guard``: a column of the table by which a change older than the row that is
-    there, or as old, is passed over. ``drop``: columns that are not written; the metadata columns of reading never
-    are. ``merge_schema``: columns that the table has not are added to it.
+    ``key``: the columns that identify a row of the table. ``delete_when``: a SQL condition that is true for a change
+    that deletes; by default the column ``__tombstone``, if there is one. ``order_by``: the columns whose largest values
+    mark the latest change; by default the offset. ``guard``: a column of the table; a change is skipped unless its
+    value is larger than that of the table's row, or that is null. ``drop``: columns that are not written; metadata
+    columns of reading are never written. ``merge_schema``: whether columns that the table lacks are added to it.
     """
 
     key: tuple[str, ...]
@@ -47,7 +51,7 @@ class ChangeRules:
     merge_schema: bool = False
 
     def columns_of(self, changes: DataFrame) -> list[str]:
-        """The columns that are written. Raises ``UsageError`` for names that are none."""
+        """Return the columns to write. Raises ``UsageError`` if ``key`` or ``guard`` names none of them."""
         columns = [name for name in changes.columns if name not in _METADATA and name not in self.drop]
         for name in (*self.key, *([self.guard] if self.guard else [])):
             if name not in columns:
@@ -76,9 +80,9 @@ class ChangeRules:
         return F.lit(False)
 
     def latest(self, changes: DataFrame) -> DataFrame:
-        """The latest change of each key: the columns written, and ``DELETED``.
+        """Return the latest change of each key: the columns to write, and ``DELETED``.
 
-        By offset, a key that is in several partitions is an error when the rows are computed.
+        If offsets give the order, a key in several partitions is an error when the rows are computed.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -95,7 +99,7 @@ class ChangeRules:
         return found.select("row.*")
 
     def table(self, path: str, partition_by: Sequence[str] = ()) -> KeyedTable:
-        """The table at ``path`` for these rules."""
+        """Return the table at ``path`` for these rules."""
         return KeyedTable(
             path=path,
             key=self.key,
@@ -107,7 +111,7 @@ class ChangeRules:
 
 
 def _is_of_one_partition(key: Sequence[str]) -> Column:
-    """True, or an error that names the partitions."""
+    """Return a condition that is true, or fails with an error that names the partitions."""
     from pyspark.sql import functions as F  # noqa: N812
 
     problem = F.concat(

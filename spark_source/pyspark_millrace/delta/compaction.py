@@ -1,9 +1,9 @@
-"""When small files of a table are put together to larger ones, and how: Delta's OPTIMIZE between micro-batches.
+"""Compaction of a table's small files by Delta's OPTIMIZE between micro-batches.
 
 A micro-batch adds a file for each of its tasks, or for each partition of the table in each task. A query that writes
-every few seconds leaves many small ones. OPTIMIZE rewrites them in a commit of its own that changes no row: whoever
-reads the table as a stream or its changes does not see it, and killed in the middle it has done nothing. It does not
-touch the transactions of queries. The files that were put together stay until VACUUM.
+every few seconds therefore leaves many small files. OPTIMIZE rewrites them in a separate commit that changes no row.
+Readers of the table's stream or of its change feed do not see that commit. An OPTIMIZE that is killed has no effect.
+OPTIMIZE does not touch the transactions of queries. The replaced files stay until VACUUM.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """How often files smaller than ``target_bytes`` are put together.
+    """Frequency of compaction, for files smaller than ``target_bytes``.
 
-    After so many batches, or so many seconds or bytes added since the last time: whichever comes first counts, and
-    ``None`` leaves one out. Batches are counted by their numbers, over restarts; the others begin with the query.
+    A compaction starts after ``after_batches`` batches, or after ``after_seconds`` seconds or ``after_bytes`` added
+    bytes since the last one, whichever comes first. ``None`` disables one of these conditions. Batches are counted by
+    their numbers, across restarts; seconds and bytes are counted from the start of the query.
     """
 
     after_batches: int | None = 64
@@ -50,14 +51,17 @@ class Compaction:
                 raise UsageError(f"Compaction: {name}={value}: expected more than 0")
 
     def is_due(self, batch_id: int, seconds: float, size_bytes: int) -> bool:
-        """Whether it is time after this batch, so many seconds and bytes after the last time (or the query's start)."""
+        """Return whether compaction is due after this batch.
+
+        ``seconds`` and ``size_bytes`` are counted from the last compaction, or from the query's start.
+        """
         by_batches = self.after_batches is not None and (batch_id + 1) % self.after_batches == 0
         by_seconds = self.after_seconds is not None and seconds >= self.after_seconds
         return by_batches or by_seconds or (self.after_bytes is not None and size_bytes >= self.after_bytes)
 
 
 class Compactor:
-    """Puts a table's files together when it is time."""
+    """Compaction of one table when it is due."""
 
     def __init__(self, compaction: Compaction, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._compaction = compaction
@@ -67,9 +71,10 @@ class Compactor:
         self._added_bytes = 0
 
     def after(self, spark: SparkSession, batch_id: int, added_bytes: int | None = None) -> None:
-        """A batch is in the table, by files of so many bytes; else its log is asked how many, where that matters.
+        """Compact the table if that is due after a batch which added files of ``added_bytes`` to the table.
 
-        Another writer's conflicting commit leaves the files for the next time.
+        If ``added_bytes`` is ``None``, the table's log gives the number, but only if ``after_bytes`` is set. If another
+        writer's commit conflicts, the files wait until compaction is due again.
         """
         if self._compaction.after_bytes is not None:
             self._added_bytes += _last_added_bytes(spark, self._path) if added_bytes is None else added_bytes
@@ -85,7 +90,7 @@ class Compactor:
 
 
 def _last_added_bytes(spark: SparkSession, path: str) -> int:
-    """The bytes of the files that the table's last commit added."""
+    """Return the size of the files that the table's last commit added, in bytes."""
     from delta.tables import DeltaTable
 
     metrics = DeltaTable.forPath(spark, path).history(1).head()["operationMetrics"]
@@ -93,7 +98,7 @@ def _last_added_bytes(spark: SparkSession, path: str) -> int:
 
 
 def compact(spark: SparkSession, path: str, target_bytes: int) -> Any:
-    """Put the files of a table that are smaller than ``target_bytes`` together; returns the metrics of OPTIMIZE."""
+    """Compact the files of a table that are smaller than ``target_bytes``; returns the metrics of OPTIMIZE."""
     from delta.tables import DeltaTable
 
     before = {name: spark.conf.get(name, None) for name in _SETTINGS}

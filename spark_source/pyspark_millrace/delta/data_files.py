@@ -1,10 +1,10 @@
-"""The task's part of a direct ingest: record batches to Parquet files, and a row about each file for the driver.
+"""Task side of a direct ingest: record batches written to Parquet files.
 
-A file belongs to the table only when the driver commits it. Every attempt of a task writes files of its own, under
-names that no other has; what a failed attempt leaves behind is deleted where that is still possible, and is
-otherwise a file that no reader sees and that ``VACUUM`` removes.
+The driver receives a row that describes each file. A file belongs to the table only after the driver commits it. Every
+attempt of a task writes files under unique names. A failed attempt deletes its files if possible. No reader sees the
+files that it cannot delete, and ``VACUUM`` removes them.
 
-Memory: one row group at a time, of up to ``ROW_GROUP_BYTES`` in Arrow, and what of it is encoded.
+Memory: one row group at a time, of up to ``ROW_GROUP_BYTES`` in Arrow, and its encoded form.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ FILE_DDL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """A transformation (option ``transform``) that writes what it is given below ``directory``.
+    """A transformation (option ``transform``) that writes the batches to files below ``directory``.
 
-    ``schema`` is that of the rows written; ``before`` is applied to the batches first.
+    ``schema`` is the schema of the rows in the files. ``before`` is a transformation that is applied to the batches
+    first.
     """
 
     directory: str
@@ -62,7 +63,7 @@ class DataFiles:
     before: Transform | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all of it, then yield one row of ``FILE_SCHEMA`` for each file."""
+        """Write all batches, then yield one row of ``FILE_SCHEMA`` for each file."""
         open_files: dict[str, _DataFile] = {}
         written: list[_DataFile] = []
         try:
@@ -93,7 +94,7 @@ class DataFiles:
 
 @dataclass(slots=True)
 class _DataFile:
-    """One file while it is written; ``close`` ends it and may be called again."""
+    """A file that is being written; ``close`` finishes it and may be called again."""
 
     directory: Path
     path: str
@@ -107,7 +108,7 @@ class _DataFile:
     _described: dict[str, Any] | None = None
 
     def write(self, rows: pa.Table) -> None:
-        """Add a row group."""
+        """Write a row group."""
         if self._writer is None:
             self._location.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(
@@ -124,7 +125,7 @@ class _DataFile:
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
 
     def close(self) -> dict[str, Any]:
-        """End the file and describe it by ``FILE_SCHEMA``."""
+        """Finish the file and return its row of ``FILE_SCHEMA``."""
         if self._described is None:
             assert self._writer is not None, "a file is opened by its first rows"
             self._writer.close()
@@ -140,7 +141,7 @@ class _DataFile:
         return self._described
 
     def discard(self) -> None:
-        """Delete what was written. A file that cannot be deleted is logged: it is in nobody's way."""
+        """Delete the file. A file that cannot be deleted is only logged, because no reader sees it."""
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -154,7 +155,7 @@ class _DataFile:
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Batches put together to row groups."""
+    """Combine batches to row groups."""
     pending: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -170,7 +171,9 @@ def _row_groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterato
 
 
 def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the table's types. Raises ``SchemaMismatchError`` where they cannot hold it exactly."""
+    """Return the batch in the table's types. Raises ``SchemaMismatchError`` if a type cannot hold the values
+    exactly.
+    """
     if batch.schema.equals(schema):
         return batch
     try:

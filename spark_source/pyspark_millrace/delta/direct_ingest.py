@@ -1,4 +1,4 @@
-"""A streaming query from topics into a Delta table whose rows never enter the JVM."""
+"""Streaming query from topics into a Delta table, without rows in the JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IngestedBatch:
-    """A micro-batch that the table holds. ``table_version`` is None if an earlier run had committed it."""
+    """A micro-batch that the table holds.
+
+    ``table_version`` is ``None`` for a batch without rows, and for a batch that the table already held.
+    """
 
     batch_id: int
     rows: int
@@ -57,18 +60,19 @@ def ingest(
     on_batch: Callable[[IngestedBatch], None] | None = None,
     compaction: Compaction | None = None,
 ) -> StreamingQuery:
-    """Start to write what topics hold into a Delta table, exactly once.
+    """Start a streaming query that writes records of topics into a Delta table, exactly once.
 
-    ``options`` are the source's. ``table`` is a path or ``file:`` URI on a file system that the driver and every
-    executor reach; the table is made if there is none, partitioned by ``partition_by``. ``transform`` is applied to
-    the record batches of each task before they are written, and yields batches of ``transform_schema``.
-    ``merge_schema`` lets columns be added to the table. ``trigger`` is as in ``DataStreamWriter.trigger``, by default
-    ``{"availableNow": True}``. ``on_batch`` is told of every batch; Spark's own progress counts files instead of rows.
-    ``compaction`` lets Spark put small files together between batches, which wants a session with Delta.
+    ``options`` are the options of the source. ``table`` is a path or ``file:`` URI on a file system that the driver and
+    every executor can reach. A table that does not exist is created, partitioned by ``partition_by``. ``transform`` is
+    applied to the record batches of each task before they are written, and yields batches of ``transform_schema``.
+    ``merge_schema`` allows new columns in the table. ``trigger`` has the arguments of ``DataStreamWriter.trigger``, by
+    default ``{"availableNow": True}``. ``on_batch`` is called after every batch; Spark's own progress counts files
+    instead of rows. ``compaction`` makes Spark compact small files between batches, and needs a session with Delta.
 
-    Through Spark Connect table and checkpoint are the cluster's, and ``on_batch`` is called there, by a copy of it.
+    Through Spark Connect, the paths of table and checkpoint are resolved in the cluster, and a copy of ``on_batch`` is
+    called there.
 
-    Raises ``UsageError`` and ``SchemaMismatchError`` before anything is read when options or table are wrong.
+    Raises ``UsageError`` or ``SchemaMismatchError`` before any record is read if the options or the table are wrong.
     """
     given = {name.lower(): str(value) for name, value in options.items() if value is not None}
     remote = is_connect(spark)
@@ -80,12 +84,12 @@ def ingest(
     request = TableRequest(table, json.loads(schema.json()), tuple(partition_by), merge_schema)
     target = None if remote else request.open()
     facts = facts_by_task(spark, request) if target is None else target.facts
-    # The table may be there already, with partition columns of its own.
+    # An existing table may have other partition columns.
     check_partition_columns(arrow_schema, facts.partition_by)
     if transform is None:
-        # The tasks read what the table was checked for, even if the topics have more columns by then.
+        # The tasks read the columns that were checked against the table, even if the topics have more columns by then.
         given |= {"columns": ",".join(schema.names)}
-        for name in ("includeheaders", "includemetadata"):  # of these, what was asked for is named now
+        for name in ("includeheaders", "includemetadata"):  # "columns" names those that were requested
             given.pop(name, None)
     files = DataFiles(facts.directory, arrow_schema, facts.partition_by, facts.indexed_columns, before=transform)
     given |= {"transform": encode_transform(files), "transformSchema": FILE_DDL}
@@ -104,7 +108,10 @@ def ingest(
 
 
 class _Commit:
-    """What Spark calls with the files of each micro-batch, again and again until it has logged the batch."""
+    """The function that Spark calls for each micro-batch with the rows that describe its files.
+
+    Spark may call it again for a batch that Spark has not logged yet.
+    """
 
     def __init__(
         self,
@@ -125,10 +132,10 @@ class _Commit:
         started = time.monotonic()
         batch = MicroBatch(self._query_id_of(described.sparkSession), batch_id)
         if self._target is None:
-            # In Connect this runs in a process of its own, to which an open table cannot be sent.
+            # In Connect this code runs in another process, to which an open table cannot be sent.
             self._target = self._request.open()
         if self._target.has(batch):
-            # Committed by a run that ended before Spark could log it; not read again.
+            # An earlier run committed the batch but ended before Spark logged it. The batch is not read again.
             files, version = [], None
         else:
             files = [_new_file(row) for row in described.collect()]
@@ -159,7 +166,7 @@ def _schema(
     if transform_schema is None and is_connect(spark):
         loaded: StructType = spark.readStream.format("millrace").options(**options).load().schema
         return loaded
-    # Here rather than by Spark, which starts a Python process to ask the source.
+    # The source is called here, because Spark would start a Python process to ask it.
     schema = transform_schema or DefaultSource(dict(options)).schema()
     assert not isinstance(schema, str), "only a transformation's schema is text"
     return schema

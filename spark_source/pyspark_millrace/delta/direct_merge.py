@@ -1,16 +1,16 @@
-"""The driver's part of a direct merge: the changes of a small batch put into a Delta table without Spark's MERGE.
+"""Driver side of a direct merge: small batches merged without Spark's MERGE.
 
-The files that may hold a key of the batch, by their statistics, are read and written anew by tasks (``rewriting``) and
-exchanged in one commit under the batch's transaction. Spark's MERGE does the same by joins and shuffles, whose tasks
-cost far more than the rows of a small batch.
+The statistics of files say which files may hold a key of the batch. Tasks read these files and rewrite them
+(``rewriting``). One commit under the batch's transaction replaces the old files by the new ones. Spark's MERGE does the
+same by joins and shuffles, whose tasks cost far more than the rows of a small batch.
 
-A table or a batch for which more is to be done (features of Delta, casts, partitions) is left to Spark, and the log of
-the driver says why.
+Spark merges if a table or batch needs more than that (features of Delta, casts, partitions). The driver's log then
+gives the reason.
 
 Invariants:
 
 - ``merge`` commits on top of the version that it has read, or starts again. It commits all changes or none.
-- ``merge`` removes files that it wrote only when the table was read after the failure and lacks the transaction.
+- ``merge`` removes files that it wrote only if the table, read after the failure, lacks the transaction.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FILE_BYTES: Final = 128 * 2**20
-"""How many bytes of files are put together into one that is written anew."""
+"""Target size of the files that are rewritten into one file, in bytes."""
 DRIVER_BYTES_MAX: Final = 8 * 2**20
-"""Up to so many bytes of files the driver rewrites itself: a job of Spark takes longer than that."""
+"""The driver itself rewrites files of up to this size in total, because a Spark job takes longer."""
 _ATTEMPTS_MAX: Final = 10
 _FEATURES: Final = FEATURES_KEPT - {"deletionVectors", "v2Checkpoint"}
 _PROPERTIES: Final = {
@@ -59,18 +59,18 @@ _PROPERTIES: Final = {
     "delta.minReaderVersion",
     "delta.minWriterVersion",
 }
-"""Properties of tables that ask nothing of a merge."""
+"""Table properties with which a direct merge is possible, whatever their values are."""
 _OFF: Final = {
     "delta.appendOnly": "false",
     "delta.columnMapping.mode": "none",
     "delta.enableChangeDataFeed": "false",
     "delta.enableDeletionVectors": "false",
 }
-"""Properties that ask nothing of a merge when they have these values."""
+"""Table properties with which a direct merge is possible if they have these values."""
 
 
 class DirectMerge:
-    """A Delta table on a local or shared file system, into which the changes of batches are put."""
+    """Direct merges into a Delta table on a local or shared file system."""
 
     def __init__(self, table: DeltaTable, directory: Path) -> None:
         self._table = table
@@ -78,7 +78,7 @@ class DirectMerge:
 
     @classmethod
     def open(cls, spark: SparkSession, path: str) -> DirectMerge | None:
-        """Open the table at ``path``; ``None`` where this process sees no such file system, or no table."""
+        """Open the table at ``path``; ``None`` if there is no table, or this process does not see its file system."""
         if not _is_local(spark, path):
             return None
         directory = local_directory(path)
@@ -88,10 +88,10 @@ class DirectMerge:
             return None
 
     def merge(self, spark: SparkSession, written: StructType, changes: Changes, transaction: Transaction) -> int | None:
-        """Put changes of the columns ``written`` into the table, once for the transaction.
+        """Merge changes of the columns ``written`` into the table, once for the transaction.
 
-        Gives the bytes of the files that were added, or ``None`` if Spark must merge. Raises
-        ``EnvironmentProblemError`` when other writers are always first.
+        Returns the size of the added files in bytes, or ``None`` if Spark must merge. Raises
+        ``EnvironmentProblemError`` when every attempt conflicts with a commit of another writer.
         """
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             if (refusal := self._refusal(written, changes)) is not None:
@@ -119,7 +119,7 @@ class DirectMerge:
         return last is not None and last >= transaction.version
 
     def _refusal(self, written: StructType, changes: Changes) -> str | None:
-        """Say why Spark must merge; ``None`` if this class may."""
+        """Return the reason why Spark must merge; ``None`` if a direct merge is possible."""
         if (problem := self._refusal_of_table()) is not None:
             return problem
         there = {field.name: field for field in self._schema()}
@@ -137,7 +137,7 @@ class DirectMerge:
         return None
 
     def _rewritten(self, spark: SparkSession, changes: Changes) -> list[Outcome]:
-        """Write the files that change anew, and a file of new rows."""
+        """Rewrite the files that hold keys of the changes, and write the new rows to further files."""
         files = {path: size for path, size in self._files(changes).items() if changes.rows.num_rows}
         rewriting = Rewriting(
             str(self._directory), _arrow_schema(self._schema()), indexed_columns(self._table), changes
@@ -180,7 +180,7 @@ class DirectMerge:
         properties = CommitProperties(
             custom_metadata={"isBlindAppend": False, "userMetadata": MERGED},
             app_transactions=[TableTransaction(transaction.application, transaction.version)],
-            # Whatever another writer committed meanwhile may hold the same keys.
+            # A commit of another writer in the meantime may hold the same keys.
             max_commit_retries=0,
         )
         self._table.create_write_transaction(actions, "append", self._table.schema(), [], commit_properties=properties)
@@ -222,7 +222,7 @@ class DirectMerge:
         return dict(zip(files["path"], files["size_bytes"], strict=True))
 
     def _files(self, changes: Changes) -> dict[str, int]:
-        """The files that may hold a key of the changes, and their sizes."""
+        """Return the files that may hold a key of the changes, with their sizes."""
         files = pa.table(self._table.get_add_actions(flatten=True))
         may_hold = np.ones(files.num_rows, np.bool_)
         for name in changes.key:
@@ -238,7 +238,10 @@ class DirectMerge:
 
 
 def within(keys: pa.ChunkedArray) -> Callable[[Any, Any], bool]:
-    """Tell of a smallest and a largest value whether a key may lie between them; ``None`` is not known."""
+    """Return a function that says whether a key may lie between a smallest and a largest value.
+
+    A bound of ``None`` is unknown, and any key may lie within it.
+    """
     types = pa.types
     if keys.null_count or not (types.is_integer(keys.type) or types.is_string(keys.type) or types.is_date32(keys.type)):
         return lambda least, greatest: True
@@ -254,9 +257,9 @@ def within(keys: pa.ChunkedArray) -> Callable[[Any, Any], bool]:
 
 
 def grouped(files: Mapping[str, int], parallelism: int) -> list[list[str]]:
-    """Share files out, by their sizes: each group becomes one file of up to ``FILE_BYTES`` or so, if it changes.
+    """Group files by size; each group becomes one file of about ``FILE_BYTES`` or less, if any of its files changes.
 
-    There are as many groups as tasks run side by side (``parallelism``), or more.
+    There are at least as many groups as tasks that run in parallel (``parallelism``), unless there are fewer files.
     """
     count = min(len(files), max(parallelism, -(-sum(files.values()) // FILE_BYTES)))
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -269,7 +272,7 @@ def grouped(files: Mapping[str, int], parallelism: int) -> list[list[str]]:
 
 
 def is_simple(data_type: DataType) -> bool:
-    """Whether a column is of a type that Arrow and Spark write and compare alike."""
+    """Return whether Arrow and Spark write and compare values of this type alike."""
     from pyspark.sql import types
 
     simple = (
@@ -283,19 +286,19 @@ def is_simple(data_type: DataType) -> bool:
         types.TimestampType,
         types.TimestampNTZType,
     )
-    # Not by isinstance: CHAR and VARCHAR, and strings with a collation, are strings with rules of their own.
+    # No isinstance, because CHAR, VARCHAR and strings with a collation are subclasses with other rules.
     return isinstance(data_type, simple) or data_type == types.StringType()
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Columns are nullable in files, as in those that Spark writes.
+    # Columns are nullable in the files, as in the files that Spark writes.
     return pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")])
 
 
 def _is_local(spark: SparkSession, path: str) -> bool:
-    """Whether Spark finds ``path`` where this process does."""
+    """Return whether Spark finds ``path`` on the file system that this process sees."""
     scheme = urlsplit(path).scheme
     if not scheme:
         scheme = urlsplit(spark._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")).scheme

@@ -1,10 +1,11 @@
-"""Changes by key merged into a Delta table, with work that fits the batch.
+"""Merges of changes by key into a Delta table, scaled to the batch.
 
-A small batch comes into the driver. It is merged directly (``direct_merge``) where the table allows, and else by
-Spark's MERGE of rows that the driver holds. A large one is merged by Spark from where it is. The batch is read once.
+The driver collects a small batch. If the table allows a direct merge (``direct_merge``), the driver does that. If not,
+Spark's MERGE gets the rows that the driver holds. A large batch is merged by Spark and is not collected. The batch is
+read once.
 
-Inside a stream Spark's adaptive execution is off, because state must stay in its partitions. A MERGE has no state,
-and without it each shuffle has all of ``spark.sql.shuffle.partitions`` as tasks, 200 of them on a cluster.
+Spark disables adaptive execution inside a stream, because state must stay in its partitions. A MERGE has no state.
+Without adaptive execution, each of its shuffles has ``spark.sql.shuffle.partitions`` tasks, by default 200.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COLLECTED_BYTES_MAX: Final = 16 * 2**20
-"""How large a batch that comes into the driver may be, as Spark has it in memory."""
+"""Largest size of a batch that the driver collects, in bytes of Spark's memory."""
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 _SNAPSHOT_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
 _SNAPSHOT_PARTITIONS_MAX: Final = 50
-"""Delta's own default, in how many partitions it puts a table's state together."""
+"""Delta's own default for the number of partitions of a table's state."""
 _MATERIALIZED: Final = "spark.databricks.delta.merge.materializeSource"
 _BUCKETED: Final = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    """The Delta table at ``path``, into which batches are merged by ``key``.
+    """The Delta table at ``path``, with the key by which batches are merged into it.
 
-    ``deleted`` is the column of the changes that says which of them delete. ``guard`` is a column by which a change is
-    passed over unless it is larger than the row in the table. ``merge_schema`` lets columns be added to the table.
+    ``deleted`` is a column of the changes that is true for those that delete. ``guard`` is a column; a change is
+    skipped unless its value is larger than the value in the table's row. ``merge_schema`` allows new columns in the
+    table.
     """
 
     path: str
@@ -59,10 +61,11 @@ class KeyedTable:
     partition_by: tuple[str, ...] = ()
 
     def merge(self, rows: DataFrame, latest: Callable[[DataFrame], DataFrame], transaction: Transaction) -> int | None:
-        """Merge what ``latest`` makes of the rows of a batch, once for the transaction; makes the table if need be.
+        """Merge the changes that ``latest`` returns for the rows of a batch, once for the transaction.
 
-        Gives the bytes of the files that were added, if they are known. Raises ``SchemaMismatchError`` when the table
-        lacks columns and they are not to be added, or has them in types of another kind.
+        A table that does not exist is created. Returns the size of the added files in bytes, or ``None`` if it is
+        unknown. Raises ``SchemaMismatchError`` when the table lacks columns and ``merge_schema`` is false, or when its
+        columns have types of another kind.
         """
         spark, changes = rows.sparkSession, latest(rows)
         written = changes.drop(self.deleted).schema if self.deleted is not None else changes.schema
@@ -76,14 +79,14 @@ class KeyedTable:
             if batch.size_bytes > COLLECTED_BYTES_MAX:
                 self._merge_by_spark(latest(batch.rows), written, transaction)
                 return None
-            # One task: of a batch as small as this a shuffle costs more.
+            # One task, because a shuffle of so small a batch costs more.
             collected = latest(batch.rows.coalesce(1)).toArrow()
         if direct is None:
             direct = DirectMerge.open(spark, self.path)
         small = Changes.of(collected, self.deleted, self.key, self.guard)
         added_bytes = None if direct is None else direct.merge(spark, written, small, transaction)
         if added_bytes is None:
-            with set_for_now(spark, {_MATERIALIZED: "none"}):  # the rows are there, and stay as they are
+            with set_for_now(spark, {_MATERIALIZED: "none"}):  # the rows are in the driver and do not change
                 self._merge_by_spark(spark.createDataFrame(collected, changes.schema), written, transaction)
         return added_bytes
 
@@ -121,7 +124,7 @@ class KeyedTable:
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Rows that Spark has in memory, and how large they are there."""
+    """Rows in Spark's memory, with their size there."""
 
     rows: DataFrame
     size_bytes: int
@@ -129,14 +132,15 @@ class KeptRows:
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[KeptRows]:
-    """Read rows once, and keep them in memory for as long as the block runs."""
+    """Read rows once, and keep them in Spark's memory while the block runs."""
     spark, is_kept = rows.sparkSession, rows.storageLevel.useMemory
     plan = rows._jdf.queryExecution().optimizedPlan()
     if plan.nodeName() == "LocalRelation":
         yield KeptRows(rows, int(plan.stats().sizeInBytes()))
         return
     if not is_kept:
-        # Else Spark clones its session for each DataFrame that is kept, and removes the clone's files by a process.
+        # With this setting on, Spark clones its session for each cached DataFrame, and starts a process to delete the
+        # clone's files.
         with set_for_now(spark, {_BUCKETED: "false"}):
             rows = rows.persist()
     try:
@@ -150,7 +154,7 @@ def kept(rows: DataFrame) -> Iterator[KeptRows]:
 
 @contextmanager
 def fitted(spark: SparkSession) -> Iterator[None]:
-    """Let Spark choose the tasks of what is done by the size of its data, also inside a stream."""
+    """Let Spark choose the number of tasks by the size of the data while the block runs, also inside a stream."""
     settings = {_ADAPTIVE: "true"}
     if spark.conf.get(_SNAPSHOT_PARTITIONS, None) is None and not is_connect(spark):
         partitions = min(spark.sparkContext.defaultParallelism, _SNAPSHOT_PARTITIONS_MAX)

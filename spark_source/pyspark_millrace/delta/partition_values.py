@@ -1,4 +1,4 @@
-"""The rows of a batch by the values of a table's partition columns, and these values as the Delta log writes them."""
+"""Rows grouped by partition values, and these values in the Delta log's form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from millrace.errors import UsageError
 
 Values = Mapping[str, str | None]
-"""Partition column to value, as text; None stands for null."""
+"""Partition column to value, as text; ``None`` is null."""
 
 _ROW: Final = "__row"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
@@ -24,7 +24,7 @@ _BYTES_PER_NAME_MAX: Final = 120
 
 
 def check_partition_columns(schema: pa.Schema, names: Sequence[str]) -> None:
-    """Raise ``UsageError`` for columns that do not exist, cannot partition a table, or leave none to store."""
+    """Raise ``UsageError`` for columns that do not exist or cannot partition a table, or if no other column remains."""
     for name in names:
         if name not in schema.names:
             raise UsageError(f"partition column {name}: the columns are {', '.join(schema.names)}")
@@ -40,7 +40,7 @@ def check_partition_columns(schema: pa.Schema, names: Sequence[str]) -> None:
 
 
 def split_by_values(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """The rows of each combination of values, in their order and without the partition columns."""
+    """Yield each combination of partition values with its rows, in their order and without the partition columns."""
     if not names:
         yield {}, table
         return
@@ -50,7 +50,7 @@ def split_by_values(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Val
     stored = table.drop_columns(list(names))
     merged: dict[tuple[str | None, ...], list[pa.Array]] = {}
     for number, group in enumerate(groups.select(names).to_pylist()):
-        # An empty text is null to every reader of Delta.
+        # Every reader of Delta takes an empty string for null.
         values = tuple(_text(group[name]) or None for name in names)
         merged.setdefault(values, []).append(groups.column(f"{_ROW}_list")[number].values)
     for values, pieces in merged.items():
@@ -59,7 +59,10 @@ def split_by_values(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Val
 
 
 def directory_of(values: Values) -> str:
-    """Where files of these values go, such as ``day=2026-01-31/``. For people: readers go by the log."""
+    """Return the directory of files with these values, such as ``day=2026-01-31/``.
+
+    Its name is for people only, because readers take the values from the log.
+    """
     return "".join(
         f"{_safe(name)}={_NULL_DIRECTORY if value is None else _safe(value)}/" for name, value in values.items()
     )
@@ -79,7 +82,7 @@ def _has_text(data_type: pa.DataType) -> bool:
 
 
 def _text(value: Any) -> str | None:
-    """A value in the protocol's form (Delta protocol, "Partition Value Serialization"); numbers as Java reads them."""
+    """Format a value by the protocol (Delta protocol, "Partition Value Serialization"); numbers as Java parses them."""
     match value:
         case None:
             return None
@@ -88,7 +91,7 @@ def _text(value: Any) -> str | None:
         case datetime(tzinfo=None):
             return f"{value:%Y-%m-%d %H:%M:%S.%f}"
         case datetime():
-            # The form that means the same wherever it is read; the other is of the reader's time zone.
+            # This form means the same to every reader; the other form depends on the reader's time zone.
             return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
         case Decimal():
             return f"{value:f}"
@@ -99,5 +102,5 @@ def _text(value: Any) -> str | None:
 
 
 def _safe(text: str) -> str:
-    """A name without anything that a path, a URI or a file system could take otherwise."""
+    """Replace all characters that a path, a URI or a file system could interpret, and cut the name to a safe length."""
     return _UNSAFE.sub("_", text)[:_BYTES_PER_NAME_MAX]

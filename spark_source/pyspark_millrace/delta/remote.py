@@ -1,9 +1,9 @@
-"""A direct ingest that is asked for through Spark Connect.
+"""Direct ingest through Spark Connect.
 
-The program that asks is on neither driver nor executor: it need not see the table, nor the brokers. So what
-``ingest()`` does in the driver is done elsewhere: the table is made and checked by a task, and batches are committed by
-the Python process beside the driver in which Connect runs ``foreachBatch``. That is not told the query's id either;
-what is sure to be the query's own is its checkpoint, whose file ``metadata`` says it (written before the first batch).
+The client of Spark Connect runs on neither driver nor executor, and need not reach the table or the brokers. Therefore
+other processes do the driver's part of ``ingest()``. A task creates and checks the table. The Python process in which
+Connect runs ``foreachBatch``, beside the driver, commits the batches. That process does not get the query's id. It
+reads the id from the file ``metadata`` of the query's checkpoint, which Spark writes before the first batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DDL: Final = "facts BINARY"
 
 
 def facts_by_task(spark: SparkSession, request: TableRequest) -> TableFacts:
-    """Have a task open the table, or make it. Raises what ``TableRequest.open`` does."""
+    """Open or create the table in a task. Raises the errors of ``TableRequest.open``."""
     asked = spark.range(1, numPartitions=1).mapInArrow(partial(_open_in_task, request), _DDL)
     try:
         row = asked.head()
@@ -48,7 +48,10 @@ def _open_in_task(request: TableRequest, batches: Iterator[pa.RecordBatch]) -> I
 
 
 def query_id_in_checkpoint(spark: SparkSession, checkpoint: str) -> str:
-    """The id of the query whose checkpoint this is, read by Spark, which reaches it wherever it is."""
+    """Return the id of the query with this checkpoint.
+
+    Spark reads the checkpoint, because the cluster can reach its file system.
+    """
     row = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").head()
     assert row is not None, "Spark writes a query's metadata before its first batch"
     return str(json.loads(row["value"])["id"])

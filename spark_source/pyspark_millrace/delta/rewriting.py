@@ -1,10 +1,11 @@
-"""The task's part of a direct merge: files of a table, written anew with the changes of a batch.
+"""Task side of a direct merge: a table's files rewritten with the changes.
 
-A task gets some files of the table. It reads their key columns first. Files that hold no key of the batch stay as they
-are, and are read no further. The others are written anew, together, with rows updated in their place and deleted rows
-left out. Nothing of this belongs to the table before the driver commits it (``data_files``).
+A task gets some files of the table. It reads their key columns first. Files without a key of the batch stay as they
+are, and the task reads no more of them. The other files are rewritten together into new files. Updated rows keep their
+place, and deleted rows are left out. The new files belong to the table only after the driver commits them
+(``data_files``).
 
-Memory: the changes, the key columns of one file, and one row group of what is written.
+Memory: the changes, the key columns of one file, and one row group of the new file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark_millrace.delta.data_files import DataFiles
 from pyspark_millrace.delta.statistics import IndexedColumns
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
-"""For each row of a file the number of the change with its key; -1 where there is none."""
+"""For each row of a file the number of the change with the same key; -1 if there is none."""
 
 OUTCOME_SCHEMA: Final = pa.schema(
     [("removed", pa.list_(pa.string())), ("matched", pa.binary()), ("files", pa.string())]
@@ -35,10 +36,11 @@ _BATCH_ROWS: Final = 2**16
 
 
 class KeyIndex:
-    """Rows of distinct keys, found by their values; null is equal to null.
+    """Index of distinct keys: the row number of each key. Null is equal to null.
 
-    A key of several columns becomes one number, column by column: the numbers of the values of the columns so far,
-    times the number of the next column's values. After each column they are numbered anew, so that they stay small.
+    Several key columns become one number, column by column. It combines the number of the preceding columns' values
+    with the number of the next column's value. After each column the combinations are renumbered, so that the numbers
+    stay small.
     """
 
     def __init__(self, keys: pa.Table) -> None:
@@ -52,7 +54,10 @@ class KeyIndex:
         self._place[numbers] = np.arange(keys.num_rows)
 
     def places(self, rows: Sequence[pa.ChunkedArray]) -> Places:
-        """The places of rows in the table of keys, -1 for those that are not there. Columns are those of the keys."""
+        """Return the row numbers of the keys in ``rows``, -1 for keys that the index lacks.
+
+        ``rows`` has the columns of the keys, in the same order.
+        """
         numbers = np.zeros(len(rows[0]), np.int64)
         is_known = np.full(len(rows[0]), len(self._place) > 0)
         if not is_known.any():
@@ -73,9 +78,9 @@ def _numbers(column: pa.ChunkedArray, values: pa.Array) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The latest change of each key: ``rows`` to be written, and which of them (``deleted``) delete instead.
+    """The latest change of each key: ``rows``, of which those marked in ``deleted`` delete.
 
-    A change is passed over unless its column ``guard`` is larger than that of the row in the table.
+    A change is skipped unless its value of ``guard`` is larger than the value in the table's row.
     """
 
     rows: pa.Table
@@ -85,20 +90,20 @@ class Changes:
 
     @classmethod
     def of(cls, table: pa.Table, deleted: str | None, key: Sequence[str], guard: str | None) -> Changes:
-        """Make them of a table with a column that says what is deleted."""
+        """Create the changes from a table with a column that marks deletions (``deleted``)."""
         if deleted is None:
             return cls(table.combine_chunks(), np.zeros(table.num_rows, np.bool_), tuple(key), guard)
         marks = table.column(deleted).to_numpy().astype(np.bool_)
         return cls(table.drop_columns([deleted]).combine_chunks(), marks, tuple(key), guard)
 
     def inserted(self, matched: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
-        """The rows that are new in the table, if these keys were found there."""
+        """Return the rows to insert if ``matched`` marks the changes whose keys the table holds."""
         return self.rows.filter(pa.array(~matched & ~self.deleted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a task did: files to be removed, which changes found a row (``matched``), and ``files`` to be added.
+    """Result of a task: files to remove, changes whose keys were found (``matched``), and files to add.
 
     ``files`` are rows of ``data_files.FILE_SCHEMA``.
     """
@@ -114,7 +119,7 @@ class Outcome:
         return cls(removed=tuple(row["removed"]), matched=matched, files=tuple(json.loads(row["files"])))
 
     def packed(self) -> pa.RecordBatch:
-        """A row of ``OUTCOME_SCHEMA``."""
+        """Return the result as a row of ``OUTCOME_SCHEMA``."""
         matched = np.packbits(self.matched).tobytes()
         row = {"removed": list(self.removed), "matched": matched, "files": json.dumps(self.files)}
         return pa.RecordBatch.from_pylist([row], schema=OUTCOME_SCHEMA)
@@ -122,7 +127,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """Writes files of the table in ``directory`` anew, with ``changes``; ``schema`` is that of the table."""
+    """Rewriting of files of the table in ``directory`` with ``changes``; ``schema`` is the table's."""
 
     directory: str
     schema: pa.Schema
@@ -130,9 +135,9 @@ class Rewriting:
     changes: Changes
 
     def rewritten(self, paths: Sequence[str]) -> Outcome:
-        """Write those of the files anew that hold a key of the changes.
+        """Rewrite those files that hold a key of the changes.
 
-        Raises ``SchemaMismatchError`` for a file whose columns are not those of the table.
+        Raises ``SchemaMismatchError`` for a file whose columns do not fit the table's.
         """
         index = KeyIndex(self.changes.rows.select(self.changes.key))
         matched = np.zeros(self.changes.rows.num_rows, np.bool_)
@@ -151,7 +156,7 @@ class Rewriting:
         return Outcome(removed=tuple(removed), matched=matched, files=files)
 
     def inserted(self, matched: np.ndarray[Any, np.dtype[np.bool_]]) -> list[Mapping[str, Any]]:
-        """Write the rows whose keys no file holds. Gives rows of ``data_files.FILE_SCHEMA``."""
+        """Write the rows whose keys no file holds. Returns rows of ``data_files.FILE_SCHEMA``."""
         new = self.changes.inserted(matched)
         columns = [
             new.column(field.name).cast(field.type)
@@ -166,7 +171,10 @@ class Rewriting:
     def _places(
         self, file: pq.ParquetFile, path: str, index: KeyIndex, matched: np.ndarray[Any, np.dtype[np.bool_]]
     ) -> Places:
-        """The changes that apply to the rows of a file; notes those that found a row, also where the guard holds."""
+        """Return the changes that apply to the rows of a file.
+
+        Marks all changes whose keys the file holds in ``matched``, also those that ``guard`` skips.
+        """
         changes = self.changes
         names = [*changes.key, *([changes.guard] if changes.guard else [])]
         rows = self._fitting(file.read(columns=_stored(file, names)), names, path)
@@ -182,7 +190,7 @@ class Rewriting:
         return places
 
     def _new_rows(self, file: pq.ParquetFile, path: str, places: Places) -> Iterator[pa.RecordBatch]:
-        """The rows of a file as they are after the changes, in their order."""
+        """Yield the rows of a file after the changes, in their order."""
         changes, first = self.changes, 0
         for batch in file.iter_batches(_BATCH_ROWS, columns=_stored(file, self.schema.names)):
             rows = self._fitting(pa.Table.from_batches([batch]), self.schema.names, path)
@@ -208,7 +216,7 @@ class Rewriting:
             yield from rows.combine_chunks().to_batches()
 
     def _fitting(self, rows: pa.Table, names: Sequence[str], path: str) -> pa.Table:
-        """Columns of a file in the table's types; those that the file does not have are null."""
+        """Return columns of a file in the table's types. Columns that the file lacks are null."""
         try:
             columns = [
                 rows.column(name).cast(self.schema.field(name).type)
@@ -235,7 +243,7 @@ def _joined(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.Array:
 def in_tasks(
     rewriting: Rewriting, groups: Sequence[Sequence[str]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """For ``mapInArrow``: rewrite the groups whose numbers are in the column ``id``."""
+    """Rewrite the groups whose numbers are in the column ``id``; for ``mapInArrow``."""
     for batch in batches:
         for number in batch.column("id").to_pylist():
             yield rewriting.rewritten(groups[number]).packed()

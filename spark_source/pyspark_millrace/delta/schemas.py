@@ -1,8 +1,8 @@
-"""Whether rows that Spark writes fit the columns of a Delta table, and if not, the column and both types in a sentence.
+"""Check whether the rows that Spark writes fit a Delta table's columns.
 
-An append is judged by Delta, before it writes anything, and what it refuses is explained. A MERGE casts whatever it
-can, a text that happens to be a number too, and fails at the first that is none: there types of different kinds are
-refused before it begins.
+The error names the column and both types. Delta checks an append before it writes, and its error is replaced by a
+clearer one. A MERGE casts whatever it can, even text to numbers, and fails at the first value that it cannot cast.
+Therefore types of different kinds are refused before a MERGE begins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def mismatch_explained(spark: SparkSession, path: str, schema: StructType, *, merge_schema: bool) -> Iterator[None]:
-    """Raise ``SchemaMismatchError`` in the place of Spark's error when rows of ``schema`` do not fit the table."""
+    """Raise ``SchemaMismatchError`` instead of Spark's error when rows of ``schema`` do not fit the table."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -49,7 +49,7 @@ def _mismatch(
 ) -> str | None:
     from delta.tables import DeltaTable
 
-    # Names as Spark compares them.
+    # Spark compares names without regard to case.
     there = {field.name.lower(): field.dataType for field in DeltaTable.forPath(spark, path).toDF().schema}
     for field in schema:
         kept = there.get(field.name.lower())
@@ -65,7 +65,7 @@ def _mismatch(
 
 
 def _is_same(ours: DataType, theirs: DataType) -> bool:
-    # Without what may be null, which rows and not types decide.
+    # Nullability is ignored, because it depends on the rows and not on the types.
     return bool(ours.simpleString() == theirs.simpleString())
 
 
@@ -75,7 +75,7 @@ def _is_of_same_kind(ours: DataType, theirs: DataType) -> bool:
     kinds = (
         types.NumericType,
         (types.DateType, types.TimestampType, types.TimestampNTZType),
-        # What these hold is Delta's to compare.
+        # Delta compares the fields of these.
         types.StructType,
         types.ArrayType,
         types.MapType,

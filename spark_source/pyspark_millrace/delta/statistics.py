@@ -1,12 +1,16 @@
-"""What a Delta log says about a data file: how many rows, and per column the smallest and largest value and the nulls.
+"""Statistics of a data file for the Delta log.
 
-Readers skip files by these, so a wrong bound loses rows and a missing one only costs time: where a bound could be
-wrong it is left out. The bounds come from the Parquet file's own statistics, which its writer has made anyway.
-Floating-point columns have none there and are looked through here: Spark takes NaN as larger than any number,
-Parquet's statistics pass over it, and Spark would skip row groups that hold what it looks for.
+They contain the number of rows, and by column the smallest value, the largest value and the number of nulls. Readers
+skip files by these statistics. A wrong bound would lose rows, and a missing bound only costs time. A bound that could
+be wrong is therefore left out. The bounds come from the statistics in the Parquet file, which the Parquet writer has
+computed anyway.
+
+Floating-point columns have no statistics in the Parquet file. Their bounds are computed here from the values. Spark
+orders NaN above every number, but Parquet's statistics ignore NaN, so Spark would skip row groups that hold matching
+rows.
 
 Source: Delta transaction log protocol, "Per-file Statistics". Strings are cut to 32 characters and timestamps are in
-milliseconds, each rounded outwards; binary, boolean, array and map columns have no bounds.
+milliseconds, each rounded outwards. Binary, boolean, array and map columns have no bounds.
 """
 
 from __future__ import annotations
@@ -32,9 +36,9 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class IndexedColumns:
-    """Which columns have statistics: those named, else the first ``count`` leaf columns (-1: all).
+    """The columns with statistics: those in ``names``, or the first ``count`` leaf columns (-1: all).
 
-    As the table's properties ``delta.dataSkippingStatsColumns`` and ``delta.dataSkippingNumIndexedCols`` say it.
+    The table's properties ``delta.dataSkippingStatsColumns`` and ``delta.dataSkippingNumIndexedCols`` give them.
     """
 
     count: int = 32
@@ -49,7 +53,7 @@ class IndexedColumns:
 
 @dataclass(slots=True)
 class FloatBounds:
-    """What is known of a floating-point column, of all rows that were added."""
+    """Nulls, bounds and NaN of a floating-point column over all rows added."""
 
     nulls: int = 0
     least: float = math.inf
@@ -58,11 +62,11 @@ class FloatBounds:
 
     @classmethod
     def of(cls, schema: pa.Schema) -> dict[str, FloatBounds]:
-        """One for each such column; those in structs have no statistics."""
+        """Create one for each floating-point column; floating-point fields in structs have no statistics."""
         return {field.name: cls() for field in schema if pa.types.is_floating(field.type)}
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """Look through some rows."""
+        """Include the rows of ``column``."""
         found = pc.min_max(column).as_py()
         if found["min"] is not None and not math.isnan(found["min"]):
             self.least, self.greatest = min(self.least, found["min"]), max(self.greatest, found["max"])
@@ -71,7 +75,7 @@ class FloatBounds:
 
 
 def parquet_statistics(schema: pa.Schema) -> list[str]:
-    """The columns of a Parquet file that have statistics in it, by Parquet's names."""
+    """Return the columns with statistics in the Parquet file, by their names in Parquet."""
     return [
         ".".join(path)
         for path, data_type in _leaves(schema)
@@ -82,7 +86,7 @@ def parquet_statistics(schema: pa.Schema) -> list[str]:
 def statistics_json(
     metadata: pq.FileMetaData, schema: pa.Schema, indexed: IndexedColumns, floats: Mapping[str, FloatBounds]
 ) -> str:
-    """The ``stats`` of an ``add`` action for a file of ``schema``; ``floats`` know all of its rows."""
+    """Return the ``stats`` of an ``add`` action for a file of ``schema``; ``floats`` must cover all of its rows."""
     minima: dict[str, Any] = {}
     maxima: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -100,7 +104,7 @@ def statistics_json(
 
 
 def _of_floats(bounds: FloatBounds | None) -> tuple[Any, Any, Any]:
-    """Nulls, smallest and largest value, each None where it is not known or JSON cannot say it."""
+    """Return null count, smallest and largest value, each ``None`` if it is unknown or JSON cannot represent it."""
     if bounds is None:
         return None, None, None
     least = bounds.least if math.isfinite(bounds.least) else None
@@ -109,12 +113,12 @@ def _of_floats(bounds: FloatBounds | None) -> tuple[Any, Any, Any]:
 
 
 def _of_parquet(metadata: pq.FileMetaData, number: int, data_type: pa.DataType) -> tuple[Any, Any, Any]:
-    """The same of another column, from all row groups."""
+    """Return null count, smallest and largest value of a column of another type, from all row groups."""
     found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
     if not all(each is not None and each.has_null_count for each in found):
         return None, None, None
     null_count = sum(each.null_count for each in found)
-    # A row group of nulls alone has no bounds, and needs none.
+    # A row group with only nulls has no bounds, and needs none.
     bounded = [each for each in found if each.num_values]
     if not bounded or not all(each.has_min_max for each in bounded):
         return null_count, None, None
@@ -126,7 +130,9 @@ def _of_parquet(metadata: pq.FileMetaData, number: int, data_type: pa.DataType) 
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[Path | None, pa.DataType]]:
-    """Parquet's columns in order; those inside of arrays and maps without a path, for they have no statistics."""
+    """Yield Parquet's columns in order. Columns inside arrays and maps have no path, because they have no
+    statistics.
+    """
 
     def of(data_type: pa.DataType, path: Path | None) -> Iterator[tuple[Path | None, pa.DataType]]:
         if pa.types.is_struct(data_type):
@@ -145,7 +151,7 @@ def _leaves(schema: pa.Schema) -> Iterator[tuple[Path | None, pa.DataType]]:
 
 
 def _is_compared_decoded(data_type: pa.DataType) -> bool:
-    """Whether the order of the stored bytes or numbers is not that of the values."""
+    """Return whether values must be decoded before they are compared, because their stored form has another order."""
     return bool(pa.types.is_decimal(data_type) or pa.types.is_string(data_type) or pa.types.is_large_string(data_type))
 
 
@@ -161,7 +167,7 @@ def _upper(value: Any, data_type: pa.DataType) -> Any:
     if isinstance(value, str):
         if len(value) <= _PREFIX_CHARACTERS:
             return value
-        # Not below any string that begins like this one, unless that goes on with the last character of all.
+        # A bound above every string with this prefix. There is none if the next character is the largest of all.
         return None if value[_PREFIX_CHARACTERS] == _LAST_CHARACTER else value[:_PREFIX_CHARACTERS] + _LAST_CHARACTER
     if pa.types.is_timestamp(data_type):
         return _instant(-(-value // 1000), data_type)
@@ -169,7 +175,7 @@ def _upper(value: Any, data_type: pa.DataType) -> Any:
 
 
 def _exact(value: Any, data_type: pa.DataType) -> Any:
-    """A bound that JSON can hold exactly; None when there is none."""
+    """Return a bound that JSON can represent exactly; ``None`` if there is none."""
     if pa.types.is_date(data_type):
         return _day(value)
     if pa.types.is_integer(data_type) or isinstance(value, Decimal):
@@ -185,7 +191,7 @@ def _day(days: int) -> str | None:
 
 
 def _instant(milliseconds: int, data_type: pa.DataType) -> str | None:
-    """ISO 8601 in milliseconds; in UTC, and without a zone for times that have none."""
+    """Format as ISO 8601 in milliseconds, in UTC; without a zone for a type without one."""
     try:
         text = (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds")
     except OverflowError:
@@ -200,7 +206,7 @@ def _put(tree: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def _text(value: Any) -> str:
-    """JSON in which decimals are numbers with all their digits."""
+    """Format as JSON in which decimals are numbers with all their digits."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(name)}:{_text(item)}" for name, item in value.items()) + "}"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)

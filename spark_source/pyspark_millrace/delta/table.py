@@ -1,13 +1,13 @@
-"""The driver's part of a direct ingest: a Delta table to which files are added, each batch of them once.
+"""Driver side of a direct ingest: a Delta table that takes each batch once.
 
-A batch is known by the query's id and its own number, which go into the table's log as the ``txn`` action of the same
-commit as the files (Delta protocol, "Transaction Identifiers"). They are those that Spark's own Delta sink uses: a
-query may change from one to the other between two runs and stays exactly-once.
+The query's id and the batch's number identify a batch. Both go into the table's log as the ``txn`` action of the commit
+that adds the files (Delta protocol, "Transaction Identifiers"). Spark's own Delta sink uses the same identifiers.
+Therefore a query may change from one writer to the other between two runs and stays exactly-once.
 
-What a commit must keep (schema, constraints, generated columns) is checked here, because nobody checks files that are
-there already. Tables with features that put a duty on the files are refused rather than written wrongly.
+The checks of a commit (schema, constraints, generated columns) happen here, because Delta does not check files that
+already exist. Tables with features that the files would have to follow are refused.
 
-Invariant: ``commit`` either adds all files of a batch, with its number, or none.
+Invariant: ``commit`` adds all files of a batch together with the batch's number, or none.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _OTHER_WRITER: Final = "let Spark write this table"
 FEATURES_KEPT: Final = {
     "appendOnly",
     "changeDataFeed",
-    "checkConstraints",  # looked for by their properties
+    "checkConstraints",  # recognised by the table's properties
     "columnMapping",
     "deletionVectors",
-    "generatedColumns",  # and these in the fields' metadata
+    "generatedColumns",  # recognised by the metadata of fields
     "invariants",
     "timestampNtz",
     "v2Checkpoint",
@@ -53,7 +53,7 @@ _ATTEMPTS_MAX: Final = 20
 
 
 class MicroBatch(NamedTuple):
-    """Which batch of which query; ``number`` only grows."""
+    """A micro-batch of a query; ``number`` only grows."""
 
     query_id: str
     number: int
@@ -61,7 +61,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A data file that is complete, by its path below the table; see ``data_files.FILE_SCHEMA``."""
+    """A complete data file; ``path`` is relative to the table. See ``data_files.FILE_SCHEMA``."""
 
     path: str
     partition_values: Mapping[str, str | None]
@@ -73,7 +73,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What tasks and driver need to know of a table before they write to it."""
+    """Facts about a table that tasks and driver need before they write to it."""
 
     directory: str
     partition_by: tuple[str, ...]
@@ -82,9 +82,9 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """Which table to write to, with which rows: all that opening it takes, wherever that is done.
+    """A table and the schema of its new rows, with all that opening the table needs.
 
-    ``schema`` is in the JSON form that Delta and Spark share; with ``merge`` new columns are added to the table.
+    ``schema`` is in the JSON form that Delta and Spark share. If ``merge`` is true, new columns are added to the table.
     """
 
     location: str
@@ -93,7 +93,7 @@ class TableRequest:
     merge: bool
 
     def open(self) -> TargetTable:
-        """The table, made if there is none. Raises ``UsageError``, ``SchemaMismatchError`` if it takes no such rows."""
+        """Open or create the table. Raises ``UsageError`` or ``SchemaMismatchError`` if it does not take such rows."""
         return TargetTable(self.location, self.schema, self.partition_by, merge=self.merge)
 
 
@@ -101,10 +101,10 @@ class TargetTable:
     """A Delta table that takes rows of one schema."""
 
     def __init__(self, location: str, schema: Mapping[str, Any], partition_by: Sequence[str], *, merge: bool) -> None:
-        """``schema`` is in the JSON form that Delta and Spark share; with ``merge`` new columns are added to the table.
+        """Open or create the table.
 
-        The table is made if there is none. Raises ``UsageError`` and ``SchemaMismatchError`` when it cannot take the
-        rows.
+        ``schema`` is in the JSON form that Delta and Spark share. If ``merge`` is true, new columns are added to the
+        table. Raises ``UsageError`` or ``SchemaMismatchError`` when the table cannot take the rows.
         """
         self.directory = local_directory(location)
         _check_types(schema, self.directory)
@@ -116,12 +116,12 @@ class TargetTable:
 
     @property
     def indexed_columns(self) -> IndexedColumns:
-        """The columns that files of this table have statistics of."""
+        """The columns with statistics in files of this table."""
         return indexed_columns(self._table)
 
     @property
     def facts(self) -> TableFacts:
-        """What others need to know of it."""
+        """Facts about the table for tasks and driver."""
         return TableFacts(str(self.directory), self.partition_by, self.indexed_columns)
 
     @property
@@ -130,15 +130,16 @@ class TargetTable:
         return tuple(self._table.metadata().partition_columns)
 
     def has(self, batch: MicroBatch) -> bool:
-        """Whether the batch is in the table already, by this process or another."""
+        """Return whether the table already holds the batch, written by this process or another."""
         self._table.update_incremental()
         last = self._table.transaction_version(batch.query_id)
         return last is not None and last >= batch.number
 
     def commit(self, batch: MicroBatch, files: Sequence[NewFile]) -> int | None:
-        """Add the files of a batch. Returns the table's new version, or None if the batch was there already.
+        """Add the files of a batch. Returns the table's new version, or ``None`` if the table already held the batch.
 
-        Raises ``SchemaMismatchError`` when the table was changed meanwhile so that it does not take them any more.
+        Raises ``UsageError`` or ``SchemaMismatchError`` when the table was changed and does not take the files any
+        more. Raises ``EnvironmentProblemError`` when every attempt conflicts with a commit of another writer.
         """
         properties = CommitProperties(
             custom_metadata={"isBlindAppend": True, "queryId": batch.query_id, "epochId": str(batch.number)},
@@ -157,7 +158,7 @@ class TargetTable:
             for file in files
         ]
         for attempt in range(1, _ATTEMPTS_MAX + 1):
-            # Whoever committed meanwhile may have been this very batch's other attempt, or have changed the schema.
+            # A commit in the meantime may come from another attempt of this batch, or may have changed the schema.
             if self.has(batch):
                 return None
             self._check()
@@ -166,7 +167,7 @@ class TargetTable:
                     actions, "append", self._table.schema(), list(self.partition_by), commit_properties=properties
                 )
             except CommitFailedError as error:
-                if "Unsupported table features" in str(error):  # by delta-rs, which calls it a failed commit
+                if "Unsupported table features" in str(error):  # delta-rs reports this as a failed commit
                     raise UsageError(f"{self.directory}: {error}: {_OTHER_WRITER}") from error
                 _log.info("commit of batch %s to %s, attempt %d: %s", batch, self.directory, attempt, error)
                 last = error
@@ -181,18 +182,18 @@ class TargetTable:
 
     def _open(self) -> DeltaTable:
         directory = str(self.directory)
-        # Columns are nullable as in the tables that Spark's sink makes.
+        # Columns are nullable, as in the tables that Spark's sink creates.
         schema = Schema.from_json(json.dumps(_nullable(self._schema)))
         try:
             if DeltaTable.is_deltatable(directory):
                 return DeltaTable(directory)
             return DeltaTable.create(directory, schema, mode="ignore", partition_by=list(self._partition_by) or None)
         except (DeltaError, OSError) as error:
-            reason = " ".join(re.sub(r"\x1b\[\d+m|↳", " ", str(error)).split())  # delta-rs draws a tree, in colours
+            reason = " ".join(re.sub(r"\x1b\[\d+m|↳", " ", str(error)).split())  # delta-rs prints a coloured tree
             raise UsageError(f"{directory}: no Delta table can be made or opened there: {reason}") from error
 
     def _check(self) -> None:
-        """Check that the table takes the rows, after adding the columns that it does not have where that is wanted."""
+        """Check that the table takes the rows. Adds the columns that the table lacks first, if ``merge`` is true."""
         self._check_duties()
         if self._partition_by and self._partition_by != self.partition_by:
             raise UsageError(
@@ -238,7 +239,7 @@ class TargetTable:
 
 
 def indexed_columns(table: DeltaTable) -> IndexedColumns:
-    """The columns that files of a table have statistics of."""
+    """Return the columns with statistics in files of a table."""
     properties = table.metadata().configuration
     names = properties.get("delta.dataSkippingStatsColumns")
     return IndexedColumns(
@@ -248,7 +249,7 @@ def indexed_columns(table: DeltaTable) -> IndexedColumns:
 
 
 def local_directory(location: str) -> Path:
-    """The directory of a table given as path or ``file:`` URI, absolute. Raises ``UsageError`` for another scheme."""
+    """Return the absolute directory of a path or ``file:`` URI. Raises ``UsageError`` for another scheme."""
     parts = urlsplit(location)
     if not parts.scheme:
         return Path(location).absolute()
@@ -261,7 +262,7 @@ def local_directory(location: str) -> Path:
 
 
 def _check_types(schema: Any, directory: Path, column: str = "") -> None:
-    """Raise ``UsageError`` for a type that tables of Delta do not have."""
+    """Raise ``UsageError`` for a type that Delta tables do not have."""
     if isinstance(schema, str):
         if schema not in _TYPES and not schema.startswith("decimal("):
             raise UsageError(f"{directory}: column {column} is {schema}, which Delta has not: choose other columns")
@@ -286,7 +287,7 @@ def _check_field(there: Mapping[str, Any], ours: Mapping[str, Any], directory: P
 
 
 def _nullable(schema: Any) -> Any:
-    """A type in JSON with every field, element and value nullable, and without the fields' metadata."""
+    """Return a type in JSON with all fields, elements and values nullable, and without the metadata of fields."""
     if not isinstance(schema, Mapping):
         return schema
     changed = {key: _nullable(value) for key, value in schema.items() if key != "metadata"}

@@ -1,8 +1,8 @@
-"""A Delta table's changes to a topic, exactly once: Change Data Feed in reverse.
+"""Exactly-once stream of a Delta table's changes to a topic.
 
-Inserted and updated rows become records, deleted ones tombstones, in the order in which the table was changed: the
-changes of a key are written by one task, by the number of their commit. Each micro-batch is one commit to the topic,
-under the query's id and the batch's number, as any stream into topics.
+Inserted and updated rows become records, and deleted rows become tombstones, in the order in which the table was
+changed. One task writes all changes of a key, ordered by the number of their commit. Each micro-batch is one commit to
+the topic, under the query's id and the batch's number, as in every stream into topics.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ def changes_to_topic(
     trigger: Mapping[str, Any] | None = None,
     query_name: str | None = None,
 ) -> StreamingQuery:
-    """Start to write what changes in a Delta table to a topic.
+    """Start a streaming query that writes the changes of a Delta table to a topic.
 
-    ``options`` are the sink's, ``topic`` among them. The first run writes the rows that are there, then all changes;
-    ``starting_version`` (a number or ``latest``) begins with that commit instead. ``key`` names the columns by which
-    rows are known. A typed topic takes the table's columns by name, and a deleted row as a tombstone of its key. An
-    opaque one takes JSON of the row as value, null for a deleted one, and the key as it is (one column of text or
-    bytes) or as JSON. ``select`` is applied to the changes before that and may use ``_change_type``,
-    ``_commit_version``, ``_commit_timestamp``, which it keeps.
+    ``options`` are the options of the sink, with ``topic`` among them. The first run writes the rows of the table, then
+    all changes; ``starting_version`` (a number or ``latest``) begins with that commit instead. ``key`` names the
+    columns that identify a row.
 
-    The table's property ``delta.enableChangeDataFeed`` must be true; ``appended_only`` reads a table without it to
-    which rows are only added. ``table_options`` are further options of Delta's source, ``trigger`` is as in
-    ``DataStreamWriter.trigger``, by default ``{"availableNow": True}``.
+    A typed topic takes the table's columns by name, and a deleted row as a tombstone of its key. An opaque topic takes
+    JSON of the row as value, or null for a deleted row. Its key is the key column if that is one column of text or
+    bytes, and JSON of the key columns otherwise. ``select`` is applied to the changes first. It may use
+    ``_change_type``, ``_commit_version`` and ``_commit_timestamp``, and must keep the first two (unless
+    ``appended_only``).
 
-    Raises ``UsageError`` and ``SchemaMismatchError`` before anything is read.
+    The table's property ``delta.enableChangeDataFeed`` must be true. ``appended_only`` reads a table without that
+    property to which rows are only added. ``table_options`` are further options of Delta's source. ``trigger`` has the
+    arguments of ``DataStreamWriter.trigger``, by default ``{"availableNow": True}``.
+
+    Raises ``UsageError`` or ``SchemaMismatchError`` before any row is read.
     """
     check_delta(spark)
     given = {name: str(value) for name, value in options.items() if value is not None}
@@ -84,7 +87,7 @@ def changes_to_topic(
 
 
 class _Write:
-    """What Spark calls with the changes of each micro-batch."""
+    """The function that Spark calls with the changes of each micro-batch."""
 
     def __init__(
         self,
@@ -120,22 +123,22 @@ class _Write:
 
 
 def in_order(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The changes of each key in one partition, as they were made; without the rows as they were before an update."""
+    """Partition changes by key and sort them by commit, without the old versions of updated rows."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    # A commit may delete a key and insert it anew: what is there after it counts.
+    # A commit may delete a key and insert it again. The row after the commit counts.
     rank = F.when(F.col(CHANGE) == _DELETE, 0).otherwise(1)
     after = changes.where(F.col(CHANGE) != _BEFORE)
     return after.repartition(*(F.col(quoted(name)) for name in key)).sortWithinPartitions(F.col(VERSION), rank)
 
 
 def to_records(changes: DataFrame, key: Sequence[str], columns: Sequence[str], *, is_typed: bool) -> DataFrame:
-    """Changes as the columns that the sink takes."""
+    """Return changes as the columns that the sink takes."""
     from pyspark.sql import functions as F  # noqa: N812
 
     deleted = F.col(CHANGE) == _DELETE if CHANGE in changes.columns else F.lit(False)
     if is_typed:
-        # A tombstone has its key; its other columns are nobody's.
+        # A tombstone has only its key; the sink ignores its other columns.
         row = [F.col(quoted(name)) for name in columns]
         return changes.select(*row, deleted.alias(Metadata.TOMBSTONE.value))
     plain = key[0] if len(key) == 1 and dict(changes.dtypes)[key[0]] in ("string", "binary") else None
@@ -155,7 +158,7 @@ def _reader(reader: Any, *, appended_only: bool) -> Any:
 def _columns(
     spark: SparkSession, table: str, select: Callable[[DataFrame], DataFrame] | None, *, appended_only: bool
 ) -> list[str]:
-    """The columns of what is written, without what the change feed adds."""
+    """Return the columns to write, without those that the change feed adds."""
     rows = _reader(spark.readStream, appended_only=appended_only).load(table)
     if select is not None:
         rows = select(rows)

@@ -1,9 +1,9 @@
-"""Writes by Spark that a table takes once: appends and MERGEs under the transaction of their micro-batch.
+"""Idempotent writes by Spark: appends and MERGEs under their micro-batch's transaction.
 
-A write goes into the table's log together with (``txnAppId``, ``txnVersion``), an application and a number that only
-grows; Delta passes over what has such a number already (Delta protocol, "Transaction Identifiers"). So a batch that
-Spark runs again, after a crash between the table's commit and its own, changes nothing. Each table has a log of its
-own: of a batch for several tables, those that had it pass over it, and the others take it.
+A write goes into the table's log together with ``txnAppId`` and ``txnVersion``, an application and a number that only
+grows. Delta skips a write whose number is in the log already (Delta protocol, "Transaction Identifiers"). Spark runs a
+batch again after a crash between the table's commit and Spark's own. That second write changes nothing. Each table has
+its own log. If a batch goes to several tables, those that hold it skip it, and the others take it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _log = logging.getLogger(__name__)
 _APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 _QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property in which Spark gives the thread of a query the query's id, from its checkpoint."""
+"""The local property in which Spark sets the query's id for the query's thread. The id comes from the checkpoint."""
 _ATTEMPTS_MAX: Final = 10
 MERGED: Final = "changes by key"
-"""What the commit of ``append_first`` says of itself (``userMetadata``), since its operation is that of any append."""
+"""Value of ``userMetadata`` in the commits of ``append_first``, whose operation is that of any append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What makes a write happen once: the application (query and sink), and the batch's number."""
+    """Identity of a write that must happen once: the application, and the batch's number."""
 
     application: str
     version: int
 
 
 def query_id_of(spark: SparkSession) -> str | None:
-    """The id of the query in whose ``foreachBatch`` this is; ``None`` elsewhere, and in Spark Connect."""
+    """Return the id of the query whose ``foreachBatch`` is running; ``None`` elsewhere, and in Spark Connect."""
     if is_connect(spark):
         return None
     value = spark.sparkContext.getLocalProperty(_QUERY_ID)
@@ -59,21 +59,21 @@ def check_delta(spark: SparkSession) -> None:
 
 
 def create_if_missing(spark: SparkSession, path: str, schema: StructType, partition_by: Sequence[str] = ()) -> None:
-    """Make an empty table of these columns, all nullable, where there is none."""
+    """Create an empty table of these columns, all nullable, if there is no table."""
     from delta.tables import DeltaTable
     from pyspark.sql.types import StructField, StructType
 
     check_delta(spark)
     if DeltaTable.isDeltaTable(spark, path):
         return
-    # Not by DeltaTable.createIfNotExists: it refuses a directory that holds anything, the query's checkpoint perhaps.
+    # Not DeltaTable.createIfNotExists, which refuses a directory with any file in it, such as the query's checkpoint.
     nullable = StructType([StructField(field.name, field.dataType) for field in schema])
     empty = spark.createDataFrame([], nullable)
     empty.write.format("delta").mode("ignore").partitionBy(*partition_by).save(path)
 
 
 def is_empty(spark: SparkSession, path: str) -> bool:
-    """Whether the table at ``path`` has no files."""
+    """Return whether the table at ``path`` has no files."""
     from delta.tables import DeltaTable
 
     return bool(DeltaTable.forPath(spark, path).detail().head()["numFiles"] == 0)
@@ -87,15 +87,15 @@ def append_rows(
     partition_by: Sequence[str] = (),
     merge_schema: bool = False,
 ) -> None:
-    """Add rows, once for the transaction; makes the table where there is none.
+    """Add rows, once for the transaction. A table that does not exist is created.
 
-    Raises ``SchemaMismatchError`` when the table does not take them.
+    Raises ``SchemaMismatchError`` when the table does not take the rows.
     """
     _append(rows, rows.write.partitionBy(*partition_by), path, transaction, merge_schema)
 
 
 def append_first(rows: DataFrame, path: str, transaction: Transaction, *, merge_schema: bool = False) -> None:
-    """Add the first rows of a table that is merged into, as ``append_rows``: at a third of the time of a MERGE."""
+    """Append the first rows to an empty table, as ``append_rows``. A MERGE would take three times as long."""
     _append(rows, rows.write.option("userMetadata", MERGED), path, transaction, merge_schema)
 
 
@@ -109,10 +109,10 @@ def _append(rows: DataFrame, writer: DataFrameWriter, path: str, transaction: Tr
 def merge_rows(
     rows: DataFrame, path: str, condition: str, transaction: Transaction, plan: Callable[[Any], Any]
 ) -> None:
-    """MERGE ``rows`` (called ``new``) into the table (``kept``), once for the transaction.
+    """MERGE ``rows`` (with the alias ``new``) into the table (alias ``kept``), once for the transaction.
 
-    ``plan`` adds the clauses to a ``DeltaMergeBuilder``. When another writer was first the merge is tried again, by a
-    look at the table as it then is; after ten times Delta's exception is raised.
+    ``plan`` adds the clauses to a ``DeltaMergeBuilder``. If the commit conflicts with another writer's, the merge is
+    tried again on the table's new version. After ten attempts, Delta's exception is raised.
     """
     from delta.tables import DeltaTable
 
@@ -132,17 +132,17 @@ def merge_rows(
 
 
 def same_key(key: Sequence[str]) -> str:
-    """The condition of a MERGE by key; null keys are equal to null keys."""
+    """Return the condition of a MERGE by key. Null keys are equal to null keys."""
     return " AND ".join(f"kept.{quoted(name)} <=> new.{quoted(name)}" for name in key)
 
 
 def quoted(name: str) -> str:
-    """A column's name as SQL takes it, whatever characters it has."""
+    """Quote a column's name for SQL, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def conflict_errors() -> tuple[type[Exception], ...]:
-    """What Delta raises when another writer was first."""
+    """Return the exceptions that Delta raises for conflicts with another writer."""
     from delta import exceptions
 
     return (
@@ -157,7 +157,7 @@ def conflict_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def set_for_now(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session for as long as the block runs. A query's session is its own."""
+    """Change settings of a session while the block runs. A query has a session of its own."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -172,5 +172,5 @@ def set_for_now(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
 
 
 def _in_transaction(spark: SparkSession, transaction: Transaction) -> AbstractContextManager[None]:
-    """Delta takes the transaction of a MERGE from the session's settings."""
+    """Set a transaction for a MERGE. Delta takes it from the session's settings."""
     return set_for_now(spark, {_APP_ID: transaction.application, _VERSION: str(transaction.version)})

@@ -1,7 +1,7 @@
 """Writes to Delta tables: idempotent upserts, appends, and overwrites.
 
-``pyspark_millrace.delta.transactions`` ensures that a repeated micro-batch writes once. The application id is made of
-the query and the sink.
+``pyspark_millrace.delta.merging`` writes a repeated micro-batch once, under a transaction. The application id
+consists of the query's id and the name of the sink.
 """
 
 from __future__ import annotations
