@@ -41,5 +41,5 @@ class Eventually(Generic[Value]):
 def _fill(future: Future[Value], make: Callable[[], Value]) -> None:
     try:
         future.set_result(make())
-    except BaseException as error:  # noqa: BLE001 - raised where it is asked for
+    except BaseException as error:  # noqa: BLE001 - the future raises it to its reader
         future.set_exception(error)

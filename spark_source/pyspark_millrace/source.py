@@ -93,7 +93,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         from pyspark_millrace.stream import StreamReader
 
         def look_up() -> tuple[TopicSet, ReadLayout]:
-            import pyspark_millrace.planning.cluster  # noqa: F401 - what planning needs soon and takes long to load
+            import pyspark_millrace.planning.cluster  # noqa: F401 - planning needs it soon, and it loads slowly
 
             return self._resolved(), self._filtered(self._layout(schema))
 

@@ -221,7 +221,7 @@ def run_job(run: Callable[[ArgumentsT, Event], None], arguments: ArgumentsT, *, 
     except MillraceError as error:
         complain(error.message)
         return 1
-    except Exception as error:  # noqa: BLE001  whatever Spark raises is told in a sentence, and the exit code says it
+    except Exception as error:  # noqa: BLE001  reported in a sentence and by the exit code
         if stopping.wait(_SIGNAL_SECONDS):
             # The signal stopped Spark as well, perhaps in the middle of a call. Committed batches stay committed.
             return exit_cut_off

@@ -46,5 +46,5 @@ class Background:
                 self._busy, self._woken = True, False
             try:
                 self._work()
-            except Exception:  # noqa: BLE001  the thread has more to do when it is woken again
+            except Exception:  # noqa: BLE001  the thread continues at its next wake-up
                 _log.exception(self._complaint)

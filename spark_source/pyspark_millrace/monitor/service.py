@@ -252,7 +252,7 @@ def _add_listener(spark: SparkSession, listener: _Listener) -> None:
     def add() -> None:
         try:
             added.set_result(spark.streams.addListener(listener))
-        except Exception as error:  # noqa: BLE001  it is raised again where it was asked for
+        except Exception as error:  # noqa: BLE001  the caller of the result gets it
             added.set_exception(error)
 
     threading.Thread(target=add, name="millrace-add-listener", daemon=True).start()

@@ -49,7 +49,7 @@ def identity_of_batch(options: SinkOptions, attempt: str, local_property: Callab
     """Return the identity of a batch write. Within ``foreachBatch`` only the options define it, too."""
     name, version = options.transaction_app_id, options.transaction_version
     if name is None or version is None:
-        # Nobody asks for this id after the driver has its answer.
+        # This id is not needed after the driver has its answer.
         return WriteIdentity(
             external_id=f"spark-write-{attempt}", epoch=0, owner="", attempt=attempt, retention_ms=_DAY_MS
         )

@@ -1,9 +1,9 @@
 """Folds of Python functions and named aggregates, for all windows.
 
 Records of different keys depend on each other only through stream time, which is known in advance as the largest time
-so far. So records of one input are folded by group, a key (and window): the store is asked once, a tight loop calls the
-user's function, and the results are sorted by record at the end. Several inputs (a cogroup) have separate stream times,
-and sliding windows depend on each other; these are folded record by record.
+so far. Therefore records of one input are folded by group, a key (and window). The store is read once, a tight loop
+calls the user's function, and the results are sorted by record at the end. Several inputs (a cogroup) have separate
+stream times, and sliding windows depend on each other; these are folded record by record.
 """
 
 from __future__ import annotations
