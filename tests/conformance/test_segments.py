@@ -73,7 +73,7 @@ def test_looks_up_as_kafka_does(case: Path, expect: Expectation, tmp_path: Path)
     lookups = expect["lookups"]
 
     assert (log.log_start_offset, log.log_end_offset) == (expect["logStartOffset"], expect["logEndOffset"])
-    assert [list(entry) for entry in log.leader_epochs] == expect["leaderEpochs"]
+    assert [list(entry) for entry in log.epochs.entries] == expect["leaderEpochs"]
     assert newest_batches(seen(entry) for entry in log.producers) == newest_batches(expect["producers"])
     check_indexes(directory, expect)
     check_reads(log, rows(lookups, "read1"))
@@ -191,7 +191,7 @@ def test_recovers_as_kafka_does(case: Path, expect: Expectation, tmp_path: Path)
 
     log = open_log(before, expect, was_clean=was_clean)
     assert (log.log_start_offset, log.log_end_offset) == (expect["logStartOffset"], expect["logEndOffset"])
-    assert [list(entry) for entry in log.leader_epochs] == expect["leaderEpochs"]
+    assert [list(entry) for entry in log.epochs.entries] == expect["leaderEpochs"]
     if case.name != "open-clean-no-snapshots":
         assert newest_batches(seen(entry) for entry in log.producers) == newest_batches(expect["producers"])
     log.close()

@@ -352,7 +352,7 @@ class ReplicaCluster:
         epoch = None if replica is None else replica.machine.leader_epoch
         return (
             f"broker {broker_id}: {type(role).__name__} {isr}{stage} of epoch {epoch}, "
-            f"log to {log.log_end_offset}, watermark {log.high_watermark}, epochs {log.leader_epochs}"
+            f"log to {log.log_end_offset}, watermark {log.high_watermark}, epochs {log.epochs.entries}"
         )
 
     def content(self, broker_id: int, topic: str, partition: int = 0) -> bytes:
@@ -367,7 +367,7 @@ class ReplicaCluster:
         assert all(other == first for other in others), {each: len(self.content(each, topic)) for each in up}
         end = self.log(up[0], topic, partition).log_end_offset
         epochs = {
-            tuple(epoch for epoch in self.log(each, topic, partition).leader_epochs if epoch[1] < end) for each in up
+            tuple(epoch for epoch in self.log(each, topic, partition).epochs.entries if epoch[1] < end) for each in up
         }
         assert len(epochs) == 1, epochs
 

@@ -13,7 +13,7 @@ TRANSACTIONAL: Final = 9
 
 
 def latest_epoch(log: PartitionLog) -> int:
-    return log.leader_epochs[-1][0] if log.leader_epochs else 0
+    return log.epochs.entries[-1][0] if log.epochs.entries else 0
 
 
 def last_sequence(log: PartitionLog, producer_id: int) -> int:

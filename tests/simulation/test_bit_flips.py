@@ -77,7 +77,8 @@ def check_partition(manager: LogManager, partition: Partition, held: Records) ->
         if log is None or log.topic_id != partition.topic_id:
             return True
         found = read_all(log)
-        epochs = [next((e for e, start in reversed(log.leader_epochs) if start <= offset), None) for offset, _ in found]
+        entries = log.epochs.entries
+        epochs = [next((e for e, start in reversed(entries) if start <= offset), None) for offset, _ in found]
     except MillraceError:
         return True
     assert found == held

@@ -61,7 +61,7 @@ def check(log: PartitionLog, before: Content, cut: int, after: Content) -> None:
     is_old = found == before[: len(found)] and len(found) >= cut
     is_new = found[:cut] == before[:cut] and found[cut:] == [record for record in after if record in found]
     assert is_old or is_new, found
-    epochs = [(epoch, start) for epoch, start in log.leader_epochs if start < log.log_end_offset]
+    epochs = [(epoch, start) for epoch, start in log.epochs.entries if start < log.log_end_offset]
     told = [next(epoch for epoch, start in reversed(epochs) if start <= offset) for offset, _, _ in found]
     assert torn or told == [epoch for _, epoch, _ in found]
     last = [entry.last_sequence for entry in log.producers]

@@ -180,8 +180,8 @@ class World:
         partition.end = partition.synced = log.log_end_offset
         partition.end_max = 0
         partition.start = log.log_start_offset
-        if log.leader_epochs:
-            partition.epoch = log.leader_epochs[-1][0]
+        if log.epochs.entries:
+            partition.epoch = log.epochs.entries[-1][0]
         partition.sequence = last_sequence(log, PRODUCER) + 1
         partition.transactional_sequence = last_sequence(log, TRANSACTIONAL) + 1
 
@@ -264,7 +264,10 @@ class World:
             partition.markers.add(offset)
             partition.records.pop(offset, None)
             marker = EndTransactionMarker(type=type_, coordinator_epoch=0)
-            log.append_end_marker(TRANSACTIONAL, 0, marker, leader_epoch=partition.epoch)
+            result = log.append_end_marker_unsynced(TRANSACTIONAL, 0, marker, leader_epoch=partition.epoch)
+            assert result is not None
+            if log.must_sync(result):
+                log.flush(result.last_offset + 1)
         else:
             record, sequence = self._record(partition, offset), partition.transactional_sequence
             entry = Entry(record.key or b"", record.value, record.timestamp_ms, partition.epoch, -1)
@@ -450,8 +453,8 @@ class World:
     ) -> None:
         start = self._start(partition)
         for offset in (offset for offset in records if offset >= start):  # what is deleted may come back, its epoch not
-            epoch = next((epoch for epoch, start in reversed(log.leader_epochs) if start <= offset), None)
-            assert epoch == partition.records[offset].epoch, f"offset {offset}: {log.leader_epochs}"
+            epoch = next((epoch for epoch, start in reversed(log.epochs.entries) if start <= offset), None)
+            assert epoch == partition.records[offset].epoch, f"offset {offset}: {log.epochs.entries}"
         if not partition.is_compacted and records:
             times = [time_ms for _, _, time_ms in records.values()]
             wanted = self.choose.choice(times)

@@ -22,8 +22,8 @@ from millrace.segments.transaction_index import (
 )
 from millrace_broker.log.files import Files, replace_file
 from millrace_broker.log.producers import CompletedTransaction, ProducerStates
-from millrace_broker.log.reading import floor
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_list import floor
 
 
 def index_entry(completed: CompletedTransaction, producers: ProducerStates) -> AbortedTransaction:

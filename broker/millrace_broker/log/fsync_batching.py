@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.errors import MillraceError
-from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.partition_log import PartitionLog
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -3,13 +3,13 @@
 - A partition directory is complete: it gets its name last, and loses it before anything is removed.
 - A recovery-point checkpoint never promises more than has been synced.
 - A partition that could not be loaded, or whose directory failed, is *offline*; the other partitions work.
+
+``LogManager`` owns ``HostedLogs``, ``CheckpointWriter``, ``CheckpointedTruncation`` and ``BackgroundWork``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,9 @@ from millrace.segments.names import (
     parse_partition_directory_name,
     partition_directory_name,
 )
+from millrace_broker.log.background_work import BackgroundWork
+from millrace_broker.log.checkpoint_writer import CheckpointWriter
+from millrace_broker.log.checkpointed_truncation import CheckpointedTruncation
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
@@ -34,11 +37,11 @@ from millrace_broker.log.cleaning.threads import CleanerSettings, CompactedParti
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.deletion import DeletedFiles
 from millrace_broker.log.files import Files, OsFiles
+from millrace_broker.log.hosted_logs import HostedLogs
 from millrace_broker.log.log_directories import LogDirectories
 from millrace_broker.log.open_segments import OpenSegments
-from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.partition_metadata import read_topic_id
-from millrace_broker.log.replicated_logs import ReplicatedLogs
 from millrace_broker.log.starting import Progress, find_partitions, load_all
 from millrace_broker.log.tiered.deletions import RemoteDeletions
 from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
@@ -54,7 +57,7 @@ PRODUCER_EXPIRATION_MS: Final = 86_400_000
 RECOVERY_THREADS: Final = 1
 
 
-class LogManager(ReplicatedLogs):
+class LogManager:
     """The broker's partitions, over one or more log directories."""
 
     def __init__(
@@ -77,19 +80,15 @@ class LogManager(ReplicatedLogs):
         self._checkpoint_interval_s: Final = checkpoint_interval_ms / 1000
         self.producer_expiration_ms = producer_expiration_ms
         """The expiration of idle producers, in ms. It may be changed."""
-        self._lock = threading.RLock()
-        self._checkpoint_lock = threading.RLock()
-        """Taken before ``_lock``, so that a later write has a later state."""
+        self._hosted: Final = HostedLogs()
+        self._checkpoints: Final = CheckpointWriter(directories, self._hosted)
+        self._background: Final = BackgroundWork()
+        self._truncation: Final = CheckpointedTruncation(self._hosted, self._checkpoints, self._background)
         self._deleted: Final = DeletedFiles(directories.files, clock)
         self._open_segments: Final = OpenSegments()
-        self._logs: dict[Partition, PartitionLog] = {}
-        self._homes: dict[Partition, DataDirectory] = {}
-        self._offline: dict[Partition, MillraceError] = {}
         self._configs: dict[str, TopicConfig] = {}
         self._is_closed = False
         self._holds_watermarks = False
-        self.cleaner: LogCleaner | None = None
-        self.tiering: RemoteLogManager | None = None
         now = clock.monotonic()
         self._next_retention = now + initial_task_delay_ms / 1000
         self._next_checkpoint = now + self._checkpoint_interval_s
@@ -151,9 +150,9 @@ class LogManager(ReplicatedLogs):
         load_all(found, self._load_partition, threads_per_directory=threads, on_progress=on_progress)
         self._retire_failed()
         for directory in self._directories:
-            directory.forget_others(self._homes.keys())
+            directory.forget_others(self._hosted.homes.keys())
             if not directory.was_clean:  # recovered logs are synced, so another crash need not recover them again
-                self._write_checkpoints(directory)
+                self._checkpoints.write(directory)
 
     def _find_partitions(self, directory: DataDirectory) -> list[str]:
         try:
@@ -166,8 +165,8 @@ class LogManager(ReplicatedLogs):
         key = topic, partition = parse_partition_directory_name(name)
         path = directory.path / name
         try:
-            with self._lock:
-                other = self._homes.setdefault(key, directory)
+            with self._hosted.lock:
+                other = self._hosted.homes.setdefault(key, directory)
             if other is not directory:
                 raise StorageError(f"{path} is a second copy of {name}, beside {other.path}: remove one")
             is_tiered = self._config_of(topic).remote_storage_enable
@@ -187,15 +186,15 @@ class LogManager(ReplicatedLogs):
             )
         except MillraceError as error:
             _LOG.error("%s is offline: %s", name, error.message)
-            with self._lock:
-                self._offline[key] = error
+            with self._hosted.lock:
+                self._hosted.failed[key] = error
             directory.keep_checkpoints(key)
             return
         if self._holds_watermarks:
             log.is_led_here = False
             log.hold_watermark(self.checkpointed_watermark(*key))
-        with self._lock:
-            self._logs[key] = log
+        with self._hosted.lock:
+            self._hosted.logs[key] = log
 
     def _config_of(self, topic: str) -> TopicConfig:
         return self._configs.get(topic, self.defaults)
@@ -214,7 +213,7 @@ class LogManager(ReplicatedLogs):
         offline or no directory accepts it.
         """
         self._leave_gone_out((topic, partition))
-        with self._lock:
+        with self._hosted.lock:
             existing = self.get(topic, partition)
             if existing is not None:
                 if existing.topic_id != topic_id:
@@ -229,7 +228,7 @@ class LogManager(ReplicatedLogs):
                     f"{partition_directory_name(topic, partition)} may be in a log directory that is offline "
                     f"({', '.join(map(str, failed))}): repair it and start the broker again"
                 )
-            directory, path = self._directories.place(self._homes.values(), topic, topic_id, partition)
+            directory, path = self._directories.place(self._hosted.homes.values(), topic, topic_id, partition)
             log = PartitionLog(
                 topic=topic,
                 topic_id=topic_id,
@@ -242,8 +241,8 @@ class LogManager(ReplicatedLogs):
                 was_clean=True,
             )
             log.is_led_here = not self._holds_watermarks
-            self._logs[topic, partition] = log
-            self._homes[topic, partition] = directory
+            self._hosted.logs[topic, partition] = log
+            self._hosted.homes[topic, partition] = directory
             if self.tiering is not None and log.config.remote_storage_enable:
                 self.tiering.attach(log)
             return log
@@ -252,33 +251,40 @@ class LogManager(ReplicatedLogs):
         """Rewrite checkpoints that still name a deleted partition of this name. Raises ``StorageError``."""
         for directory in self._directories:
             if directory.names_gone(key):
-                self._write_checkpoints(directory)
+                self._checkpoints.write(directory)
         if self.cleaner is not None:
             self.cleaner.leave_gone_out(key)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """Return a partition's log; None if there is none. Raises ``StorageError`` when it is offline."""
         key = (topic, partition)
-        home = self._homes.get(key)
-        problem = self._offline.get(key) or (None if home is None else home.failure)
+        home = self._hosted.homes.get(key)
+        problem = self._hosted.failed.get(key) or (None if home is None else home.failure)
         if problem is not None:
             raise StorageError(f"{partition_directory_name(topic, partition)} is offline: {problem.message}")
-        return self._logs.get(key)
+        return self._hosted.logs.get(key)
 
     def logs(self) -> list[PartitionLog]:
         """Return all partitions that are online, by topic and number."""
-        with self._lock:
-            return [self._logs[key] for key in sorted(self._logs) if self._homes[key].failure is None]
+        return self._hosted.online()
 
     def offline(self) -> dict[Partition, MillraceError]:
         """Return the partitions that could not be loaded or whose directory failed, with the errors."""
-        with self._lock:
-            lost = {key: home.failure for key, home in self._homes.items() if home.failure is not None}
-            return self._offline | lost
+        return self._hosted.offline()
 
     def failed_directories(self) -> dict[Path, MillraceError]:
         """Return the log directories that have failed, at start or later, with the errors."""
         return self._directories.failures()
+
+    @property
+    def cleaner(self) -> LogCleaner | None:
+        """The log cleaner; None before ``start_cleaner``."""
+        return self._background.cleaner
+
+    @property
+    def tiering(self) -> RemoteLogManager | None:
+        """The threads of tiered storage; None before ``start_tiering``."""
+        return self._background.tiering
 
     @property
     def has_directories(self) -> bool:
@@ -288,8 +294,7 @@ class LogManager(ReplicatedLogs):
     def _retire_failed(self) -> None:
         """Release directories that have failed; nothing in them is touched again."""
         for directory in self._directories.take_failed():
-            with self._lock:
-                logs = [log for key, log in self._logs.items() if self._homes[key] is directory]
+            logs = self._hosted.in_directory(directory).values()
             for log in logs:
                 if self.tiering is not None:
                     self.tiering.detach(log)
@@ -305,19 +310,14 @@ class LogManager(ReplicatedLogs):
         """
         key = (topic, partition)
         # Pause the cleaner before taking the lock, because a cleaning may need the lock to end.
-        with (
-            contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key),
-            contextlib.nullcontext() if self.tiering is None else self.tiering.paused(key),
-            self._checkpoint_lock,
-            self._lock,
-        ):
+        with self._background.paused([key]), self._hosted.checkpoint_lock, self._hosted.lock:
             log = self.get(topic, partition)
             if log is None:
                 raise UnknownTopicOrPartitionError(
                     f"there is no partition {partition_directory_name(topic, partition)}"
                 )
-            del self._logs[key]
-            directory = self._homes.pop(key)
+            del self._hosted.logs[key]
+            directory = self._hosted.homes.pop(key)
             if self.cleaner is not None:
                 self.cleaner.forget(directory.path, key)
             if self.tiering is not None and log.remote is not None:
@@ -335,26 +335,47 @@ class LogManager(ReplicatedLogs):
         Raises ``UnknownTopicOrPartitionError`` and the errors of ``PartitionLog.delete_records``.
         """
         key = (topic, partition)
-        with contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key), self._checkpoint_lock:
+        with self._background.cleaner_paused(key), self._hosted.checkpoint_lock:
             log = self.get(topic, partition)
-            directory = self._homes.get(key)
+            directory = self._hosted.homes.get(key)
             if log is None or directory is None:
                 raise UnknownTopicOrPartitionError(
                     f"there is no partition {partition_directory_name(topic, partition)}"
                 )
             log_start_offset = log.delete_records(before_offset)
-            self._write_checkpoints(directory)
+            self._checkpoints.write(directory)
             return log_start_offset
 
     def set_config(self, topic: str, config: TopicConfig) -> None:
         """Set the configuration of a topic for its present and future partitions."""
-        with self._lock:
+        with self._hosted.lock:
             self._configs[topic] = config
-            for (name, _), log in self._logs.items():
+            for (name, _), log in self._hosted.logs.items():
                 if name == topic:
                     log.config = config
         if self.tiering is not None:
             self.tiering.follow([log for log in self.logs() if log.topic == topic])
+
+    # --- replication ---------------------------------------------------------------------------------------
+
+    def checkpointed_watermark(self, topic: str, partition: int) -> int:
+        """Return the high watermark of the last checkpoint before this start; 0 if there is none."""
+        return self._checkpoints.high_watermark((topic, partition))
+
+    def checkpoint_watermarks(self) -> None:
+        """Write the high watermarks of all directories; the next call retries failed writes."""
+        self._checkpoints.write_high_watermarks()
+
+    def truncate(self, ends: Mapping[Partition, int]) -> dict[Partition, MillraceError]:
+        """Truncate logs to offsets, and forget the epochs that begin there or later (``PartitionLog.truncate_to``).
+
+        Returns the partitions for which that failed, with the errors.
+        """
+        return self._truncation.truncate(ends)
+
+    def begin_at(self, topic: str, partition: int, offset: int) -> None:
+        """Delete all records of a log; it starts empty at an offset. Raises the errors of ``PartitionLog.begin_at``."""
+        self._truncation.begin_at((topic, partition), offset)
 
     # --- compaction ----------------------------------------------------------------------------------------
 
@@ -365,8 +386,8 @@ class LogManager(ReplicatedLogs):
         """
 
         def find_compacted() -> list[CompactedPartition]:
-            with self._lock:
-                homes = dict(self._homes)
+            with self._hosted.lock:
+                homes = dict(self._hosted.homes)
             return [
                 CompactedPartition(log, homes[log.topic, log.partition].path, keys_of(log.topic))
                 for log in self.logs()
@@ -374,14 +395,15 @@ class LogManager(ReplicatedLogs):
             ]
 
         def write_recovery_point(partition: CompactedPartition) -> None:
-            self._write_checkpoints(self._homes[partition.partition])
+            self._checkpoints.write_of(partition.partition)
 
-        checkpoints = CleanerCheckpoints(self._files, [each.path for each in self._directories], self._homes.keys())
-        self.cleaner = LogCleaner(
+        paths = [each.path for each in self._directories]
+        checkpoints = CleanerCheckpoints(self._files, paths, self._hosted.homes.keys())
+        self._background.cleaner = cleaner = LogCleaner(
             settings, find_compacted, checkpoints, self._files, self._clock, before_cleaning=write_recovery_point
         )
-        self.cleaner.start()
-        return self.cleaner
+        cleaner.start()
+        return cleaner
 
     # --- tiered storage ------------------------------------------------------------------------------------
 
@@ -390,17 +412,17 @@ class LogManager(ReplicatedLogs):
 
         Raises ``StorageError`` when the file of pending remote deletions is damaged.
         """
-        self.tiering = RemoteLogManager(
+        self._background.tiering = tiering = RemoteLogManager(
             settings,
             store,
             RemoteDeletions(self._files, next(iter(self._directories)).path),
             self._files,
             self._clock,
-            write_start=lambda log: self._write_checkpoints(self._homes[log.topic, log.partition]),
+            write_start=lambda log: self._checkpoints.write_of((log.topic, log.partition)),
         )
-        self.tiering.follow(self.logs())
-        self.tiering.start()
-        return self.tiering
+        tiering.follow(self.logs())
+        tiering.start()
+        return tiering
 
     # --- periodic work -------------------------------------------------------------------------------------
 
@@ -409,22 +431,7 @@ class LogManager(ReplicatedLogs):
 
         Raises ``StorageError``.
         """
-        for directory in self._directories:
-            self._write_checkpoints(directory)
-
-    def _write_checkpoints(self, directory: DataDirectory) -> None:
-        with self._checkpoint_lock:
-            with self._lock:
-                logs = {key: log for key, log in self._logs.items() if self._homes[key] is directory}
-            directory.write_checkpoints(
-                {key: log.recovery_point for key, log in logs.items()},
-                {key: log.high_watermark for key, log in logs.items()},
-                {
-                    key: log.log_start_offset
-                    for key, log in logs.items()
-                    if log.log_start_offset != log.first_base_offset or log.config.remote_storage_enable
-                },
-            )
+        self._checkpoints.write_all()
 
     def tick(self) -> None:
         """Do the work that is due: flushes, retention, checkpoints.
@@ -439,9 +446,8 @@ class LogManager(ReplicatedLogs):
         if retention_is_due:
             self._next_retention = now + self._retention_check_interval_s
         if retention_is_due and self.tiering is not None:
-            # The start of a tiered log must be on the disk before its first local segment goes, which tells it no more
-            # then.
-            retention_is_due = self._try_checkpoint()
+            # Write the start of a tiered log before retention deletes its first local segment.
+            retention_is_due = self._checkpoints.try_write_all()
         for log in self.logs():
             try:
                 if retention_is_due:
@@ -455,15 +461,7 @@ class LogManager(ReplicatedLogs):
             _LOG.error("deleted partitions: %s", error.message)
         if now >= self._next_checkpoint:
             self._next_checkpoint = now + self._checkpoint_interval_s
-            self._try_checkpoint()
-
-    def _try_checkpoint(self) -> bool:
-        try:
-            self.checkpoint()
-        except StorageError as error:
-            _LOG.error("checkpoints: %s", error.message)
-            return False
-        return True
+            self._checkpoints.try_write_all()
 
     def close(self) -> None:
         """Shut down cleanly: close all partitions, write the checkpoints, mark the directories, unlock them.
@@ -471,28 +469,25 @@ class LogManager(ReplicatedLogs):
         A directory with a partition that could not be closed, or that is offline, is not marked, so that the next start
         recovers it. Closing again does nothing.
         """
-        with self._lock:
+        with self._hosted.lock:
             if self._is_closed:
                 return
             self._is_closed = True
-        if self.cleaner is not None:
-            self.cleaner.stop()
-        if self.tiering is not None:
-            self.tiering.stop()
+        self._background.stop()
         failed: set[Path] = set()
         self._retire_failed()
-        for key, log in sorted(self._logs.items()):
-            if self._homes[key].failure is not None:
+        for key, log in sorted(self._hosted.logs.items()):
+            if self._hosted.homes[key].failure is not None:
                 continue
             try:
                 log.close()
             except MillraceError as error:
                 _LOG.error("%s was not closed cleanly: %s", log.name, error.message)
                 log.release()
-                failed.add(self._homes[key].path)
+                failed.add(self._hosted.homes[key].path)
         for directory in self._directories:
             try:
-                self._write_checkpoints(directory)
+                self._checkpoints.write(directory)
                 if directory.path not in failed:
                     directory.mark_clean()
             except StorageError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -184,6 +184,13 @@ def write_snapshot_file(files: Files, directory: Path, offset: int, producers: P
     """Write the producer states at ``offset``. There is nothing to write at offset 0."""
     if offset > 0:
         replace_file(files, directory / segment_file_name(offset, SNAPSHOT), write_snapshot(producers))
+
+
+def remove_snapshots(files: Files, directory: Path, *, kept: Container[int] = ()) -> None:
+    """Remove the producer snapshots of a partition directory, except those at the ``kept`` offsets."""
+    for offset in snapshot_offsets(files, directory):
+        if offset not in kept:
+            files.remove(directory / segment_file_name(offset, SNAPSHOT))
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:

@@ -11,19 +11,8 @@ from collections.abc import Sequence
 from millrace.errors import CorruptBatchError
 from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, RecordFormat, convert, read_header, verify_crc
 from millrace_broker.log.segment import PLACE, Segment
+from millrace_broker.log.segment_list import floor
 from millrace_broker.log.timestamps import first_at_or_after
-
-
-def floor(segments: Sequence[Segment], offset: int) -> int:
-    """Return the number of the last segment that begins at or before ``offset``, else 0."""
-    low, high = 0, len(segments)
-    while low < high:
-        middle = (low + high) // 2
-        if segments[middle].base_offset <= offset:
-            low = middle + 1
-        else:
-            high = middle
-    return max(low - 1, 0)
 
 
 def read_batches(

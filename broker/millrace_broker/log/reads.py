@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.tiered.remote_reads import RemoteReaders, RemoteReadStatistics
 from millrace_broker.runtime import Executors
 

@@ -4,8 +4,8 @@ It is a ``.log`` of batches with two sparse indexes.
 
 Invariants:
 
-- Bytes below ``size_bytes`` are *published*: whole batches, which never change. Only ``following`` truncates them, and
-  then another ``Segment`` represents the file. Readers map and read only published bytes. The bytes of a failed append
+- Bytes below ``size_bytes`` are *published*: whole batches, which never change. Only ``LogTruncation`` truncates them.
+  Another ``Segment`` then represents the file. Readers map and read only published bytes. The bytes of a failed append
   after them are truncated in place. Damage below them is removed by a new file in place of the old one (``recovery``),
   so that no reader's mapping loses pages.
 - ``size_bytes`` only grows, and only after the bytes are written.

@@ -64,7 +64,7 @@ _lead = ReplicaManager._lead
 
 
 def _lead_without_producers(manager: ReplicaManager, replica: HostedReplica, epoch: int) -> None:
-    replica.log._producers = ProducerStates()
+    replica.log._producers.reload(ProducerStates())
     _lead(manager, replica, epoch)
 
 
@@ -215,16 +215,16 @@ PLANTED: Final[Mapping[str, Fault]] = {
     "a repeated batch is appended again": Fault(
         _TWICE,
         {
-            "millrace_broker.log.appendable.AppendableLog._find_duplicate": lambda log, batches: None,
+            "millrace_broker.log.leader_appender.LeaderAppender._find_duplicate": lambda appender, batches: None,
             "millrace_broker.log.producers._check_sequence": lambda entry, header, lowest: None,
         },
     ),
     "what is appended counts as synced": Fault(
         _LACKING,
         {
-            "millrace_broker.log.appendable.AppendableLog.durable_end": property(lambda log: log._log_end_offset),
-            "millrace_broker.log.partition.PartitionLog.must_sync": lambda log, result: False,
-            "millrace_broker.log.partition.PartitionLog.flush": lambda log, up_to=None: None,
+            "millrace_broker.log.log_offsets.LogOffsets.durable_end": property(lambda offsets: offsets.end),
+            "millrace_broker.log.partition_log.PartitionLog.must_sync": lambda log, result: False,
+            "millrace_broker.log.partition_log.PartitionLog.flush": lambda log, up_to=None: None,
         },
     ),
     "a marker is left out": Fault(

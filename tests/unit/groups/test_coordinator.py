@@ -96,7 +96,7 @@ async def end_transaction(broker: Broker, group_id: str, producer_id: int, *, co
     number = partition_of(group_id, broker.groups.partition_count)
     log = broker.partitions.led(broker.partitions.topic(OFFSETS_TOPIC), number).log
     marker = EndTransactionMarker(type=ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch=0)
-    log.append_end_marker(producer_id, 0, marker)
+    log.append_end_marker_unsynced(producer_id, 0, marker)
     await broker.groups.complete_transaction(number, producer_id, committed=committed)
 
 

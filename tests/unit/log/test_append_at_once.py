@@ -37,7 +37,7 @@ def test_a_new_epoch_is_left_to_a_thread(open_log: Open, batch: Batch) -> None:
     log = open_log()
     log.append(batch([START]), leader_epoch=1)
     assert log.append_at_once(batch([START]), leader_epoch=2) is None
-    assert log.leader_epochs == ((1, 0),)
+    assert log.epochs.entries == ((1, 0),)
     with pytest.raises(FencedLeaderEpochError):
         log.append_at_once(batch([START]), leader_epoch=0)
 
@@ -48,9 +48,9 @@ def test_a_roll_is_left_to_a_thread(open_log: Open, batch: Batch) -> None:
     log.append(sent)
     assert log.append_at_once(sent) is not None
     assert log.append_at_once(sent) is None
-    assert (log.segment_count, log.log_end_offset) == (1, 2)
+    assert (len(log.segments), log.log_end_offset) == (1, 2)
     log.append(sent)
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
     assert log.append_at_once(sent) is not None
 
 
@@ -60,7 +60,7 @@ def test_it_does_not_wait_for_others_at_the_log(open_log: Open, batch: Batch) ->
     is_held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with log._lock:
+        with log._local.lock:
             is_held.set()
             release.wait(STALL_S)
 
@@ -114,6 +114,6 @@ def test_the_end_of_a_transaction_is_left_to_a_thread_where_it_needs_another_fil
             assert result.base_offset == end_offset == log.last_stable_offset - 1
     assert result is None  # the index of aborted transactions
     assert (log.log_end_offset, log.last_stable_offset) == (end_offset, end_offset - 1)
-    log.append_end_marker(1, 1, ABORT)
+    log.append_end_marker_unsynced(1, 1, ABORT)
     assert log.last_stable_offset == log.log_end_offset
     assert log.append_end_marker_unsynced(1, 1, COMMIT, leader_epoch=1, may_wait=False) is None

@@ -94,7 +94,7 @@ def test_what_is_acknowledged_is_on_the_disk_and_so_is_its_name(
         log.append(batch())
         assert watched.at_risk == set()
         assert log.recovery_point == log.high_watermark == number + 1
-    assert log.segment_count == 4
+    assert len(log.segments) == 4
     sealed = {f"{base:020}.{suffix}" for base in (0, 3, 6) for suffix in ("log", "index", "timeindex")}
     assert sealed <= set(watched.syncs)
 
@@ -212,7 +212,7 @@ def test_an_epoch_that_could_not_be_written_down_is_not_believed(
     disk.bytes_left = 3
     with pytest.raises(StorageError):
         log.append(batch(), leader_epoch=2)
-    assert log.leader_epochs == ((1, 0),)
+    assert log.epochs.entries == ((1, 0),)
     disk.bytes_left = 10**6
     log.append(batch(), leader_epoch=2)
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 1\n"
@@ -264,12 +264,12 @@ def test_deleting_records_moves_the_start_and_frees_whole_segments(
     for _ in range(7):
         log.append(batch())
     assert log.delete_records(3) == 3
-    assert (log.log_start_offset, log.first_base_offset, log.leader_epochs) == (3, 2, ((0, 3),))
+    assert (log.log_start_offset, log.first_base_offset, log.epochs.entries) == (3, 2, ((0, 3),))
     assert log.delete_records(1) == 3
     with pytest.raises(MillraceError, match=r"offset 2 of orders-3 is not in the log"):
         log.read(2, 1000)
     assert log.delete_records(7) == 7
-    assert log.segment_count == 1  # the one that is written to stays, whatever is in it
+    assert len(log.segments) == 1  # the one that is written to stays, whatever is in it
     assert log.append(batch()).base_offset == 7
     assert sorted(path.name[:20].lstrip("0") or "0" for path in tmp_path.glob("*.log.deleted")) == ["0", "2", "4"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millrace.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
 from millrace.records import ControlType, EndTransactionMarker, scan_headers
 from millrace_broker.log import PartitionLog
-from millrace_broker.log.following import check_replicated
+from millrace_broker.log.follower_appender import check_replicated
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -49,9 +49,9 @@ def test_batches_are_appended_as_they_are(leader: PartitionLog, follower: Partit
     leader.append(batch(producer_id=7, producer_epoch=1, base_sequence=0), leader_epoch=5)
     replicate(leader, follower)
     assert content(follower) == content(leader)
-    assert follower.leader_epochs == leader.leader_epochs == ((0, 0), (2, 4), (5, 6))
+    assert follower.epochs.entries == leader.epochs.entries == ((0, 0), (2, 4), (5, 6))
     assert follower.producers == leader.producers
-    assert follower.segment_count > 1
+    assert len(follower.segments) > 1
     assert follower.offset_for_time(NOW_MS + 1) == leader.offset_for_time(NOW_MS + 1)
     assert (follower.high_watermark, follower.read(0, 1000)) == (0, b"")
     follower.raise_watermark(5)
@@ -79,7 +79,7 @@ def test_transactions_are_known_to_followers(leader: PartitionLog, follower: Par
     for sequence, type_ in ((0, ControlType.ABORT), (1, ControlType.COMMIT)):
         records = batch(producer_id=1, producer_epoch=0, base_sequence=sequence, is_transactional=True)
         leader.append(records, in_transaction=True)
-        leader.append_end_marker(1, 0, EndTransactionMarker(type=type_, coordinator_epoch=3))
+        leader.append_end_marker_unsynced(1, 0, EndTransactionMarker(type=type_, coordinator_epoch=3))
     leader.append(batch(producer_id=1, producer_epoch=0, base_sequence=2, is_transactional=True), in_transaction=True)
     replicate(leader, follower)
     follower.raise_watermark(follower.log_end_offset)
@@ -111,12 +111,12 @@ def test_an_epoch_begins_where_the_log_ends(open_log: Open, batch: Batch) -> Non
     log = open_log()
     log.append(batch(), leader_epoch=1)
     log.begin_epoch(4)
-    assert log.leader_epochs == ((1, 0), (4, 1))
+    assert log.epochs.entries == ((1, 0), (4, 1))
     with pytest.raises(FencedLeaderEpochError):
         log.append(batch(), leader_epoch=1)
-    assert open_log().leader_epochs == ((1, 0),)  # nothing was appended in it
+    assert open_log().epochs.entries == ((1, 0),)  # nothing was appended in it
     log.append(batch(), leader_epoch=4)
-    assert open_log().leader_epochs == ((1, 0), (4, 1))
+    assert open_log().epochs.entries == ((1, 0), (4, 1))
 
 
 def test_truncation_forgets_what_it_cuts_off(open_log: Open, batch: Batch) -> None:
@@ -126,13 +126,13 @@ def test_truncation_forgets_what_it_cuts_off(open_log: Open, batch: Batch) -> No
         log.append(
             batch([NOW_MS + number], producer_id=3, producer_epoch=0, base_sequence=number), leader_epoch=number // 4
         )
-    before, segments = content(log), log.segment_count
+    before, segments = content(log), len(log.segments)
     assert segments > 2
     log.lower_recovery_point(5)
     log.truncate_to(5)
     assert log.log_end_offset == 5
     assert before.startswith(content(log))
-    assert log.leader_epochs == ((0, 0), (1, 4))
+    assert log.epochs.entries == ((0, 0), (1, 4))
     assert [entry.last_sequence for entry in log.producers] == [4]
     assert log.offset_for_time(NOW_MS + 4) == (4, NOW_MS + 4)
     assert log.offset_for_time(NOW_MS + 5) is None
@@ -141,7 +141,7 @@ def test_truncation_forgets_what_it_cuts_off(open_log: Open, batch: Batch) -> No
     again = batch([NOW_MS], producer_id=3, producer_epoch=0, base_sequence=5)
     assert log.append(again, leader_epoch=7).base_offset == 5
     reopened = open_log(SMALL)
-    assert (reopened.log_end_offset, reopened.leader_epochs) == (6, ((0, 0), (1, 4), (7, 5)))
+    assert (reopened.log_end_offset, reopened.epochs.entries) == (6, ((0, 0), (1, 4), (7, 5)))
     assert content(reopened) == content(log)
 
 
@@ -150,7 +150,7 @@ def test_epochs_that_begin_at_the_end_are_forgotten_too(open_log: Open, batch: B
     log.append(batch(), leader_epoch=1)
     log.begin_epoch(2)
     log.truncate_to(1)
-    assert (log.log_end_offset, log.leader_epochs) == (1, ((1, 0),))
+    assert (log.log_end_offset, log.epochs.entries) == (1, ((1, 0),))
 
 
 def test_a_log_is_closed_cleanly_after_a_truncation(open_log: Open, batch: Batch) -> None:
@@ -170,10 +170,10 @@ def test_a_log_begins_anew(open_log: Open, batch: Batch) -> None:
         log.append(batch(producer_id=3, producer_epoch=0, base_sequence=number))
     log.begin_at(100)
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
-    assert (log.leader_epochs, log.producers, log.segment_count) == ((), (), 1)
+    assert (log.epochs.entries, log.producers, len(log.segments)) == ((), (), 1)
     assert log.append(batch(), leader_epoch=3).base_offset == 100
     reopened = open_log(SMALL)
-    assert (reopened.log_start_offset, reopened.log_end_offset, reopened.leader_epochs) == (100, 101, ((3, 100),))
+    assert (reopened.log_start_offset, reopened.log_end_offset, reopened.epochs.entries) == (100, 101, ((3, 100),))
 
 
 def test_a_failed_truncation_takes_the_partition_offline(open_log: Open, batch: Batch, disk) -> None:  # type: ignore[no-untyped-def]
@@ -219,7 +219,7 @@ def test_a_follower_that_went_back_gets_the_same_again(
     assert content(leader).startswith(content(follower))
     replicate(leader, follower, reads)
     assert content(follower) == content(leader)
-    assert follower.leader_epochs == leader.leader_epochs
+    assert follower.epochs.entries == leader.epochs.entries
     reopened = open_log(SMALL, directory=second)
     assert content(reopened) == content(leader)
-    assert reopened.leader_epochs == leader.leader_epochs
+    assert reopened.epochs.entries == leader.epochs.entries

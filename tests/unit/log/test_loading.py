@@ -33,7 +33,7 @@ def filled(open_log: Open, batch: Batch) -> int:
     log = open_log(OPTIONS)
     for n in range(20):
         log.append(batch([1000 + n]), leader_epoch=n // 8)
-    assert log.segment_count > 2
+    assert len(log.segments) > 2
     log.release()
     return len(batch([1000]))
 
@@ -52,7 +52,7 @@ def last_log(directory: Path) -> Path:
 def test_complete_log_is_kept(open_log: Open, filled: int) -> None:
     log = open_log(OPTIONS)
     assert offsets(log) == list(range(20))
-    assert log.leader_epochs == ((0, 0), (1, 8), (2, 16))
+    assert log.epochs.entries == ((0, 0), (1, 8), (2, 16))
     assert log.recovery_point == 20
 
 
@@ -86,7 +86,7 @@ def test_bad_checksum_ends_the_log_and_swaps_in_a_new_file(open_log: Open, fille
     assert offsets(log) == [0, 1]
     assert first.stat().st_size == 2 * filled
     assert [path.name for path in tmp_path.glob("*.log")] == [first.name]
-    assert log.leader_epochs == ((0, 0),)
+    assert log.epochs.entries == ((0, 0),)
 
 
 def test_damage_below_the_recovery_point_is_not_cut(open_log: Open, filled: int, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_unfinished_swap_is_dropped(open_log: Open, filled: int, tmp_path: Path)
 
 def test_lost_epochs_are_read_from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").unlink()
-    assert open_log(OPTIONS).leader_epochs == ((0, 0), (1, 8), (2, 16))
+    assert open_log(OPTIONS).epochs.entries == ((0, 0), (1, 8), (2, 16))
 
 
 def test_lost_end_of_the_log_below_its_start(open_log: Open, filled: int, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_epochs_of_records_that_came_back_are_read_from_the_batches(
     open_log: Open, filled: int, tmp_path: Path
 ) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n2 17\n")
-    assert open_log(OPTIONS).leader_epochs == ((0, 0), (1, 8), (2, 16))
+    assert open_log(OPTIONS).epochs.entries == ((0, 0), (1, 8), (2, 16))
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -46,7 +46,7 @@ def test_append_assigns_offsets_and_leader_epoch(open_log: Open, batch: Batch) -
     read = log.read(0, 10_000)
     assert offsets(read) == [(0, 2), (3, 4), (5, 5)]
     assert {header.partition_leader_epoch for _, header in scan_headers(read)} == {4}
-    assert log.leader_epochs == ((4, 0),)
+    assert log.epochs.entries == ((4, 0),)
 
 
 def test_stored_bytes_are_the_producers_but_for_place(open_log: Open, batch: Batch) -> None:
@@ -93,7 +93,7 @@ def test_older_leader_epoch_is_fenced(open_log: Open, batch: Batch) -> None:
     with pytest.raises(FencedLeaderEpochError, match="epoch 5"):
         log.append(batch(), leader_epoch=4)
     log.append(batch(), leader_epoch=6)
-    assert log.leader_epochs == ((5, 0), (6, 1))
+    assert log.epochs.entries == ((5, 0), (6, 1))
 
 
 def test_refused_batch_leaves_no_trace(open_log: Open, batch: Batch, tmp_path: Path) -> None:
@@ -182,11 +182,11 @@ def test_rolls_by_age_of_the_segment_without_timestamps(
 
 def test_jitter_rolls_earlier(open_log: Open, batch: Batch) -> None:
     log = open_log({"segment.ms": 1000, "segment.jitter.ms": 1000})
-    jitter = log._jitter_ms(0)
+    jitter = log._local.jitter_ms(0)
     assert 0 < jitter < 1000
     for time_ms in (START, START + 1000 - jitter, START + 1001 - jitter):
         log.append(batch([time_ms]))
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
 
 
 def test_rolls_when_an_index_is_full(open_log: Open, batch: Batch, tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_retention_by_size_keeps_readers_and_names(open_log: Open, batch: Batch,
     assert (log.log_start_offset, log.log_end_offset) == (4, 9)
     with pytest.raises(OffsetOutOfRangeError):
         log.read(3, 100)
-    assert log.leader_epochs == ((0, 4),)
+    assert log.epochs.entries == ((0, 4),)
     assert len(names(tmp_path, ".log.deleted")) == 2
     clock.advance_ms(5000)
     log.tick(producer_expiration_ms=10**9)

@@ -97,7 +97,7 @@ def test_a_deleted_segment_writes_no_index_files(
     log = open_log({"segment.bytes": 200, "retention.bytes": 100, "retention.ms": -1})
     for n in range(4):
         log.append(batch([n]))
-    held = log._segments[0]
+    held = log.segments[0]
     held.file()
     assert log.apply_retention()
     assert held.find(0) is not None
@@ -112,7 +112,7 @@ def test_a_roll_that_fails_leaves_the_old_segment_growing(
     log = open_log({"segment.bytes": 300}, files=disk)
     for n in range(3):
         log.append(batch([n]))
-    assert log.segment_count == 1
+    assert len(log.segments) == 1
     before = sorted(path.name for path in tmp_path.iterdir())
     if refuse == "truncate":
         disk.refuses_truncate = True

@@ -45,7 +45,9 @@ class Producer:
         return self.log.append(records, in_transaction=True).base_offset
 
     def end(self, marker: EndTransactionMarker) -> int:
-        return self.log.append_end_marker(self.id, 0, marker).base_offset
+        result = self.log.append_end_marker_unsynced(self.id, 0, marker)
+        assert result is not None
+        return result.base_offset
 
 
 def aborted(producer_id: int, first: int, last: int, stable: int) -> AbortedTransaction:
@@ -83,7 +85,7 @@ def test_a_log_that_is_opened_again_knows_what_is_decided_behind_its_watermark(o
         else:
             began.setdefault(who, log.log_end_offset)
             producers[who].send()
-    assert log.segment_count > 3
+    assert len(log.segments) > 3
     assert len(ended) > 3
     log.close()
     for watermark in range(log.log_end_offset + 1):
@@ -110,7 +112,7 @@ def test_that_segments_have_no_aborted_transactions_is_looked_up_once(
 
     monkeypatch.setattr(OsFiles, "read_bytes", counted)
     assert log.aborted_transactions(0, 1) == []
-    assert read.count(".txnindex") == log.segment_count
+    assert read.count(".txnindex") == len(log.segments)
     read.clear()
     producer = Producer(log, batch, 1)
     producer.send()
@@ -137,16 +139,16 @@ def test_a_late_marker_does_not_end_the_next_transaction(open_log: Open, batch: 
     log = open_log()
     producer = Producer(log, batch, 1)
     producer.send()
-    log.append_end_marker(1, 1, COMMIT, is_epoch_raised=True)
+    log.append_end_marker_unsynced(1, 1, COMMIT, is_epoch_raised=True)
     assert not log.has_open_transaction(1, 0)
-    log.append_end_marker(1, 1, COMMIT, is_epoch_raised=True)  # once more does no harm
+    log.append_end_marker_unsynced(1, 1, COMMIT, is_epoch_raised=True)  # once more does no harm
     records = batch([NOW_MS], producer_id=1, producer_epoch=1, base_sequence=0, is_transactional=True)
     log.append(records, in_transaction=True)
     assert log.has_open_transaction(1, 1)
     with pytest.raises(InvalidProducerEpochError, match="comes late"):
-        log.append_end_marker(1, 1, COMMIT, is_epoch_raised=True)
+        log.append_end_marker_unsynced(1, 1, COMMIT, is_epoch_raised=True)
     assert log.has_open_transaction(1, 1)
-    log.append_end_marker(1, 2, ABORT, is_epoch_raised=True)
+    log.append_end_marker_unsynced(1, 2, ABORT, is_epoch_raised=True)
     assert log.last_stable_offset == log.log_end_offset
 
 
@@ -189,11 +191,11 @@ def test_both_are_known_again_at_the_next_start(open_log: Open, batch: Batch, tm
 
 def test_markers_of_the_past_are_refused(open_log: Open, batch: Batch) -> None:
     log = open_log()
-    log.append_end_marker(1, 3, EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=5))
+    log.append_end_marker_unsynced(1, 3, EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=5))
     with pytest.raises(InvalidProducerEpochError):
-        log.append_end_marker(1, 2, COMMIT)
+        log.append_end_marker_unsynced(1, 2, COMMIT)
     with pytest.raises(TransactionCoordinatorFencedError):
-        log.append_end_marker(1, 3, EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=4))
+        log.append_end_marker_unsynced(1, 3, EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=4))
     assert log.log_end_offset == 1
     with pytest.raises(InvalidRequestError, match="transactional"):
         log.append(batch([1], producer_id=1, producer_epoch=3, base_sequence=0, is_transactional=True))

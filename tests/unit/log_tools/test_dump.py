@@ -77,7 +77,7 @@ def partition(open_partition: Callable[..., PartitionLog]) -> Path:
     for n in range(8):
         log.append(rows_batch(10 * n, 10 * n + 1, producer_id=4, producer_epoch=1, base_sequence=2 * n))
     log.close()
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
     return log.directory
 
 

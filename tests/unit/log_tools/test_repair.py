@@ -182,7 +182,7 @@ def test_epochs_and_snapshots_that_are_damaged_go(sound: Callable[..., Path]) ->
     repaired(directory)
     assert not any(path.exists() for path in (epochs, snapshot, late, stray))
     log = reopened(directory)
-    assert log.leader_epochs == ((0, 0), (1, 50), (2, 100))
+    assert log.epochs.entries == ((0, 0), (1, 50), (2, 100))
     log.close()
 
 

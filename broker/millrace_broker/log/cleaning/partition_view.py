@@ -12,7 +12,7 @@ from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.cleaning.swap import CleanedSegment
 from millrace_broker.log.cleaning.thinning import LastRecord
 from millrace_broker.log.files import Files
-from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.segment import Segment
 
 

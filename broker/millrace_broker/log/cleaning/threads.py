@@ -34,7 +34,7 @@ from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics
 from millrace_broker.log.cleaning.swap import CleaningAbortedError
 from millrace_broker.log.files import Files
-from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.throttle import Throttle
 from millrace_broker.log.workers import Workers
 from millrace_broker.runtime import Clock

@@ -27,7 +27,7 @@ from uuid import UUID, uuid4
 from millrace.errors import CorruptBatchError, MillraceError
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.files import Files
-from millrace_broker.log.partition import PartitionLog
+from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.throttle import Throttle
 from millrace_broker.log.tiered.cache import CACHE_BYTES_MAX, RemoteCache
 from millrace_broker.log.tiered.copying import SegmentCopier, SourceSegment
@@ -309,7 +309,7 @@ def sources(log: PartitionLog, copied_end_offset: int) -> Sequence[SourceSegment
     Raises ``CorruptBatchError`` when the copies end before the log on the disk begins, because records are lost then.
     """
     stable_offset = min(log.last_stable_offset, log.recovery_point)
-    segments, epochs = log.segments, log.leader_epochs
+    segments, epochs = log.segments, log.epochs.entries
     start_offset = log.log_start_offset
     if start_offset < segments[0].base_offset and copied_end_offset < segments[0].base_offset:
         raise CorruptBatchError(

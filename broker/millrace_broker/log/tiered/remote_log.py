@@ -23,7 +23,7 @@ from typing import Final
 
 from millrace.errors import CorruptBatchError, RemoteStorageError
 from millrace.segments.names import LOG
-from millrace_broker.log.reading import floor
+from millrace_broker.log.segment_list import floor
 from millrace_broker.log.tiered.cache import RemoteCache
 from millrace_broker.log.tiered.manifest import Manifest
 from millrace_broker.log.tiered.names import (

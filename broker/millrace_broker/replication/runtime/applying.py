@@ -13,7 +13,7 @@ from typing import Final
 
 from millrace.errors import MillraceError
 from millrace_broker.log import LogManager, PartitionLog
-from millrace_broker.log.following import Batches, check_replicated
+from millrace_broker.log.follower_appender import Batches, check_replicated
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core import FetchedRecords, FetchFrom, Follower
 from millrace_broker.replication.core.follower import Append, Effect, RaiseLogStart, StartAt, Truncate

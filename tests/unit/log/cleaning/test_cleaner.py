@@ -66,7 +66,7 @@ def test_cleaning_keeps_the_last_of_each_key(
         before = {path.name: path.read_bytes() for path in Path(name).glob("*.log")}
         clean(log, checkpoint=0, slots=5000)
         assert contents(log) == expected, "cleaning again changes nothing"
-        if log.segment_count == len(before):
+        if len(log.segments) == len(before):
             assert {path.name: path.read_bytes() for path in Path(name).glob("*.log")} == before
         log.close()
         again = open_partition(Path(name), was_clean=True)

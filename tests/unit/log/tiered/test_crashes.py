@@ -112,7 +112,7 @@ def test_death_while_expiring(
         started_at = log.log_start_offset
         assert log.remote is not None
         # What the log's start was before; of the copies the first two are to go.
-        log._log_start_offset = 12
+        log._offsets.start = 12
         work(manager, settle)
         store.kills_at = None
 
@@ -121,7 +121,7 @@ def test_death_while_expiring(
         settle(restarted)
         assert [each.base_offset for each in log.remote.segments] == [12]
         check_only_complete_copies(remote_directory)
-        log._log_start_offset = started_at
+        log._offsets.start = started_at
         store.remove_folder(log.remote.folder)
 
 

@@ -52,7 +52,7 @@ def tier(manager: LogManager, log: PartitionLog, clock: Any) -> None:
     def passes() -> bool:
         clock.advance_ms(100)
         manager.tick()
-        return log.segment_count == 1
+        return len(log.segments) == 1
 
     eventually(passes)
 

@@ -1,0 +1,61 @@
+"""The leader epochs of a log with their file, Kafka's ``LeaderEpochFileCache``.
+
+Invariants:
+
+- The file is written before the first append of an epoch. A crash may lose an epoch without records only.
+- ``epochs`` changes only after the file is written. It is replaced, so that readers need no lock.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
+from millrace_broker.log.files import Files
+from millrace_broker.log.leader_epochs import LeaderEpochs
+
+
+class LeaderEpochFileCache:
+    """The leader epochs of one log. The caller of a mutator holds the partition's lock."""
+
+    def __init__(self, epochs: LeaderEpochs, files: Files, directory: Path) -> None:
+        self.epochs = epochs
+        """The start offsets of the leader epochs; only this class replaces it."""
+        self.has_unwritten = False
+        """Whether the newest epoch is not in the file yet."""
+        self._files: Final = files
+        self._path: Final = directory / LEADER_EPOCHS
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """Begin an epoch in memory. ``assign`` writes it before its first append."""
+        epochs = LeaderEpochs(self.epochs.entries)
+        if epochs.assign(epoch, start_offset):
+            self.epochs, self.has_unwritten = epochs, True
+
+    def assign(self, *begun: tuple[int, int]) -> None:
+        """Write new epochs, each as (epoch, start offset), before their first append. Raises ``StorageError``."""
+        epochs = LeaderEpochs(self.epochs.entries)
+        is_new = [epochs.assign(epoch, start_offset) for epoch, start_offset in begun]
+        if any(is_new) or self.has_unwritten:
+            self._write(epochs)
+
+    def truncate_start(self, start_offset: int) -> None:
+        """Forget the epochs that end before the log start offset. Raises ``StorageError``."""
+        epochs = LeaderEpochs(self.epochs.entries)
+        if epochs.truncate_start(start_offset):
+            self._write(epochs)
+
+    def truncate_end(self, end_offset: int) -> None:
+        """Forget the epochs that begin at the log end offset or later. Raises ``StorageError``."""
+        epochs = LeaderEpochs(self.epochs.entries)
+        if epochs.truncate_end(end_offset):
+            self._write(epochs)
+
+    def clear(self) -> None:
+        """Forget all epochs. Raises ``StorageError``."""
+        self._write(LeaderEpochs())
+
+    def _write(self, epochs: LeaderEpochs) -> None:
+        write_epochs(self._files, self._path, epochs.entries)
+        self.epochs, self.has_unwritten = epochs, False
