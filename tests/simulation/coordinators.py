@@ -33,7 +33,7 @@ from millrace_broker.opening import open_broker
 from millrace_broker.quotas import CallClass, Lease
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.share_groups import Acknowledgement, Beat, FetchLimits, Wanted
-from millrace_broker.transactions import Producer
+from millrace_broker.transactions import ProducerIdAndEpoch
 
 from .contents import batches
 from .disk import SimulatedDisk
@@ -228,7 +228,7 @@ class Actors:
 
     async def _transact(self, name: str, rounds: int) -> None:
         choose, outcomes = self._random(name), self.promises.transactions[name]
-        producer: Producer | None = None
+        producer: ProducerIdAndEpoch | None = None
         for number in range(1, rounds + 1):
             outcomes[number] = "open"
             try:
@@ -247,7 +247,7 @@ class Actors:
             except MillraceError:  # it took too long, and was aborted
                 producer = None
 
-    async def _write(self, name: str, producer: Producer, number: int) -> None:
+    async def _write(self, name: str, producer: ProducerIdAndEpoch, number: int) -> None:
         transactions, group = self._broker.transactions, f"of-{name}"
         await transactions.add_partitions(name, producer, [("orders", 0), ("orders", 1)])
         batch = build_rows_batch(

@@ -6,7 +6,7 @@ from millrace.errors import InvalidGroupIdError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
-from millrace_broker.transactions import Producer
+from millrace_broker.transactions import ProducerIdAndEpoch
 
 
 async def handle(broker: Broker, request: pb.AddOffsetsToTxnRequest, call: Call) -> pb.AddOffsetsToTxnResponse:
@@ -15,7 +15,7 @@ async def handle(broker: Broker, request: pb.AddOffsetsToTxnRequest, call: Call)
         raise InvalidGroupIdError("an empty group id: name the group whose offsets are committed")
     await broker.transactions.add_offsets(
         request.transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         request.group_id,
         coordinator_key=request.coordinator_key,
     )

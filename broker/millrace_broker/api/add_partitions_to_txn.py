@@ -7,7 +7,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
-from millrace_broker.transactions import Producer
+from millrace_broker.transactions import ProducerIdAndEpoch
 
 
 async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Call) -> pb.AddPartitionsToTxnResponse:
@@ -19,7 +19,7 @@ async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Ca
     if not problems:
         await broker.transactions.add_partitions(
             request.transactional_id,
-            Producer(request.producer_id, request.producer_epoch),
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             wanted,
             coordinator_key=request.coordinator_key,
         )
@@ -37,7 +37,7 @@ async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Ca
 async def _verify(broker: Broker, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
     """Check for a partition leader whether each partition is part of the open transaction (KIP-890)."""
     response = pb.AddPartitionsToTxnResponse()
-    producer = Producer(request.producer_id, request.producer_epoch)
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     for topic in request.topics:
         errors = response.topics.add(name=topic.name)
         for number in topic.partitions:

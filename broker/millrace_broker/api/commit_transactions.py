@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
-from millrace_broker.transactions import Member, Producer
+from millrace_broker.transactions import ProducerIdAndEpoch, TransactionalProducer
 
 
 async def handle(broker: Broker, request: pb.CommitTransactionsRequest, call: Call) -> pb.CommitTransactionsResponse:
@@ -19,7 +19,7 @@ async def handle(broker: Broker, request: pb.CommitTransactionsRequest, call: Ca
     ``transaction.timeout.ms`` must exceed the time from their first record to this call. All other open transactions of
     the ``attempt`` are aborted too.
     """
-    decision = await broker.transactions.commit_together(
+    decision = await broker.transactions.commit_transactions(
         request.external_id,
         request.external_epoch,
         _members(request.committed),
@@ -31,5 +31,8 @@ async def handle(broker: Broker, request: pb.CommitTransactionsRequest, call: Ca
     )
 
 
-def _members(members: Iterable[pb.CommitTransactionsRequest.Member]) -> list[Member]:
-    return [Member(member.transactional_id, Producer(member.producer_id, member.producer_epoch)) for member in members]
+def _members(members: Iterable[pb.CommitTransactionsRequest.TransactionalProducer]) -> list[TransactionalProducer]:
+    return [
+        TransactionalProducer(member.transactional_id, ProducerIdAndEpoch(member.producer_id, member.producer_epoch))
+        for member in members
+    ]

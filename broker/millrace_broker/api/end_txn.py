@@ -5,14 +5,14 @@ from __future__ import annotations
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
-from millrace_broker.transactions import Producer
+from millrace_broker.transactions import ProducerIdAndEpoch
 
 
 async def handle(broker: Broker, request: pb.EndTxnRequest, call: Call) -> pb.EndTxnResponse:
     """Persist the decision, and answer with the producer's next id and epoch. The markers are written afterwards."""
     producer = await broker.transactions.end(
         request.transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         committed=request.committed,
         coordinator_key=request.coordinator_key,
     )

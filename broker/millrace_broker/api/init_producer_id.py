@@ -7,7 +7,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from millrace_broker.api.common.call import Call
 from millrace_broker.broker import Broker
-from millrace_broker.transactions import Producer
+from millrace_broker.transactions import ProducerIdAndEpoch
 
 
 async def handle(broker: Broker, request: pb.InitProducerIdRequest, call: Call) -> pb.InitProducerIdResponse:
@@ -26,11 +26,11 @@ async def handle(broker: Broker, request: pb.InitProducerIdRequest, call: Call) 
     return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
-def _expected(request: pb.InitProducerIdRequest) -> Producer | None:
+def _expected(request: pb.InitProducerIdRequest) -> ProducerIdAndEpoch | None:
     """Return the caller's current producer id and epoch, if it has any."""
     has_id, has_epoch = request.producer_id != NO_PRODUCER_ID, request.producer_epoch != NO_PRODUCER_EPOCH
     if has_id != has_epoch:
         raise InvalidRequestError(
             f"producer id {request.producer_id} and epoch {request.producer_epoch}: send both, or -1 for both"
         )
-    return Producer(request.producer_id, request.producer_epoch) if has_id else None
+    return ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if has_id else None

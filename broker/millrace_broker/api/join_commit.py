@@ -21,11 +21,11 @@ async def handle(broker: Broker, request: pb.JoinCommitRequest, call: Call) -> p
         owner=request.owner,
         retention_ms=request.retention_ms,
     )
-    last_committed_epoch, place = await broker.transactions.join_commit(
+    last_committed_epoch, member = await broker.transactions.join_commit(
         attempt, timeout_ms=request.transaction_timeout_ms
     )
-    response = pb.JoinCommitResponse(was_committed_before=place is None, last_committed_epoch=last_committed_epoch)
-    if place is not None:
-        response.transactional_id = place.transactional_id
-        response.producer_id, response.producer_epoch = place.producer
+    response = pb.JoinCommitResponse(was_committed_before=member is None, last_committed_epoch=last_committed_epoch)
+    if member is not None:
+        response.transactional_id = member.transactional_id
+        response.producer_id, response.producer_epoch = member.producer
     return response

@@ -28,7 +28,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult
 from millrace_broker.metadata import TopicInfo, rules
 from millrace_broker.replication.runtime import ServedPartition
-from millrace_broker.transactions import Producer
+from millrace_broker.transactions import ProducerIdAndEpoch
 
 _logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ async def _verify(broker: Broker, request: pb.ProduceRequest, partition: ServedP
     try:
         await broker.transactions.verify(
             request.transactional_id,
-            Producer(header.producer_id, header.producer_epoch),
+            ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
             partition.key,
             coordinator_key=request.coordinator_key,
         )

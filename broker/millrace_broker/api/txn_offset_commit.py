@@ -8,7 +8,7 @@ from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.commits import checked_commits
 from millrace_broker.api.common.identities import identity_of
 from millrace_broker.broker import Broker
-from millrace_broker.transactions import Producer
+from millrace_broker.transactions import ProducerIdAndEpoch
 
 
 async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call) -> pb.TxnOffsetCommitResponse:
@@ -21,7 +21,7 @@ async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call)
     shard = await broker.groups.soon(request.group_id)
     await broker.transactions.verify_offsets(
         request.transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         request.group_id,
         coordinator_key=request.coordinator_key,
     )

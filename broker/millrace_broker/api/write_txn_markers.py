@@ -9,7 +9,7 @@ from __future__ import annotations
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.broker import Broker
-from millrace_broker.transactions import Marker
+from millrace_broker.transactions import TransactionMarker
 
 
 async def handle(broker: Broker, request: pb.WriteTxnMarkersRequest, call: Call) -> pb.WriteTxnMarkersResponse:
@@ -17,7 +17,7 @@ async def handle(broker: Broker, request: pb.WriteTxnMarkersRequest, call: Call)
     response = pb.WriteTxnMarkersResponse()
     for wanted in request.markers:
         result = response.results.add(producer_id=wanted.producer_id)
-        marker = Marker(
+        marker = TransactionMarker(
             producer_id=wanted.producer_id,
             epoch=wanted.producer_epoch,
             committed=wanted.committed,

@@ -1,33 +1,33 @@
-"""Transactions: what producers write to several partitions counts as a whole, or not at all.
+"""Transactions: records in several partitions that are committed together or aborted together.
 
-The pure part decides and never waits:
+Pure parts, which decide and never wait:
 
-* ``metadata``    what is known of a transactional id, and its records in ``__transaction_state``
-* ``rules``       what may become of it, event by event
-* ``together``    several producers committed as one, under an external id
-* ``attempts``    who may commit under it, when several think they do
-* ``table``       all transactional ids of one partition of ``__transaction_state``
+``metadata``          state of a transactional id, and its records in ``__transaction_state``
+``states``            transitions of a transactional id, event by event
+``external_commits``  several producers that are committed as one, under an external id
+``attempts``          the attempt that may commit under an external id, and the fenced ones
+``state_manager``     all transactional ids of one partition of ``__transaction_state``
 
-What is round it writes, waits and tells:
+Parts that act:
 
-* ``shard``       a table whose changes are appended before they count, with its timers and its markers
-* ``markers``     the ends of transactions, written to the partitions that were part of them
-* ``waiting``     calls that wait until the transaction before has been ended
-* ``coordinator`` the shards that this broker leads, and what the calls ask of them
+``shard``        the state manager of a partition with its log, its timers and its markers
+``markers``      markers, written to the partitions of a transaction
+``peer_calls``   calls to other brokers
+``coordinator``  all transactional ids of this broker; handlers call it
 """
 
 from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.coordinator import TransactionCoordinator, TransactionStatistics
-from millrace_broker.transactions.metadata import Marker, Producer, Transaction
-from millrace_broker.transactions.together import Decision, Member
+from millrace_broker.transactions.external_commits import CommitDecision, TransactionalProducer
+from millrace_broker.transactions.metadata import ProducerIdAndEpoch, TransactionMarker, TransactionMetadata
 
 __all__ = [
     "Attempt",
-    "Decision",
-    "Marker",
-    "Member",
-    "Producer",
-    "Transaction",
+    "CommitDecision",
+    "ProducerIdAndEpoch",
     "TransactionCoordinator",
+    "TransactionMarker",
+    "TransactionMetadata",
     "TransactionStatistics",
+    "TransactionalProducer",
 ]

@@ -1,7 +1,9 @@
-"""The coordinator of transactions: what handlers call. It finds the shard of a transactional id, which does the rest.
+"""Transaction coordinator: transactional ids of this broker.
 
-A transactional id lives in the partition of ``__transaction_state`` that its *coordinator key* belongs to: by default
-that is the id itself, and for producers that are committed together the external id (see ``together``).
+Handlers call it. It finds the shard of a transactional id, which does the rest. Kafka has ``TransactionCoordinator``.
+
+The *coordinator key* gives the partition of ``__transaction_state``. By default it is the transactional id. Producers
+that are committed as one have the external id as key (see ``external_commits``).
 """
 
 from __future__ import annotations
@@ -20,18 +22,23 @@ from millrace_broker.network import Peers
 from millrace_broker.purgatory import PurgatoryStatistics, Timer
 from millrace_broker.replication.runtime import PartitionDirectory
 from millrace_broker.runtime import Clock, Executors
-from millrace_broker.transactions import rules
+from millrace_broker.transactions import states
 from millrace_broker.transactions.attempts import Attempt
-from millrace_broker.transactions.elsewhere import verify
+from millrace_broker.transactions.external_commits import CommitDecision, TransactionalProducer
 from millrace_broker.transactions.markers import Markers, OffsetCommits
-from millrace_broker.transactions.metadata import Marker, PartitionKey, Producer, Transaction
-from millrace_broker.transactions.shard import Settlings, TransactionShard
-from millrace_broker.transactions.together import Decision, Member
+from millrace_broker.transactions.metadata import (
+    PartitionKey,
+    ProducerIdAndEpoch,
+    TransactionMarker,
+    TransactionMetadata,
+)
+from millrace_broker.transactions.peer_calls import verify
+from millrace_broker.transactions.shard import IdleConditions, TransactionShard
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatistics:
-    """Transactional ids by the names of their states; how many transactions ended how since the start; who waits."""
+    """Number of transactional ids by state, of ended transactions by outcome, and of waiting calls."""
 
     by_state: Mapping[str, int]
     ended: Mapping[str, int]
@@ -39,7 +46,7 @@ class TransactionStatistics:
 
 
 class TransactionCoordinator:
-    """The transactional ids that this broker coordinates. For the event loop's thread."""
+    """Transactional ids that this broker coordinates, for the event loop's thread."""
 
     def __init__(
         self,
@@ -65,7 +72,7 @@ class TransactionCoordinator:
         self._offsets: Final = offsets
         self._producer_ids: Final = producer_ids
         self._topics: Final = shards.topics
-        self._settlings: Final = Settlings("transaction to be ended", timer)
+        self._idle: Final = IdleConditions("transaction to be ended", timer)
         self._shards: Final = shards.shards(TRANSACTIONS_TOPIC, self._make_shard)
         self._ended: Final[Counter[str]] = Counter()
 
@@ -73,7 +80,7 @@ class TransactionCoordinator:
         return TransactionShard(
             log,
             self._markers,
-            self._settlings,
+            self._idle,
             self._ended,
             config=self._config,
             clock=self._clock,
@@ -85,26 +92,26 @@ class TransactionCoordinator:
         return await self._executors.administer(self._producer_ids.next_id)
 
     def start(self) -> None:
-        """Begin to read what transactions there are, and go on with them."""
+        """Load the transactional ids, and continue with their transactions."""
         self._shards.start()
 
     def release(self) -> None:
-        """Answer all who wait, now that the broker is about to stop."""
-        self._settlings.close()
+        """Answer all waiting calls, because the broker is about to stop."""
+        self._idle.close()
 
     async def close(self) -> None:
-        """Finish what is being written; what was decided is ended everywhere after the next start."""
+        """Complete the writes that have begun. Missing markers are written after the next start."""
         self.release()
         await self._shards.close()
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     async def init_producer_id(
-        self, transactional_id: str, expected: Producer | None, *, timeout_ms: int, coordinator_key: str = ""
-    ) -> Producer:
-        """Let a producer take over a transactional id; see ``rules``. Raises also ``InvalidRequestError``."""
+        self, transactional_id: str, expected: ProducerIdAndEpoch | None, *, timeout_ms: int, coordinator_key: str = ""
+    ) -> ProducerIdAndEpoch:
+        """Give a transactional id to a producer; see ``states``. Raises ``InvalidRequestError`` too."""
         _check_id(transactional_id)
-        rules.check_timeout(timeout_ms, self._config.transaction_max_timeout_ms)
+        states.check_timeout(timeout_ms, self._config.transaction_max_timeout_ms)
         await self._shards.ensure_topic()
         shard = await self._shard(coordinator_key or transactional_id)
         return await self._executors.to_the_end(shard.init_producer_id(transactional_id, expected, timeout_ms))
@@ -112,125 +119,128 @@ class TransactionCoordinator:
     async def add_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdAndEpoch,
         partitions: Sequence[PartitionKey],
         *,
         coordinator_key: str = "",
     ) -> None:
-        """Take partitions into a producer's transaction; see ``rules``."""
+        """Add partitions to a producer's transaction; see ``states``."""
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
         await self._executors.to_the_end(shard.add_partitions(transactional_id, producer, partitions))
 
     async def add_offsets(
-        self, transactional_id: str, producer: Producer, group_id: str, *, coordinator_key: str = ""
+        self, transactional_id: str, producer: ProducerIdAndEpoch, group_id: str, *, coordinator_key: str = ""
     ) -> None:
-        """Take the offsets of a group into a producer's transaction: the partition where they are committed."""
+        """Add the offsets of a group to a producer's transaction, as a partition of ``__consumer_offsets``."""
         topic = await self._topics.ensure(OFFSETS_TOPIC)
         partition = (OFFSETS_TOPIC, partition_of(group_id, len(topic.partitions)))
         await self.add_partitions(transactional_id, producer, [partition], coordinator_key=coordinator_key)
 
     async def end(
-        self, transactional_id: str, producer: Producer, *, committed: bool, coordinator_key: str = ""
-    ) -> Producer:
-        """Commit or abort a producer's transaction; returns the id and epoch with which it goes on; see ``rules``."""
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool, coordinator_key: str = ""
+    ) -> ProducerIdAndEpoch:
+        """Commit or abort a transaction; return the producer id and epoch for the next one; see ``states``."""
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
         return await self._executors.to_the_end(shard.end(transactional_id, producer, committed=committed))
 
-    async def join_commit(self, attempt: Attempt, *, timeout_ms: int) -> tuple[int, Member | None]:
-        """Let one more producer take part in an attempt; see ``TransactionShard.join_commit``."""
-        rules.check_timeout(timeout_ms, self._config.transaction_max_timeout_ms)
+    async def join_commit(self, attempt: Attempt, *, timeout_ms: int) -> tuple[int, TransactionalProducer | None]:
+        """Add a producer to an attempt; see ``TransactionShard.join_commit``."""
+        states.check_timeout(timeout_ms, self._config.transaction_max_timeout_ms)
         await self._shards.ensure_topic()
         shard = await self._shard(attempt.external_id)
         return await self._executors.to_the_end(shard.join_commit(attempt, timeout_ms))
 
     async def abort_attempt(self, external_id: str, external_epoch: int, attempt: str) -> None:
-        """Abort what an attempt has open; see ``attempts``."""
+        """Abort an attempt and its open transactions; see ``attempts``."""
         shard = await self._shard(external_id)
         await self._executors.to_the_end(shard.abort_attempt(external_id, external_epoch, attempt))
 
-    async def commit_together(
+    async def commit_transactions(
         self,
         external_id: str,
         external_epoch: int,
-        committed: Sequence[Member],
-        aborted: Sequence[Member],
+        committed: Sequence[TransactionalProducer],
+        aborted: Sequence[TransactionalProducer],
         attempt: str = "",
-    ) -> Decision:
-        """Commit producers as one, under an external id; see ``together``."""
+    ) -> CommitDecision:
+        """Commit several producers as one, under an external id; see ``external_commits``."""
         await self._shards.ensure_topic()
         shard = await self._shard(external_id)
         return await self._executors.to_the_end(
-            shard.commit_together(external_id, external_epoch, committed, aborted, attempt)
+            shard.commit_transactions(external_id, external_epoch, committed, aborted, attempt)
         )
 
     async def verify(
-        self, transactional_id: str, producer: Producer, partition: PartitionKey, *, coordinator_key: str = ""
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey, *, coordinator_key: str = ""
     ) -> None:
-        """Raise unless a partition is part of the producer's open transaction; see ``rules``."""
+        """Check that a partition belongs to the producer's open transaction, here or at another coordinator."""
         _check_id(transactional_id)
         number = self._shards.number_of(coordinator_key or transactional_id)
-        elsewhere = self._partitions.leader_elsewhere((TRANSACTIONS_TOPIC, number))
-        if elsewhere is not None:
-            await verify(self._peers, elsewhere, transactional_id, producer, partition, coordinator_key=coordinator_key)
+        leader = self._partitions.leader_elsewhere((TRANSACTIONS_TOPIC, number))
+        if leader is not None:
+            await verify(self._peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key)
             return
         await self.verify_here(transactional_id, producer, partition, coordinator_key=coordinator_key)
 
     async def verify_here(
-        self, transactional_id: str, producer: Producer, partition: PartitionKey, *, coordinator_key: str = ""
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey, *, coordinator_key: str = ""
     ) -> None:
-        """As ``verify``, where this broker coordinates the transactional id. Raises ``NotCoordinatorError`` too."""
+        """Check the same for a transactional id of this broker. Raises ``NotCoordinatorError`` too."""
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
         shard.verify(transactional_id, producer, partition)
 
     async def verify_offsets(
-        self, transactional_id: str, producer: Producer, group_id: str, *, coordinator_key: str = ""
+        self, transactional_id: str, producer: ProducerIdAndEpoch, group_id: str, *, coordinator_key: str = ""
     ) -> None:
-        """Raise unless the offsets of a group are part of the producer's open transaction."""
+        """Check that the offsets of a group belong to the producer's open transaction."""
         partition = (OFFSETS_TOPIC, partition_of(group_id, self._offsets.partition_count))
         await self.verify(transactional_id, producer, partition, coordinator_key=coordinator_key)
 
-    async def write_marker(self, partition: PartitionKey, marker: Marker) -> None:
-        """Write a marker that another coordinator, or an administrator, sends for a partition that is led here."""
+    async def write_marker(self, partition: PartitionKey, marker: TransactionMarker) -> None:
+        """Write a marker for a partition of this broker, for another coordinator or an administrator."""
         await self._markers.write_here(partition, marker)
 
     async def _shard(self, key: str) -> TransactionShard:
-        """The shard of a key; waits a moment for one that is being read."""
+        """Return the shard of a key, after a short wait if it is being loaded."""
         return await self._shards.soon(self._shards.number_of(key))
 
     # --- views -----------------------------------------------------------------------------------------------
 
-    def transactions(self) -> Iterator[Transaction]:
-        """All transactional ids. Raises ``CoordinatorLoadInProgressError`` while others are being read."""
+    def transactions(self) -> Iterator[TransactionMetadata]:
+        """Yield all transactional ids. Raises ``CoordinatorLoadInProgressError`` while some are being loaded."""
         if self._shards.is_loading:
-            raise CoordinatorLoadInProgressError("transactions are being read: try again")
+            raise CoordinatorLoadInProgressError("transactions are being loaded: retry")
         for shard in self._shards.all():
-            yield from shard.table
+            yield from shard.state_manager
 
-    def describe(self, transactional_id: str) -> Transaction:
-        """A transactional id, whatever its coordinator key is.
+    def describe(self, transactional_id: str) -> TransactionMetadata:
+        """Return a transactional id, whatever its coordinator key is.
 
         Raises ``TransactionalIdNotFoundError``, ``CoordinatorLoadInProgressError``.
         """
         if self._shards.is_loading:
-            raise CoordinatorLoadInProgressError("transactions are being read: try again")
+            raise CoordinatorLoadInProgressError("transactions are being loaded: retry")
         for shard in self._shards.all():
-            found = shard.table.find(transactional_id)
+            found = shard.state_manager.find(transactional_id)
             if found is not None:
                 return found
-        raise TransactionalIdNotFoundError(f"no transactional id {transactional_id!r} is coordinated here")
+        raise TransactionalIdNotFoundError(
+            f"transactional id {transactional_id!r} does not exist at this coordinator: list ids with "
+            "`millrace transactions list`"
+        )
 
     def statistics(self) -> TransactionStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         return TransactionStatistics(
-            by_state=Counter(each.state.kafka_name for shard in self._shards.all() for each in shard.table),
+            by_state=Counter(each.state.kafka_name for shard in self._shards.all() for each in shard.state_manager),
             ended=dict(self._ended),
-            waiting=self._settlings.statistics(),
+            waiting=self._idle.statistics(),
         )
 
 
 def _check_id(transactional_id: str) -> None:
     if not transactional_id:
-        raise InvalidRequestError("an empty transactional id: set transactional.id")
+        raise InvalidRequestError("the transactional id is empty: set transactional.id")

@@ -1,8 +1,8 @@
-"""The ends of transactions, written to the partitions that were part of them.
+"""Markers of transactions, written to their partitions (Kafka's ``TransactionMarkerChannelManager``).
 
-A decided transaction has a marker in each of its partitions in the end, however often it takes: markers are written
-until each partition has one, by this coordinator or by the next one that reads what was decided. A marker that
-comes twice does no harm, for its epoch is above that of the transaction that it ends.
+Each partition of a prepared transaction gets a marker. The coordinator retries until the marker is there, and the next
+coordinator continues. A repeated marker is harmless, because its epoch is greater than that of the transaction's
+records.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from millrace_broker.metadata import TopicCatalog
 from millrace_broker.network import Peers
 from millrace_broker.replication.runtime import Appends, PartitionDirectory
 from millrace_broker.runtime import Executors
-from millrace_broker.transactions.elsewhere import write_marker
-from millrace_broker.transactions.metadata import RAISES_EPOCHS, Marker, PartitionKey, Transaction
+from millrace_broker.transactions.metadata import TV_2, PartitionKey, TransactionMarker, TransactionMetadata
+from millrace_broker.transactions.peer_calls import write_marker
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -28,32 +28,35 @@ _PAUSE_MAX_S: Final = 10.0
 
 
 class MarkerTransport(Protocol):
-    """Brings markers to the leaders of partitions."""
+    """Writer of markers at the leaders of partitions."""
 
-    async def write(self, partition: PartitionKey, marker: Marker) -> None:
-        """Return when the marker is as durable as an append is to be; raises what appending one does."""
+    async def write(self, partition: PartitionKey, marker: TransactionMarker) -> None:
+        """Write a marker; return when it is as durable as the topic requires. Raises the errors of an append."""
         ...
 
     def is_gone(self, partition: PartitionKey) -> bool:
-        """Whether the partition does not exist any more, so that nothing is left to be ended there."""
+        """Return whether the partition no longer exists, so that it needs no marker."""
         ...
 
 
 class OffsetCommits(Protocol):
-    """The offsets that groups commit within transactions, as the coordinator of groups has them."""
+    """Pending offsets of transactions, as the group coordinator has them."""
 
     @property
     def partition_count(self) -> int:
-        """Partitions of ``__consumer_offsets``. Raises ``CoordinatorNotAvailableError`` while it is not there."""
+        """The number of partitions of ``__consumer_offsets``.
+
+        Raises ``CoordinatorNotAvailableError`` before its creation.
+        """
         ...
 
     async def complete_transaction(self, partition_of_offsets_topic: int, producer_id: int, *, committed: bool) -> None:
-        """Have a producer's offsets count, or not: its marker was appended to a partition of the topic."""
+        """Commit or drop a producer's pending offsets, because its marker is in a partition of the topic."""
         ...
 
 
 class Markers:
-    """Writes markers to partitions that this broker leads (``write_here``), and has other brokers write the others."""
+    """Writer of markers: to partitions of this broker directly, to others through their leaders."""
 
     def __init__(
         self,
@@ -72,23 +75,23 @@ class Markers:
         self._peers: Final = peers
         self._offsets: Final = offsets
 
-    async def write(self, partition: PartitionKey, marker: Marker) -> None:
-        """Have a marker written by whoever leads the partition. Raises what ``write_here`` does, and as any call."""
+    async def write(self, partition: PartitionKey, marker: TransactionMarker) -> None:
+        """Write a marker at the leader of the partition. Raises the errors of ``write_here``, and those of a call."""
         leader = self._partitions.leader_elsewhere(partition)
         if leader is None:
             await self.write_here(partition, marker)
         else:
             await write_marker(self._peers, leader, partition, marker)
 
-    async def write_here(self, partition: PartitionKey, marker: Marker) -> None:
-        """Append a marker, and have it count; what has begun is finished, also when the caller is cancelled.
+    async def write_here(self, partition: PartitionKey, marker: TransactionMarker) -> None:
+        """Append a marker to a partition of this broker, and apply it to pending offsets.
 
-        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``InvalidProducerEpochError``,
-        ``TransactionCoordinatorFencedError``, ``StorageError``.
+        The append runs to its end even if the caller is cancelled. Raises ``UnknownTopicOrPartitionError``,
+        ``NotLeaderError``, ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``, ``StorageError``.
         """
         await self._executors.to_the_end(self._write(partition, marker))
 
-    async def _write(self, partition: PartitionKey, marker: Marker) -> None:
+    async def _write(self, partition: PartitionKey, marker: TransactionMarker) -> None:
         topic, number = partition
         served = self._partitions.led(self._partitions.topic(topic), number)
         await self._appends.append_end_marker(
@@ -99,22 +102,22 @@ class Markers:
                 type=ControlType.COMMIT if marker.committed else ControlType.ABORT,
                 coordinator_epoch=marker.coordinator_epoch,
             ),
-            is_epoch_raised=marker.version >= RAISES_EPOCHS,
+            is_epoch_raised=marker.version >= TV_2,
         )
         if topic == OFFSETS_TOPIC:
             await self._offsets.complete_transaction(number, marker.producer_id, committed=marker.committed)
 
     def is_gone(self, partition: PartitionKey) -> bool:
-        """Whether the topic has been deleted."""
+        """Return whether the topic has been deleted."""
         return partition[0] not in self._catalog.topics
 
 
-async def write_markers(transport: MarkerTransport, transaction: Transaction, coordinator_epoch: int) -> bool:
-    """Write the markers of a decided transaction, and return when all are there.
+async def write_markers(transport: MarkerTransport, transaction: TransactionMetadata, coordinator_epoch: int) -> bool:
+    """Write the markers of a prepared transaction; return True when all partitions have one.
 
-    False if another coordinator has taken over, which then writes them.
+    Return False if another coordinator has taken over, which writes the markers then.
     """
-    marker = Marker(
+    marker = TransactionMarker(
         producer_id=transaction.producer_id,
         epoch=transaction.epoch,
         committed=transaction.is_committed,
@@ -128,20 +131,22 @@ async def write_markers(transport: MarkerTransport, transaction: Transaction, co
     return all(await asyncio.gather(*writes))
 
 
-async def _write(transport: MarkerTransport, partition: PartitionKey, marker: Marker, transactional_id: str) -> bool:
+async def _write(
+    transport: MarkerTransport, partition: PartitionKey, marker: TransactionMarker, transactional_id: str
+) -> bool:
     pause_s = _PAUSE_FIRST_S
     while not transport.is_gone(partition):
         try:
             await transport.write(partition, marker)
         except InvalidProducerEpochError as error:
-            # The producer's records of a later epoch are there: so this transaction was ended.
-            _logger.info("%s in %s-%d has been ended before (%s)", transactional_id, *partition, error.message)
+            # The partition has records of a later epoch, so the marker of this transaction is there.
+            _logger.info("%s-%d has the marker of %s already: %s", *partition, transactional_id, error.message)
         except TransactionCoordinatorFencedError as error:
-            _logger.warning("the end of %s is another coordinator's now: %s", transactional_id, error.message)
+            _logger.warning("another coordinator ends the transaction of %s: %s", transactional_id, error.message)
             return False
         except MillraceError as error:
             _logger.warning(
-                "the end of %s cannot be written to %s-%d, it is tried again: %s",
+                "the marker of %s could not be written to %s-%d, the coordinator retries: %s",
                 transactional_id,
                 *partition,
                 error.message,

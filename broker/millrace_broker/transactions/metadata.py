@@ -1,4 +1,4 @@
-"""What is known of a transactional id, and how it is written down (Kafka's ``TransactionMetadata``)."""
+"""State of a transactional id, and its records in ``__transaction_state`` (Kafka's ``TransactionMetadata``)."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ PartitionKey = tuple[str, int]
 """Topic and partition."""
 
 EPOCH_MAX: Final = 2**15 - 1
-"""Never given to a producer: an epoch below it can always be raised once more, to fence its owner."""
+"""The greatest epoch. No producer gets it, so that each epoch can be raised once more to fence its producer."""
 LAST_EPOCH: Final = EPOCH_MAX - 1
-"""The last epoch that a producer may have; then it goes on with another producer id."""
+"""The last epoch of a producer id. The next transaction has another producer id."""
 
 NEVER_MS: Final = -1
-RAISES_EPOCHS: Final = 2
-"""Kafka's transaction version in which every end of a transaction raises the epoch (KIP-890)."""
+TV_2: Final = 2
+"""Kafka's transaction version 2, in which each end of a transaction raises the epoch (KIP-890)."""
 
 _VALUE_VERSION: Final = 1
 
 OPEN: Final = frozenset((TransactionState.ONGOING,))
-ENDING: Final = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
-"""Decided, and markers are being written."""
-AT_REST: Final = frozenset((TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
+PREPARED: Final = frozenset((TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT))
+"""States of a decided transaction whose markers are being written."""
+IDLE: Final = frozenset((TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
 
 
-class Producer(NamedTuple):
-    """A producer id and the epoch of the one who holds it."""
+class ProducerIdAndEpoch(NamedTuple):
+    """Producer id and epoch of the producer that has a transactional id now (Kafka's class)."""
 
     producer_id: int
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """The state of a transactional id.
+class TransactionMetadata:
+    """State of a transactional id (Kafka's class).
 
-    ``last_epoch`` is the epoch that its producer had before ``epoch``, if it is that producer's to ask again with: -1
-    once somebody else was meant to be fenced. ``previous_producer_id`` is the one before ``producer_id``, and
-    ``next_producer_id`` the one after, from when the transaction that used up the epochs has been decided. ``version``
-    is Kafka's transaction version of the last end. Times are the broker's, in ms; ``started_ms`` is -1 before the first
-    transaction.
+    ``last_epoch`` is the epoch before ``epoch`` if the same producer may repeat a request with it. It is -1 after the
+    epoch was raised to fence another producer. ``previous_producer_id`` is the producer id before ``producer_id``.
+    ``next_producer_id`` is set from the end of the transaction that uses the last epoch until its completion.
+    ``version`` is Kafka's transaction version of the last end. Times are the broker's, in ms; ``started_ms`` is -1
+    before the first transaction.
     """
 
     transactional_id: str
@@ -68,12 +68,12 @@ class Transaction:
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[PartitionKey] = frozenset()
     started_ms: int = NEVER_MS
-    version: int = RAISES_EPOCHS
+    version: int = TV_2
 
     @property
-    def producer(self) -> Producer:
-        """Who may go on with it."""
-        return Producer(self.producer_id, self.epoch)
+    def producer(self) -> ProducerIdAndEpoch:
+        """The producer id and epoch that may continue."""
+        return ProducerIdAndEpoch(self.producer_id, self.epoch)
 
     @property
     def has_epochs_left(self) -> bool:
@@ -82,16 +82,16 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has begun and is not ended everywhere."""
-        return self.state in OPEN or self.state in ENDING
+        """Whether a transaction has begun and some of its markers may be missing."""
+        return self.state in OPEN or self.state in PREPARED
 
     @property
     def is_committed(self) -> bool:
-        """Whether its last transaction has been decided to be committed."""
+        """Whether the last transaction is committed, or its commit is prepared."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     def record(self) -> StateRecord:
-        """What is written of it."""
+        """Return the record of this state."""
         value = TransactionLogValue(
             producer_id=self.producer_id,
             previous_producer_id=self.previous_producer_id,
@@ -109,11 +109,12 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalCommit:
-    """What is known of an external id, under which producers are committed together. Times in ms, -1 is never.
+    """State of an external id, under which several producers are committed together.
 
-    ``external_epoch`` is the last one that was committed; ``begun_epoch`` the last one that an attempt has begun,
-    ``attempt`` the one that may commit it, and ``former_attempts`` those at the same epoch that it has fenced, the
-    latest first. ``owner`` is who alone uses the id, if that was said. ``retention_ms`` of 0 is for ever.
+    ``external_epoch`` is the last committed epoch. ``begun_epoch`` is the last epoch that an attempt has begun.
+    ``attempt`` is the attempt that may commit it. ``former_attempts`` are the fenced attempts of the same epoch, the
+    latest first. ``owner`` is the only user of the id, if one was named. Times are in ms, and -1 means never; a
+    ``retention_ms`` of 0 means for ever.
     """
 
     external_id: str
@@ -127,7 +128,7 @@ class ExternalCommit:
     retention_ms: int = 0
 
     def record(self) -> StateRecord:
-        """What is written of it."""
+        """Return the record of this state."""
         value = ExternalCommitValue(
             external_epoch=self.external_epoch,
             commit_timestamp_ms=self.committed_ms,
@@ -142,7 +143,7 @@ class ExternalCommit:
 
 
 def commit_of(external_id: str, value: ExternalCommitValue) -> ExternalCommit:
-    """What a record says."""
+    """Return the state that a record of an external id holds."""
     return ExternalCommit(
         external_id=external_id,
         external_epoch=value.external_epoch,
@@ -157,34 +158,35 @@ def commit_of(external_id: str, value: ExternalCommitValue) -> ExternalCommit:
 
 
 def commit_key_of(external_id: str) -> bytes:
-    """The key of an external id's records."""
+    """Return the key of an external id's records."""
     return write_versioned(ExternalCommitKey(external_id=external_id), ExternalCommitKey.VERSION_MAX)
 
 
-def place_of(external_id: str, number: int) -> str:
-    """The transactional id of a place in what is committed under an external id."""
+def numbered_id(external_id: str, number: int) -> str:
+    """Return the transactional id of the producer with this number under an external id."""
     return f"{external_id}-{number}"
 
 
-def is_place_of(external_id: str, transactional_id: str) -> bool:
-    """Whether a transactional id is one of ``place_of``."""
+def is_numbered_id(external_id: str, transactional_id: str) -> bool:
+    """Return whether ``numbered_id`` gives this transactional id for some number."""
     rest = transactional_id.removeprefix(f"{external_id}-")
     return rest != transactional_id and rest.isascii() and rest.isdecimal()
 
 
 def key_of(transactional_id: str) -> bytes:
-    """The key of a transactional id's records."""
+    """Return the key of a transactional id's records."""
     return write_versioned(TransactionLogKey(transactional_id=transactional_id), 0)
 
 
-def transaction_of(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """What a record says.
+def transaction_of(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:
+    """Return the state that a record of a transactional id holds.
 
-    The last epoch is not written down. Where the end of a transaction has raised the epoch it follows from the others;
-    that a producer was fenced by it is forgotten, and so it may then learn that its transaction was aborted.
+    Records do not hold the last epoch. If the end of a transaction has raised the epoch, the last epoch follows from
+    other fields. A record does not say whether that end has fenced the producer. After a restart, a fenced producer may
+    therefore learn that its transaction was aborted.
     """
     state = TransactionState(value.transaction_status)
-    return Transaction(
+    return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
         epoch=value.producer_epoch,
@@ -203,10 +205,10 @@ def transaction_of(transactional_id: str, value: TransactionLogValue) -> Transac
 
 
 def _last_epoch(state: TransactionState, value: TransactionLogValue) -> int:
-    if value.client_transaction_version < RAISES_EPOCHS or state in OPEN or state is TransactionState.EMPTY:
+    if value.client_transaction_version < TV_2 or state in OPEN or state is TransactionState.EMPTY:
         return NO_PRODUCER_EPOCH
     if value.producer_epoch == EPOCH_MAX and value.next_producer_id == NO_PRODUCER_ID:
-        return NO_PRODUCER_EPOCH  # it was raised to fence
+        return NO_PRODUCER_EPOCH  # the epoch was raised to fence the producer
     return value.producer_epoch - 1 if value.producer_epoch > 0 else LAST_EPOCH
 
 
@@ -218,11 +220,14 @@ def _by_topic(partitions: Iterable[PartitionKey]) -> tuple[TransactionPartitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
-    """The end of a transaction. ``version`` 2 says that the epoch is above that of the transaction's records."""
+class TransactionMarker:
+    """Marker of a transaction (Kafka's ``TxnMarkerEntry``).
+
+    With ``version`` 2 the epoch is greater than the epoch of the transaction's records.
+    """
 
     producer_id: int
     epoch: int
     committed: bool
     coordinator_epoch: int
-    version: int = RAISES_EPOCHS
+    version: int = TV_2

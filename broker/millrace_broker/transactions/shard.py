@@ -1,14 +1,14 @@
-"""The transactional ids of one partition of ``__transaction_state``, in motion: written, timed, and ended everywhere.
+"""Transactional ids of one partition of ``__transaction_state``, with their log, timers and markers.
 
 Invariants
 
-- What is answered has been written before.
-- A transaction that is open has a timer, which aborts it; one that was decided has a task that writes its markers.
-- A change that has begun to be written is finished, whatever becomes of the call that asked for it.
-- Within an attempt (see ``attempts``) a place is given to one producer. That is known here only: after a restart one
-  that was given and has no transaction yet may be given again, and its first holder is fenced.
+- A call is answered after its change is in the log.
+- An open transaction has a timer, which aborts it. A prepared one has a task, which writes its markers.
+- A change whose write has begun is completed, even if its call is cancelled.
+- Within an attempt (see ``attempts``) a numbered id is assigned to one producer. The log does not hold this. After a
+  restart an id without a transaction may be assigned again, and its first producer is fenced.
 
-For the event loop's thread, but for ``replay``.
+The class is for the event loop's thread, except for ``replay``.
 """
 
 from __future__ import annotations
@@ -26,33 +26,39 @@ from millrace.records import NO_PRODUCER_ID
 from millrace_broker.coordinators import LoadedBatch, StateLog
 from millrace_broker.purgatory import Conditions, Timer, TimerEntry
 from millrace_broker.runtime import BackgroundTasks, Clock
-from millrace_broker.transactions import attempts, rules, together
+from millrace_broker.transactions import attempts, external_commits, states
 from millrace_broker.transactions.attempts import Attempt
+from millrace_broker.transactions.external_commits import CommitDecision, TransactionalProducer
 from millrace_broker.transactions.markers import MarkerTransport, write_markers
-from millrace_broker.transactions.metadata import ENDING, PartitionKey, Producer, Transaction, place_of
-from millrace_broker.transactions.table import Change, TransactionTable
-from millrace_broker.transactions.together import Decision, Member
+from millrace_broker.transactions.metadata import (
+    PREPARED,
+    PartitionKey,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+    numbered_id,
+)
+from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
 
 _logger: Final = logging.getLogger(__name__)
 
 _RETRY_MS: Final = 1000
-"""The pause after something of the coordinator's own could not be written."""
-_EXPIRED_AT_ONCE: Final = 1000
-_PATIENCE_MS: Final = 1000
-"""How long a call waits for the transaction before to be ended, before it is told to try again."""
+"""The pause before the coordinator retries a write that has failed."""
+_EXPIRED_PER_BATCH: Final = 1000
+_IDLE_WAIT_MS: Final = 1000
+"""The time that a call waits for the completion of the last transaction. After it the client has to retry."""
 
-Settlings = Conditions[tuple[int, str]]
-"""Those who wait for a transactional id to settle: by the partition of ``__transaction_state``, and the id."""
+IdleConditions = Conditions[tuple[int, str]]
+"""Calls that wait until an id is idle, by the partition of ``__transaction_state`` and the id."""
 
 
 class TransactionShard:
-    """The transactional ids of one partition; see the module."""
+    """Transactional ids of one partition of ``__transaction_state``; see the module."""
 
     def __init__(
         self,
         log: StateLog,
         markers: MarkerTransport,
-        settlings: Settlings,
+        idle: IdleConditions,
         ended: Counter[str],
         *,
         config: BrokerConfig,
@@ -60,17 +66,17 @@ class TransactionShard:
         timer: Timer,
         new_producer_id: Callable[[], Awaitable[int]],
     ) -> None:
-        """``ended`` counts how many transactions were committed, aborted and timed out."""
+        """Take the parts of the shard; ``ended`` counts the committed, aborted and timed-out transactions."""
         self._config: Final = config
         self._clock: Final = clock
         self._timer: Final = timer
         self._new_producer_id: Final = new_producer_id
         self._log: Final = log
         self._markers: Final = markers
-        self._settlings: Final = settlings
-        self._table: Final = TransactionTable()
-        self._given: Final[dict[str, tuple[str, list[int]]]] = {}
-        """External ids: the attempt, and the numbers of the places that were given to it."""
+        self._idle: Final = idle
+        self._state_manager: Final = TransactionStateManager()
+        self._assigned: Final[dict[str, tuple[str, list[int]]]] = {}
+        """The present attempt of each external id, and the numbers of the ids that were assigned to it."""
         self._timers: Final[dict[str, TimerEntry]] = {}
         self._expiry: TimerEntry | None = None
         self._tasks: Final = BackgroundTasks()
@@ -80,46 +86,48 @@ class TransactionShard:
     # --- life ------------------------------------------------------------------------------------------------
 
     def replay(self, batch: LoadedBatch) -> None:
-        """Take in a batch of the log."""
+        """Apply a batch of the log."""
         for record in batch.records:
-            self._table.replay(record)
+            self._state_manager.replay(record)
 
     def activate(self) -> None:
-        """Begin to answer; go on with what a crash has interrupted."""
+        """Begin to answer, and continue what the last coordinator has left."""
         self._is_active = True
-        for transaction in self._table:
-            self._attend(transaction.transactional_id)
+        for transaction in self._state_manager:
+            self._schedule_work(transaction.transactional_id)
         self._schedule_expiry()
 
     def deactivate(self) -> None:
-        """Stop timers and markers: whoever reads the log next goes on with them."""
+        """Stop timers and markers, because the next coordinator continues with them."""
         self._is_active = False
         for timer in (*self._timers.values(), *([self._expiry] if self._expiry else [])):
             timer.cancel()
         self._timers.clear()
         for task in self._tasks:
             task.cancel()
-        for transaction in self._table:
-            self._settlings.check((self._log.number, transaction.transactional_id))
-        for external_id in self._given:
-            self._settlings.check((self._log.number, _commit_name(external_id)))
+        for transaction in self._state_manager:
+            self._idle.check((self._log.number, transaction.transactional_id))
+        for external_id in self._assigned:
+            self._idle.check((self._log.number, _idle_key_of(external_id)))
 
-    # --- what it knows ---------------------------------------------------------------------------------------
+    # --- views -----------------------------------------------------------------------------------------------
 
     @property
-    def table(self) -> TransactionTable:
-        """Its transactional ids, to look at."""
-        return self._table
+    def state_manager(self) -> TransactionStateManager:
+        """The states of the transactional ids, for reading."""
+        return self._state_manager
 
     # --- calls -----------------------------------------------------------------------------------------------
 
-    async def init_producer_id(self, transactional_id: str, expected: Producer | None, timeout_ms: int) -> Producer:
-        """Let a producer take over, once the transaction that it finds open has been aborted; see ``rules``."""
+    async def init_producer_id(
+        self, transactional_id: str, expected: ProducerIdAndEpoch | None, timeout_ms: int
+    ) -> ProducerIdAndEpoch:
+        """Give a transactional id to a producer, after the abort of its open transaction; see ``states``."""
         while True:
             change = await self._decide(
                 transactional_id,
-                lambda: self._table.init_needs_producer_id(transactional_id, expected),
-                lambda new_id: self._table.init_producer_id(
+                lambda: self._state_manager.init_needs_producer_id(transactional_id, expected),
+                lambda new_id: self._state_manager.init_producer_id(
                     transactional_id,
                     expected,
                     timeout_ms=timeout_ms,
@@ -134,102 +142,107 @@ class TransactionShard:
                 return after.producer
 
     async def add_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Sequence[PartitionKey]
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[PartitionKey]
     ) -> None:
-        """Take partitions into a transaction; see ``rules``."""
+        """Add partitions to a transaction; see ``states``."""
         change = await self._decide(
             transactional_id,
             lambda: False,
-            lambda _: self._table.add_partitions(transactional_id, producer, partitions, self._now_ms()),
+            lambda _: self._state_manager.add_partitions(transactional_id, producer, partitions, self._now_ms()),
         )
         if change is not None:
             await self._write(change)
 
-    async def end(self, transactional_id: str, producer: Producer, *, committed: bool) -> Producer:
-        """Decide a transaction; returns what the producer goes on with. Its markers follow."""
+    async def end(self, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch:
+        """Prepare the end of a transaction; return the producer id and epoch for the next.
+
+        A task writes the markers.
+        """
         change = await self._decide(
             transactional_id,
-            lambda: self._table.end_needs_producer_id(transactional_id),
-            lambda new_id: self._table.end(
+            lambda: self._state_manager.end_needs_producer_id(transactional_id),
+            lambda new_id: self._state_manager.end(
                 transactional_id, producer, committed=committed, new_producer_id=new_id, now_ms=self._now_ms()
             ),
         )
         if change is None:
-            current = self._table.find(transactional_id)
+            current = self._state_manager.find(transactional_id)
             assert current is not None
-            return rules.goes_on_with(current)
+            return states.next_producer(current)
         await self._write(change)
-        return rules.goes_on_with(change.transactions[0])
+        return states.next_producer(change.transactions[0])
 
-    async def join_commit(self, attempt: Attempt, timeout_ms: int) -> tuple[int, Member | None]:
-        """Let one more producer take part in an attempt; see ``attempts``.
+    async def join_commit(self, attempt: Attempt, timeout_ms: int) -> tuple[int, TransactionalProducer | None]:
+        """Add a producer to an attempt; see ``attempts``.
 
-        Returns the last epoch that was committed, and the producer's place: none if the attempt's epoch was.
+        Returns the last committed epoch, and the producer with its numbered id, None if the attempt's epoch is
+        committed.
         """
         external_id = attempt.external_id
-        attempts.check_owner(self._table.last_commit(external_id), external_id, attempt.owner)
-        while not attempts.was_committed(self._table.last_commit(external_id), attempt.external_epoch):
+        attempts.check_owner(self._state_manager.last_commit(external_id), external_id, attempt.owner)
+        while not attempts.was_committed(self._state_manager.last_commit(external_id), attempt.external_epoch):
             try:
-                change = self._table.begin_attempt(attempt, self._given_places(external_id), self._now_ms())
+                change = self._state_manager.begin_attempt(attempt, self._assigned_ids(external_id), self._now_ms())
             except ConcurrentTransactionsError:
-                if not await self._places_settled(external_id):
+                if not await self._wait_until_ids_idle(external_id):
                     raise
                 continue
             if change is not None:
-                self._given.pop(external_id, None)
+                self._assigned.pop(external_id, None)
                 await self._write(change)
-            place = self._give_place(attempt)
+            place = self._assign_id(attempt)
             producer = await self.init_producer_id(place, None, timeout_ms)
-            last = self._table.last_commit(external_id)
-            return -1 if last is None else last.external_epoch, Member(place, producer)
-        last = self._table.last_commit(external_id)
+            last = self._state_manager.last_commit(external_id)
+            return -1 if last is None else last.external_epoch, TransactionalProducer(place, producer)
+        last = self._state_manager.last_commit(external_id)
         assert last is not None
         return last.external_epoch, None
 
-    def _give_place(self, attempt: Attempt) -> str:
-        """The next place that this attempt has not given yet and that has nothing left to be ended."""
-        name, places = self._given.get(attempt.external_id, ("", []))
+    def _assign_id(self, attempt: Attempt) -> str:
+        """Return the next numbered id that this attempt has not assigned and that is not in use."""
+        name, places = self._assigned.get(attempt.external_id, ("", []))
         if name != attempt.name:
             places = []
-            self._given[attempt.external_id] = (attempt.name, places)
+            self._assigned[attempt.external_id] = (attempt.name, places)
         number = places[-1] + 1 if places else 0
-        while self._table.is_taken(place_of(attempt.external_id, number)):
+        while self._state_manager.is_in_use(numbered_id(attempt.external_id, number)):
             number += 1
         places.append(number)
-        return place_of(attempt.external_id, number)
+        return numbered_id(attempt.external_id, number)
 
-    def _given_places(self, external_id: str) -> list[str]:
-        """The places that were given in the present attempt."""
-        _, places = self._given.get(external_id, ("", []))
-        return [place_of(external_id, number) for number in places]
+    def _assigned_ids(self, external_id: str) -> list[str]:
+        """Return the numbered ids that the present attempt has assigned."""
+        _, places = self._assigned.get(external_id, ("", []))
+        return [numbered_id(external_id, number) for number in places]
 
     async def abort_attempt(self, external_id: str, external_epoch: int, attempt: str) -> None:
-        """End an attempt and what it has open; see ``attempts``."""
-        await self._places_settled(external_id)
-        given = self._given_places(external_id)
-        change = self._table.abort_attempt(external_id, external_epoch, attempt, given, self._now_ms())
+        """Abort an attempt and its open transactions; see ``attempts``."""
+        await self._wait_until_ids_idle(external_id)
+        assigned = self._assigned_ids(external_id)
+        change = self._state_manager.abort_attempt(external_id, external_epoch, attempt, assigned, self._now_ms())
         if change is not None:
-            self._given.pop(external_id, None)
+            self._assigned.pop(external_id, None)
             await self._write(change)
 
-    async def commit_together(
+    async def commit_transactions(
         self,
         external_id: str,
         external_epoch: int,
-        committed: Sequence[Member],
-        aborted: Sequence[Member],
+        committed: Sequence[TransactionalProducer],
+        aborted: Sequence[TransactionalProducer],
         attempt: str = "",
-    ) -> Decision:
-        """Commit producers as one; see ``together``. Their markers follow."""
+    ) -> CommitDecision:
+        """Commit several producers as one; see ``external_commits``. Tasks write the markers."""
         members = [*committed, *aborted]
         await asyncio.gather(
-            self._places_settled(external_id), *(self._settled(member.transactional_id) for member in members)
+            self._wait_until_ids_idle(external_id),
+            *(self._wait_until_idle(member.transactional_id) for member in members),
         )
-        count = together.count_needing_producer_ids(members, self._table.find)
+        count = external_commits.count_needing_producer_ids(members, self._state_manager.find)
         new_ids = [await self._new_producer_id() for _ in range(count)]
-        if together.count_needing_producer_ids(members, self._table.find) > count:
-            raise ConcurrentTransactionsError(f"producers of {external_id} have changed meanwhile: try again")
-        decision, change = self._table.commit_together(
+        if external_commits.count_needing_producer_ids(members, self._state_manager.find) > count:
+            raise ConcurrentTransactionsError(f"producers of external id {external_id} have changed meanwhile: retry")
+        decision, change = self._state_manager.commit_transactions(
             external_id,
             external_epoch,
             committed=committed,
@@ -237,33 +250,33 @@ class TransactionShard:
             new_producer_ids=iter(new_ids),
             now_ms=self._now_ms(),
             attempt=attempt,
-            given=self._given_places(external_id),
+            assigned=self._assigned_ids(external_id),
         )
         if change.records():
             await self._write(change)
         if not decision.was_committed_before:
-            self._given.pop(external_id, None)
+            self._assigned.pop(external_id, None)
         return decision
 
-    async def _places_settled(self, external_id: str) -> bool:
-        """Wait until nothing is being written of an external id and its places; False when it takes too long."""
-        is_settled = await self._settlings.until(
-            (self._log.number, _commit_name(external_id)),
-            lambda: not (self._is_active and self._table.is_committing(external_id)),
-            _PATIENCE_MS,
+    async def _wait_until_ids_idle(self, external_id: str) -> bool:
+        """Wait until an external id and its numbered ids are idle; return False after a second."""
+        is_settled = await self._idle.until(
+            (self._log.number, _idle_key_of(external_id)),
+            lambda: not (self._is_active and self._state_manager.is_committing(external_id)),
+            _IDLE_WAIT_MS,
         )
-        names = {*self._table.places(external_id), *self._given_places(external_id)}
-        writing = [name for name in names if self._table.is_busy(name)]
-        return is_settled and all(await asyncio.gather(*map(self._settled, writing)))
+        names = {*self._state_manager.ids_in_use(external_id), *self._assigned_ids(external_id)}
+        busy = [name for name in names if self._state_manager.is_busy(name)]
+        return is_settled and all(await asyncio.gather(*map(self._wait_until_idle, busy)))
 
-    def verify(self, transactional_id: str, producer: Producer, partition: PartitionKey) -> None:
-        """Raise unless a partition is part of the producer's open transaction; see ``rules``."""
-        self._table.verify(transactional_id, producer, partition)
+    def verify(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey) -> None:
+        """Check that a partition belongs to the producer's open transaction; see ``states``."""
+        self._state_manager.verify(transactional_id, producer, partition)
 
     async def _decide(
-        self, transactional_id: str, needs_id: Callable[[], bool], decide: Callable[[int], Change | None]
-    ) -> Change | None:
-        """Make a decision, with a new producer id if it needs one, when nothing else is under way."""
+        self, transactional_id: str, needs_id: Callable[[], bool], decide: Callable[[int], StateChange | None]
+    ) -> StateChange | None:
+        """Return a change of an idle transactional id. ``needs_id`` says whether it needs a new producer id."""
         new_id = NO_PRODUCER_ID
         has_waited = False
         while True:
@@ -273,16 +286,16 @@ class TransactionShard:
             try:
                 return decide(new_id)
             except ConcurrentTransactionsError:
-                if has_waited or not await self._settled(transactional_id):
+                if has_waited or not await self._wait_until_idle(transactional_id):
                     raise
                 has_waited = True
 
-    async def _settled(self, transactional_id: str) -> bool:
-        """Wait until nothing is under way; False when it takes too long."""
-        return await self._settlings.until(
+    async def _wait_until_idle(self, transactional_id: str) -> bool:
+        """Wait until a transactional id is idle; return False after a second."""
+        return await self._idle.until(
             (self._log.number, transactional_id),
-            lambda: not (self._is_active and self._table.is_busy(transactional_id)),
-            _PATIENCE_MS,
+            lambda: not (self._is_active and self._state_manager.is_busy(transactional_id)),
+            _IDLE_WAIT_MS,
         )
 
     def _now_ms(self) -> int:
@@ -290,78 +303,85 @@ class TransactionShard:
 
     # --- writing ---------------------------------------------------------------------------------------------
 
-    async def _write(self, change: Change) -> None:
-        """Have a change written; it is true afterwards.
+    async def _write(self, change: StateChange) -> None:
+        """Append a change to the log, and apply it.
 
-        Raises what appending does, and nothing has changed then; ``NotCoordinatorError`` once this has ended.
+        If the append raises an error, the state does not change. Raises ``NotCoordinatorError`` after ``deactivate``.
         """
         if not self._is_active:
-            raise NotCoordinatorError(f"{self._log.name} is coordinated elsewhere now: find the coordinator anew")
-        self._table.begin(change)
+            raise NotCoordinatorError(
+                f"this broker no longer coordinates the ids of {self._log.name}: find the coordinator again"
+            )
+        self._state_manager.begin(change)
         is_written = False
         try:
             await self._log.append(change.records())
             is_written = True
         finally:
             if is_written:
-                self._table.apply(change)
+                self._state_manager.apply(change)
             else:
-                self._table.withdraw(change)
+                self._state_manager.withdraw(change)
             for transactional_id in change.transactional_ids:
-                self._attend(transactional_id, has_failed=not is_written)
+                self._schedule_work(transactional_id, has_failed=not is_written)
             for external_id in change.external_ids:
-                self._settlings.check((self._log.number, _commit_name(external_id)))
+                self._idle.check((self._log.number, _idle_key_of(external_id)))
 
-    def _attend(self, transactional_id: str, *, has_failed: bool = False) -> None:
-        """See that what a transactional id needs is under way, after a change or the failure to write one."""
+    def _schedule_work(self, transactional_id: str, *, has_failed: bool = False) -> None:
+        """Set the timer, or start the task, that the state of a transactional id requires."""
         timer = self._timers.pop(transactional_id, None)
         if timer is not None:
             timer.cancel()
-        current = self._table.find(transactional_id)
+        current = self._state_manager.find(transactional_id)
         if current is not None and self._is_active:
             if current.state is TransactionState.ONGOING:
                 self._schedule_time_out(current, _RETRY_MS if has_failed else 0)
-            elif current.state in ENDING and not has_failed:
-                self._start(self._finish(current))
-        self._settlings.check((self._log.number, transactional_id))
+            elif current.state in PREPARED and not has_failed:
+                self._start(self._complete(current))
+        self._idle.check((self._log.number, transactional_id))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work, name=f"millrace-{self._log.name}")
 
     # --- the coordinator's own work --------------------------------------------------------------------------
 
-    async def _finish(self, transaction: Transaction) -> None:
-        """Write the markers of a decided transaction, and write down that they are there."""
+    async def _complete(self, transaction: TransactionMetadata) -> None:
+        """Write the markers of a prepared transaction, and then complete it in the log."""
         if not await write_markers(self._markers, transaction, self._log.leader_epoch):
             return
         self._ended["committed" if transaction.is_committed else "aborted"] += 1
         while True:
             try:
-                await self._write(self._table.complete(transaction.transactional_id, self._now_ms()))
+                await self._write(self._state_manager.complete(transaction.transactional_id, self._now_ms()))
             except MillraceError as error:
-                _logger.warning("%s: the end of %s: %s", self._log.name, transaction.transactional_id, error.message)
+                _logger.warning(
+                    "%s: the transaction of %s could not be completed, the coordinator retries: %s",
+                    self._log.name,
+                    transaction.transactional_id,
+                    error.message,
+                )
                 await asyncio.sleep(_RETRY_MS / 1000)
             else:
                 return
 
-    def _schedule_time_out(self, transaction: Transaction, timer_ms_min: int) -> None:
+    def _schedule_time_out(self, transaction: TransactionMetadata, timer_ms_min: int) -> None:
         left_ms = transaction.started_ms + transaction.timeout_ms - self._now_ms()
-        # The clock may have jumped: no transaction is open for longer than it may be.
+        # The clock may have jumped. No transaction stays open for longer than its timeout.
         delay_ms = min(max(left_ms, timer_ms_min, 0), max(transaction.timeout_ms, timer_ms_min))
         transactional_id, producer = transaction.transactional_id, transaction.producer
         self._timers[transactional_id] = self._timer.schedule(
             delay_ms, lambda: self._start(self._time_out(transactional_id, producer))
         )
 
-    async def _time_out(self, transactional_id: str, producer: Producer) -> None:
-        change = self._table.time_out(transactional_id, producer, self._now_ms())
+    async def _time_out(self, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
+        change = self._state_manager.time_out(transactional_id, producer, self._now_ms())
         if change is None:
-            return  # it has ended, or something is being written, after which the time is looked at again
-        _logger.info("%s: the transaction of %s timed out and is aborted", self._log.name, transactional_id)
+            return  # the transaction has ended, or a change is being written, after which the timer is set again
+        _logger.info("%s: the transaction of %s has timed out and is aborted", self._log.name, transactional_id)
         try:
             await self._write(change)
         except MillraceError as error:
-            _logger.warning("%s: %s", self._log.name, error.message)
+            _logger.warning("%s: the transaction could not be aborted: %s", self._log.name, error.message)
         else:
             self._ended["timed out"] += 1
 
@@ -373,16 +393,16 @@ class TransactionShard:
     async def _expire(self) -> None:
         expiration_ms = self._config.transactional_id_expiration_ms
         try:
-            while change := self._table.expire(self._now_ms(), expiration_ms, _EXPIRED_AT_ONCE):
+            while change := self._state_manager.expire(self._now_ms(), expiration_ms, _EXPIRED_PER_BATCH):
                 await self._write(change)
                 count = len(change.forgotten) + len(change.forgotten_commits)
                 _logger.info("%s: %d transactional and external ids have expired", self._log.name, count)
         except MillraceError as error:
-            _logger.warning("%s: transactional ids are kept for now: %s", self._log.name, error.message)
+            _logger.warning("%s: expired transactional ids could not be deleted: %s", self._log.name, error.message)
         finally:
             self._schedule_expiry()
 
 
-def _commit_name(external_id: str) -> str:
-    """What those wait under who wait for an external id: no transactional id, for these have no line breaks."""
+def _idle_key_of(external_id: str) -> str:
+    """Return the key of an external id in ``IdleConditions``. No transactional id has a line break."""
     return f"\n{external_id}"

@@ -23,7 +23,7 @@ from millrace_broker.log.producers import ProducerStates
 from millrace_broker.replication.core import Follower, Leader, Replica
 from millrace_broker.replication.runtime import HostedReplica, ReplicaManager
 from millrace_broker.transactions import markers
-from millrace_broker.transactions.metadata import Marker, Transaction
+from millrace_broker.transactions.metadata import TransactionMarker, TransactionMetadata
 
 
 class Fault(NamedTuple):
@@ -85,17 +85,20 @@ def _elect_any(context: Any, partition: Any, current: Any, occasion: elections.O
 _write_markers = markers.write_markers
 
 
-async def _write_markers_but_one(transport: Any, transaction: Transaction, coordinator_epoch: int) -> bool:
+async def _write_markers_but_one(transport: Any, transaction: TransactionMetadata, coordinator_epoch: int) -> bool:
     some = frozenset(sorted(transaction.partitions)[:-1])
     return await _write_markers(transport, replace(transaction, partitions=some), coordinator_epoch)
 
 
 async def _write_otherwise(
-    commits: Callable[[Transaction, int], bool], transport: Any, transaction: Transaction, coordinator_epoch: int
+    commits: Callable[[TransactionMetadata, int], bool],
+    transport: Any,
+    transaction: TransactionMetadata,
+    coordinator_epoch: int,
 ) -> bool:
     """Write markers that say what ``commits`` does of each partition, by its place among those of the transaction."""
     for number, partition in enumerate(sorted(transaction.partitions)):
-        marker = Marker(
+        marker = TransactionMarker(
             producer_id=transaction.producer_id,
             epoch=transaction.epoch,
             committed=commits(transaction, number),

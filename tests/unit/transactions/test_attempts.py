@@ -8,9 +8,15 @@ import pytest
 
 from millrace.coordinator_records import TransactionState, read_external_commit
 from millrace.errors import CommitOwnerError, InvalidRequestError, ProducerFencedError
-from millrace_broker.transactions import Attempt, Member, Producer, Transaction, attempts
-from millrace_broker.transactions.metadata import ExternalCommit, commit_of, is_place_of, place_of
-from millrace_broker.transactions.table import Change, TransactionTable
+from millrace_broker.transactions import (
+    Attempt,
+    ProducerIdAndEpoch,
+    TransactionalProducer,
+    TransactionMetadata,
+    attempts,
+)
+from millrace_broker.transactions.metadata import ExternalCommit, commit_of, is_numbered_id, numbered_id
+from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
 
 BEGUN = ExternalCommit(
     external_id="query",
@@ -45,8 +51,8 @@ def test_an_attempt_that_is_new_takes_over_and_fences_those_before() -> None:
         with pytest.raises(ProducerFencedError, match="attempt fourth has taken over"):
             attempts.begin(begun, attempt(7, former), 60)
         with pytest.raises(ProducerFencedError, match="attempt fourth has taken over"):
-            attempts.check_is_present(begun, "query", 7, former)
-    attempts.check_is_present(begun, "query", 7, "fourth")
+            attempts.check_is_current(begun, "query", 7, former)
+    attempts.check_is_current(begun, "query", 7, "fourth")
 
 
 def test_the_next_epoch_begins_without_a_past() -> None:
@@ -56,9 +62,9 @@ def test_the_next_epoch_begins_without_a_past() -> None:
     with pytest.raises(ProducerFencedError, match="8 has begun"):
         attempts.begin(begun, attempt(7, "third"), 60)
     with pytest.raises(ProducerFencedError, match="has not begun epoch 7"):
-        attempts.check_is_present(begun, "query", 7, "third")
+        attempts.check_is_current(begun, "query", 7, "third")
     with pytest.raises(ProducerFencedError, match="has not begun epoch 0"):
-        attempts.check_is_present(None, "query", 0, "third")
+        attempts.check_is_current(None, "query", 0, "third")
 
 
 def test_no_more_former_attempts_are_kept_than_the_limit() -> None:
@@ -71,7 +77,7 @@ def test_no_more_former_attempts_are_kept_than_the_limit() -> None:
 
 
 def test_somebody_else_cannot_use_an_id_that_has_an_owner() -> None:
-    with pytest.raises(CommitOwnerError, match="belongs to mine, which has committed 6 last: theirs needs another one"):
+    with pytest.raises(CommitOwnerError, match="committed 6 last: choose another external id for theirs"):
         attempts.begin(BEGUN, attempt(0, "theirs", owner="theirs"), 50)
     assert attempts.begin(BEGUN, attempt(8, "nobody's", owner=""), 50) is not None
 
@@ -87,14 +93,14 @@ def test_an_id_is_forgotten_when_it_is_not_used_for_its_time() -> None:
     assert not attempts.is_expired(kept, 101)
     assert attempts.is_expired(kept, 102)
     assert not attempts.is_expired(BEGUN, 2**62), "without a time it stays"
-    table = TransactionTable()
-    table.apply(Change(commit=kept))
-    change = table.expire(102, 1, 10)
+    manager = TransactionStateManager()
+    manager.apply(StateChange(commit=kept))
+    change = manager.expire(102, 1, 10)
     assert change is not None
-    table.apply(change)
-    assert table.last_commit("query") is None
-    reread = TransactionTable()
-    for record in (*Change(commit=kept).records(), *change.records()):
+    manager.apply(change)
+    assert manager.last_commit("query") is None
+    reread = TransactionStateManager()
+    for record in (*StateChange(commit=kept).records(), *change.records()):
         reread.replay(record)
     assert reread.last_commit("query") is None
 
@@ -111,13 +117,13 @@ def test_a_record_says_all_of_it_and_older_records_are_read() -> None:
 
 
 def test_places_are_told_from_other_names() -> None:
-    assert is_place_of("query", place_of("query", 12))
-    assert not any(is_place_of("query", name) for name in ("query", "query-", "query-x", "query-1-0", "other-1"))
+    assert is_numbered_id("query", numbered_id("query", 12))
+    assert not any(is_numbered_id("query", name) for name in ("query", "query-", "query-x", "query-1-0", "other-1"))
 
 
-def open_place(number: int, external_id: str = "query") -> Transaction:
-    return Transaction(
-        transactional_id=place_of(external_id, number),
+def open_transaction(number: int, external_id: str = "query") -> TransactionMetadata:
+    return TransactionMetadata(
+        transactional_id=numbered_id(external_id, number),
         producer_id=number,
         epoch=3,
         timeout_ms=1000,
@@ -127,13 +133,13 @@ def open_place(number: int, external_id: str = "query") -> Transaction:
     )
 
 
-def table_of(*transactions: Transaction) -> TransactionTable:
-    table = TransactionTable()
-    table.apply(Change(transactions, commit=BEGUN))
-    return table
+def manager_of(*transactions: TransactionMetadata) -> TransactionStateManager:
+    manager = TransactionStateManager()
+    manager.apply(StateChange(transactions, commit=BEGUN))
+    return manager
 
 
-def states(transactions: tuple[Transaction, ...]) -> dict[str, TransactionState]:
+def states(transactions: tuple[TransactionMetadata, ...]) -> dict[str, TransactionState]:
     return {each.transactional_id: each.state for each in transactions}
 
 
@@ -141,20 +147,22 @@ ABORTED = TransactionState.PREPARE_ABORT
 
 
 def test_whoever_takes_over_aborts_what_is_open_under_the_id_and_nothing_else() -> None:
-    table = table_of(open_place(0), open_place(1), open_place(2, "query-1"), open_place(3, "other"))
-    change = table.begin_attempt(attempt(7, "fourth"), (), 50)
+    manager = manager_of(
+        open_transaction(0), open_transaction(1), open_transaction(2, "query-1"), open_transaction(3, "other")
+    )
+    change = manager.begin_attempt(attempt(7, "fourth"), (), 50)
     assert change is not None
     assert states(change.transactions) == {"query-0": ABORTED, "query-1": ABORTED}
-    table.apply(change)
-    assert table.begin_attempt(attempt(7, "fourth"), (), 60) is None
+    manager.apply(change)
+    assert manager.begin_attempt(attempt(7, "fourth"), (), 60) is None
 
 
 def test_a_commit_aborts_what_its_attempt_has_open_beside_the_winners() -> None:
-    table = table_of(open_place(0), open_place(1), open_place(2))
-    decision, _ = table.commit_together(
+    manager = manager_of(open_transaction(0), open_transaction(1), open_transaction(2))
+    decision, _ = manager.commit_transactions(
         "query",
         7,
-        committed=[Member("query-1", Producer(1, 3))],
+        committed=[TransactionalProducer("query-1", ProducerIdAndEpoch(1, 3))],
         aborted=[],
         new_producer_ids=iter(()),
         now_ms=50,
@@ -166,12 +174,15 @@ def test_a_commit_aborts_what_its_attempt_has_open_beside_the_winners() -> None:
 
 
 def test_a_member_that_was_fenced_does_not_keep_open_what_is_in_its_place_now() -> None:
-    table = table_of(open_place(0), open_place(1))
-    decision, _ = table.commit_together(
+    manager = manager_of(open_transaction(0), open_transaction(1))
+    decision, _ = manager.commit_transactions(
         "query",
         7,
         committed=[],
-        aborted=[Member("query-0", Producer(0, 2)), Member("query-1", Producer(1, 3))],
+        aborted=[
+            TransactionalProducer("query-0", ProducerIdAndEpoch(0, 2)),
+            TransactionalProducer("query-1", ProducerIdAndEpoch(1, 3)),
+        ],
         new_producer_ids=iter(()),
         now_ms=50,
         attempt="third",
@@ -180,12 +191,12 @@ def test_a_member_that_was_fenced_does_not_keep_open_what_is_in_its_place_now() 
 
 
 def test_an_attempt_that_was_fenced_commits_nothing() -> None:
-    table = table_of(open_place(0))
+    manager = manager_of(open_transaction(0))
     with pytest.raises(ProducerFencedError, match="attempt third has taken over"):
-        table.commit_together(
+        manager.commit_transactions(
             "query",
             7,
-            committed=[Member("query-0", Producer(0, 3))],
+            committed=[TransactionalProducer("query-0", ProducerIdAndEpoch(0, 3))],
             aborted=[],
             new_producer_ids=iter(()),
             now_ms=50,
@@ -194,17 +205,17 @@ def test_an_attempt_that_was_fenced_commits_nothing() -> None:
 
 
 def test_an_attempt_can_be_aborted_while_it_is_the_present_one() -> None:
-    table = table_of(open_place(0), open_place(1))
-    change = table.abort_attempt("query", 7, "third", (), 50)
+    manager = manager_of(open_transaction(0), open_transaction(1))
+    change = manager.abort_attempt("query", 7, "third", (), 50)
     assert change is not None
     assert set(states(change.transactions).values()) == {ABORTED}
-    assert table.abort_attempt("query", 6, "any", (), 50) is None, "what was committed stays"
+    assert manager.abort_attempt("query", 6, "any", (), 50) is None, "what was committed stays"
     with pytest.raises(ProducerFencedError):
-        table.abort_attempt("query", 7, "second", (), 50)
-    table.apply(change)
+        manager.abort_attempt("query", 7, "second", (), 50)
+    manager.apply(change)
     with pytest.raises(ProducerFencedError, match="it was aborted"):
-        table.begin_attempt(attempt(7, "third"), (), 60)
-    begun = table.begin_attempt(attempt(7, "fourth"), (), 60)
+        manager.begin_attempt(attempt(7, "third"), (), 60)
+    begun = manager.begin_attempt(attempt(7, "fourth"), (), 60)
     assert begun is not None
     assert begun.commit is not None
     assert begun.commit.former_attempts == ("third", "second", "first")
@@ -213,25 +224,25 @@ def test_an_attempt_can_be_aborted_while_it_is_the_present_one() -> None:
 @pytest.mark.parametrize("event", ["taken over", "aborted", "committed"])
 def test_who_has_a_place_and_has_not_begun_cannot_begin_any_more(event: str) -> None:
     """A task that was about to write when its attempt ended would leave its transaction open for nobody to end."""
-    waiting = replace(open_place(0), state=TransactionState.EMPTY, partitions=frozenset())
-    table = table_of(waiting, open_place(1))
-    given = ["query-0", "query-1", "query-2"]
+    waiting = replace(open_transaction(0), state=TransactionState.EMPTY, partitions=frozenset())
+    manager = manager_of(waiting, open_transaction(1))
+    assigned = ["query-0", "query-1", "query-2"]
     if event == "taken over":
-        change = table.begin_attempt(attempt(7, "fourth"), given, 50)
+        change = manager.begin_attempt(attempt(7, "fourth"), assigned, 50)
     elif event == "aborted":
-        change = table.abort_attempt("query", 7, "third", given, 50)
+        change = manager.abort_attempt("query", 7, "third", assigned, 50)
     else:
-        _, change = table.commit_together(
+        _, change = manager.commit_transactions(
             "query",
             7,
-            committed=[Member("query-1", Producer(1, 3))],
+            committed=[TransactionalProducer("query-1", ProducerIdAndEpoch(1, 3))],
             aborted=[],
             new_producer_ids=iter(()),
             now_ms=50,
             attempt="third",
-            given=given,
+            assigned=assigned,
         )
     assert change is not None
-    table.apply(change)
+    manager.apply(change)
     with pytest.raises(ProducerFencedError):
-        table.add_partitions("query-0", waiting.producer, [("a", 0)], 60)
+        manager.add_partitions("query-0", waiting.producer, [("a", 0)], 60)

@@ -24,7 +24,12 @@ from millrace_broker.broker import Broker
 from millrace_broker.coordinators import StateLog, StateRecord
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.opening import open_broker
-from millrace_broker.transactions import Marker, Member, Producer, Transaction
+from millrace_broker.transactions import (
+    ProducerIdAndEpoch,
+    TransactionalProducer,
+    TransactionMarker,
+    TransactionMetadata,
+)
 from millrace_broker.transactions.markers import Markers as BrokerMarkers
 
 from ...integration.waiting import eventually_async
@@ -69,8 +74,8 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(scenario())
 
 
-async def at_rest(broker: Broker, name: str) -> Transaction:
-    found: list[Transaction] = []
+async def at_rest(broker: Broker, name: str) -> TransactionMetadata:
+    found: list[TransactionMetadata] = []
 
     def is_at_rest() -> bool:
         try:
@@ -83,7 +88,9 @@ async def at_rest(broker: Broker, name: str) -> Transaction:
     return found[0]
 
 
-async def begin(broker: Broker, name: str, *partitions: int, key: str = "", timeout_ms: int = 60_000) -> Producer:
+async def begin(
+    broker: Broker, name: str, *partitions: int, key: str = "", timeout_ms: int = 60_000
+) -> ProducerIdAndEpoch:
     """Begin a transaction and write to its partitions."""
     producer = await broker.transactions.init_producer_id(name, None, timeout_ms=timeout_ms, coordinator_key=key)
     keys = [("orders", number) for number in partitions]
@@ -93,7 +100,7 @@ async def begin(broker: Broker, name: str, *partitions: int, key: str = "", time
     return producer
 
 
-async def write(broker: Broker, producer: Producer, number: int) -> None:
+async def write(broker: Broker, producer: ProducerIdAndEpoch, number: int) -> None:
     batch = build_rows_batch(
         [Record(key=None, value=b"v", timestamp_ms=broker.clock.now_ms())],
         producer_id=producer.producer_id,
@@ -127,7 +134,7 @@ class Markers:
         self.held_from: int | None = None
         write = BrokerMarkers.write
 
-        async def intercepted(markers: BrokerMarkers, partition: PartitionKey, marker: Marker) -> None:
+        async def intercepted(markers: BrokerMarkers, partition: PartitionKey, marker: TransactionMarker) -> None:
             if self.held_from is not None and len(self.written) >= self.held_from:
                 await asyncio.Event().wait()
             if self.failures:
@@ -179,7 +186,7 @@ def test_a_transaction_that_was_open_at_a_restart_still_has_its_time(tmp_path: P
         async with opened(tmp_path, clock) as broker:
             clock.ms += 59_000
             assert broker.timer.turn() == 0
-            assert await broker.transactions.end("open", producer, committed=True) == Producer(
+            assert await broker.transactions.end("open", producer, committed=True) == ProducerIdAndEpoch(
                 producer.producer_id, producer.epoch + 1
             )
             await begin(broker, "open", 0)
@@ -253,8 +260,10 @@ def test_those_committed_together_are_ended_everywhere_after_a_restart(tmp_path:
     async def scenario() -> None:
         markers.held_from = 1
         async with opened(tmp_path) as broker:
-            members = [Member(f"task-{n}", await begin(broker, f"task-{n}", n, key="query")) for n in range(3)]
-            decision = await broker.transactions.commit_together("query", 7, members[:2], members[2:])
+            members = [
+                TransactionalProducer(f"task-{n}", await begin(broker, f"task-{n}", n, key="query")) for n in range(3)
+            ]
+            decision = await broker.transactions.commit_transactions("query", 7, members[:2], members[2:])
             assert not decision.was_committed_before
             await eventually_async(lambda: len(markers.written) == 1)
         markers.held_from = None
@@ -263,7 +272,7 @@ def test_those_committed_together_are_ended_everywhere_after_a_restart(tmp_path:
                 assert (await at_rest(broker, f"task-{number}")).is_committed is (number < 2)
             assert is_stable(broker, 0, 1, 2)
             assert [aborted_in(broker, number) for number in range(3)] == [0, 0, 1]
-            decision = await broker.transactions.commit_together("query", 7, members[:2], members[2:])
+            decision = await broker.transactions.commit_transactions("query", 7, members[:2], members[2:])
             assert (decision.was_committed_before, decision.last_committed_epoch) == (True, 7)
             assert [aborted_in(broker, number) for number in range(3)] == [0, 0, 1], "nothing was undone"
 
@@ -299,10 +308,10 @@ def test_what_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: py
             with pytest.raises(StorageError, match="no room"):
                 await broker.transactions.end("unlucky", producer, committed=True)
             with pytest.raises(StorageError, match="no room"):
-                await broker.transactions.commit_together("other", 1, [], [])
+                await broker.transactions.commit_transactions("other", 1, [], [])
             assert broker.transactions.describe("unlucky").state is TransactionState.ONGOING
             monkeypatch.setattr(StateLog, "append", append)
-            decision = await broker.transactions.commit_together("other", 1, [], [])
+            decision = await broker.transactions.commit_transactions("other", 1, [], [])
             assert not decision.was_committed_before
             await broker.transactions.end("unlucky", producer, committed=True)
             assert (await at_rest(broker, "unlucky")).is_committed
@@ -346,7 +355,7 @@ def test_a_hundred_transactions_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as broker:
 
-            async def begins(name: str, producer: Producer, partition: int) -> None:
+            async def begins(name: str, producer: ProducerIdAndEpoch, partition: int) -> None:
                 while True:
                     with suppress(ConcurrentTransactionsError):  # on a busy machine the last one takes its time
                         return await broker.transactions.add_partitions(name, producer, [("orders", partition)])

@@ -18,25 +18,25 @@ from millrace.coordinator_records import (
     write_versioned,
 )
 from millrace_broker.coordinators import StateRecord
-from millrace_broker.transactions import rules
+from millrace_broker.transactions import states
 from millrace_broker.transactions.metadata import (
     EPOCH_MAX,
     LAST_EPOCH,
     ExternalCommit,
-    Producer,
-    Transaction,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
     transaction_of,
 )
-from millrace_broker.transactions.table import Change, TransactionTable
+from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
 
 PERSISTENT = [state for state in TransactionState if state.value < TransactionState.DEAD]
 
 
 @st.composite
-def transactions(draw: st.DrawFn) -> Transaction:
+def transactions(draw: st.DrawFn) -> TransactionMetadata:
     state = draw(st.sampled_from(PERSISTENT))
     partitions = draw(st.frozensets(st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 9)), max_size=5))
-    return Transaction(
+    return TransactionMetadata(
         transactional_id=draw(st.text(min_size=1, max_size=9)),
         producer_id=draw(st.integers(0, 2**63 - 1)),
         epoch=draw(st.integers(1, LAST_EPOCH)),
@@ -50,7 +50,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
     )
 
 
-def read(record: StateRecord) -> Transaction:
+def read(record: StateRecord) -> TransactionMetadata:
     key = read_transaction_key(record.key)
     assert isinstance(key, TransactionLogKey)
     assert record.value is not None
@@ -58,22 +58,22 @@ def read(record: StateRecord) -> Transaction:
 
 
 @given(transactions())
-def test_what_was_written_is_read_again(transaction: Transaction) -> None:
+def test_what_was_written_is_read_again(transaction: TransactionMetadata) -> None:
     again = read(transaction.record())
     has_ended = transaction.state not in (TransactionState.EMPTY, TransactionState.ONGOING)
     assert again.last_epoch == (transaction.epoch - 1 if has_ended else -1)
     assert {**_fields(again), "last_epoch": -1} == {**_fields(transaction), "last_epoch": -1}
 
 
-def _fields(transaction: Transaction) -> dict[str, object]:
-    return {name: getattr(transaction, name) for name in Transaction.__slots__}
+def _fields(transaction: TransactionMetadata) -> dict[str, object]:
+    return {name: getattr(transaction, name) for name in TransactionMetadata.__slots__}
 
 
 def test_the_epoch_before_follows_from_what_is_written() -> None:
-    base = Transaction(transactional_id="t", producer_id=1, epoch=5, timeout_ms=1, updated_ms=0)
-    ongoing = rules.add_partitions(base, base.producer, [("a", 0)], 0)
+    base = TransactionMetadata(transactional_id="t", producer_id=1, epoch=5, timeout_ms=1, updated_ms=0)
+    ongoing = states.add_partitions(base, base.producer, [("a", 0)], 0)
     assert ongoing is not None
-    fenced_last = Transaction(
+    fenced_last = TransactionMetadata(
         transactional_id="t",
         producer_id=1,
         epoch=EPOCH_MAX,
@@ -82,8 +82,8 @@ def test_the_epoch_before_follows_from_what_is_written() -> None:
         state=TransactionState.PREPARE_ABORT,
     )
     assert read(fenced_last.record()).last_epoch == -1, "it was raised to fence"
-    rotating = rules.end(
-        Transaction(
+    rotating = states.end(
+        TransactionMetadata(
             transactional_id="t",
             producer_id=1,
             epoch=LAST_EPOCH,
@@ -91,13 +91,13 @@ def test_the_epoch_before_follows_from_what_is_written() -> None:
             updated_ms=0,
             state=TransactionState.ONGOING,
         ),
-        Producer(1, LAST_EPOCH),
+        ProducerIdAndEpoch(1, LAST_EPOCH),
         committed=True,
         new_producer_id=9,
         now_ms=0,
     )
     assert rotating is not None
-    for known in (rotating, rules.complete(rotating, 0)):
+    for known in (rotating, states.complete(rotating, 0)):
         assert read(known.record()).last_epoch == LAST_EPOCH
 
 
@@ -127,16 +127,16 @@ def test_an_external_commit_is_a_record_that_kafka_passes_over() -> None:
 
 
 def test_a_table_is_what_its_log_says() -> None:
-    table = TransactionTable()
+    manager = TransactionStateManager()
     commit = ExternalCommit(external_id="query", external_epoch=3, committed_ms=5)
-    one = Transaction(transactional_id="one", producer_id=1, epoch=1, timeout_ms=1, updated_ms=0)
-    other = Transaction(transactional_id="other", producer_id=2, epoch=1, timeout_ms=1, updated_ms=0)
-    for record in Change((one, other), commit=commit).records():
-        table.replay(record)
-    for record in Change(forgotten=("one",)).records():
-        table.replay(record)
-    table.replay(StateRecord((7).to_bytes(2) + b"x", b"of a kind that is not known"))
-    assert list(table) == [other]
-    assert table.last_commit("query") == commit
-    table.replay(StateRecord(commit.record().key, None))
-    assert table.last_commit("query") is None
+    one = TransactionMetadata(transactional_id="one", producer_id=1, epoch=1, timeout_ms=1, updated_ms=0)
+    other = TransactionMetadata(transactional_id="other", producer_id=2, epoch=1, timeout_ms=1, updated_ms=0)
+    for record in StateChange((one, other), commit=commit).records():
+        manager.replay(record)
+    for record in StateChange(forgotten=("one",)).records():
+        manager.replay(record)
+    manager.replay(StateRecord((7).to_bytes(2) + b"x", b"of a kind that is not known"))
+    assert list(manager) == [other]
+    assert manager.last_commit("query") == commit
+    manager.replay(StateRecord(commit.record().key, None))
+    assert manager.last_commit("query") is None

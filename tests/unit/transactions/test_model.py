@@ -37,10 +37,16 @@ from millrace.records import read_header
 from millrace.records.rows import Record, build_rows_batch
 from millrace_broker.coordinators import StateRecord
 from millrace_broker.log.producers import ProducerStates, append_batch, end_transaction
-from millrace_broker.transactions import Attempt, rules
-from millrace_broker.transactions.metadata import ENDING, LAST_EPOCH, Producer, Transaction, transaction_of
-from millrace_broker.transactions.table import Change, TransactionTable
-from millrace_broker.transactions.together import Member
+from millrace_broker.transactions import Attempt, states
+from millrace_broker.transactions.external_commits import TransactionalProducer
+from millrace_broker.transactions.metadata import (
+    LAST_EPOCH,
+    PREPARED,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+    transaction_of,
+)
+from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
 
 IDS = ("query-1", "query-2", "other")
 ATTEMPTS = ("red", "green", "blue")
@@ -59,10 +65,10 @@ class Partition:
     def __init__(self) -> None:
         self.producers = ProducerStates()
         self.offset = 0
-        self.open: dict[int, list[Producer]] = defaultdict(list)
-        self.outcomes: list[tuple[Producer, bool]] = []
+        self.open: dict[int, list[ProducerIdAndEpoch]] = defaultdict(list)
+        self.outcomes: list[tuple[ProducerIdAndEpoch, bool]] = []
 
-    def append(self, producer: Producer) -> None:
+    def append(self, producer: ProducerIdAndEpoch) -> None:
         entry = self.producers.get(producer.producer_id)
         sequence = entry.last_sequence + 1 if entry.epoch == producer.epoch else 0
         batch = build_rows_batch(
@@ -102,16 +108,16 @@ class Coordinators(RuleBasedStateMachine):
         self.now_ms = 0
         self.next_ids = count(100)
         self.log: list[StateRecord] = []
-        self.table = TransactionTable()
+        self.manager = TransactionStateManager()
         self.partitions = {partition: Partition() for partition in PARTITIONS}
-        self.decided: dict[Producer, bool] = {}
+        self.decided: dict[ProducerIdAndEpoch, bool] = {}
         """What the log said first of the transaction of a producer id and epoch."""
         self.epochs: dict[int, int] = {}
         self.external: dict[str, list[int]] = defaultdict(list)
         self._append(
-            Change(
+            StateChange(
                 (
-                    Transaction(
+                    TransactionMetadata(
                         transactional_id=IDS[0],
                         producer_id=1,
                         epoch=LAST_EPOCH - 2,
@@ -125,7 +131,7 @@ class Coordinators(RuleBasedStateMachine):
 
     # --- the log -------------------------------------------------------------------------------------------
 
-    def _append(self, change: Change) -> None:
+    def _append(self, change: StateChange) -> None:
         for record in change.records():
             key = read_transaction_key(record.key)
             if record.value is not None and hasattr(key, "transactional_id"):
@@ -134,11 +140,11 @@ class Coordinators(RuleBasedStateMachine):
             self.external[change.commit.external_id].append(change.commit.external_epoch)
         self.log += change.records()
 
-    def _check_written(self, after: Transaction) -> None:
+    def _check_written(self, after: TransactionMetadata) -> None:
         assert self.epochs.get(after.producer_id, -1) <= after.epoch, "epochs never go back"
         self.epochs[after.producer_id] = after.epoch
-        before = self.table.find(after.transactional_id)
-        if after.state in ENDING:
+        before = self.manager.find(after.transactional_id)
+        if after.state in PREPARED:
             assert before is not None
             if before.state is TransactionState.ONGOING:
                 self._decide(before.producer, committed=after.is_committed)
@@ -149,31 +155,31 @@ class Coordinators(RuleBasedStateMachine):
                 "nothing hangs once a transaction is complete"
             )
 
-    def _decide(self, producer: Producer, *, committed: bool) -> None:
+    def _decide(self, producer: ProducerIdAndEpoch, *, committed: bool) -> None:
         assert producer not in self.decided, "a transaction is decided once"
         self.decided[producer] = committed
 
     def _read_again(self) -> None:
         """Die and come back."""
-        before = {each.transactional_id: replace(each, last_epoch=-1) for each in self.table}
-        self.table = TransactionTable()
+        before = {each.transactional_id: replace(each, last_epoch=-1) for each in self.manager}
+        self.manager = TransactionStateManager()
         for record in self.log:
-            self.table.replay(record)
-        after = {each.transactional_id: replace(each, last_epoch=-1) for each in self.table}
+            self.manager.replay(record)
+        after = {each.transactional_id: replace(each, last_epoch=-1) for each in self.manager}
         for transactional_id, known in before.items():
             assert after.get(transactional_id, known).epoch >= known.epoch or known.epoch >= LAST_EPOCH - 1
 
-    def _write(self, change: Change, fate: str) -> None:
-        self.table.begin(change)
+    def _write(self, change: StateChange, fate: str) -> None:
+        self.manager.begin(change)
         if fate == "fails":
-            self.table.withdraw(change)
+            self.manager.withdraw(change)
             raise DiedError
         if fate != "dies before":
             self._append(change)
         if fate != "well":
             self._read_again()
             raise DiedError
-        self.table.apply(change)
+        self.manager.apply(change)
 
     # --- clients -------------------------------------------------------------------------------------------
 
@@ -182,55 +188,55 @@ class Coordinators(RuleBasedStateMachine):
         return self._init(name, None, fate)
 
     @rule(target=clients, client=clients, fate=FATE)
-    def goes_on(self, client: Member, fate: str) -> object:
+    def goes_on(self, client: TransactionalProducer, fate: str) -> object:
         return self._init(client.transactional_id, client.producer, fate)
 
-    def _init(self, name: str, expected: Producer | None, fate: str) -> object:
+    def _init(self, name: str, expected: ProducerIdAndEpoch | None, fate: str) -> object:
         with suppress(DiedError, ConcurrentTransactionsError, ProducerFencedError):
-            change = self.table.init_producer_id(
+            change = self.manager.init_producer_id(
                 name, expected, timeout_ms=TIMEOUT_MS, new_producer_id=next(self.next_ids), now_ms=self.now_ms
             )
             self._write(change, fate)
             (after,) = change.transactions
             if after.state is TransactionState.EMPTY:
                 assert after.epoch <= LAST_EPOCH
-                return Member(name, after.producer)
+                return TransactionalProducer(name, after.producer)
         return multiple()
 
     @rule(client=clients, partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1), fate=FATE)
-    def adds(self, client: Member, partitions: set[tuple[str, int]], fate: str) -> None:
+    def adds(self, client: TransactionalProducer, partitions: set[tuple[str, int]], fate: str) -> None:
         with suppress(DiedError, ConcurrentTransactionsError, ProducerFencedError, InvalidProducerIdMappingError):
-            change = self.table.add_partitions(client.transactional_id, client.producer, partitions, self.now_ms)
+            change = self.manager.add_partitions(client.transactional_id, client.producer, partitions, self.now_ms)
             if change is not None:
                 self._write(change, fate)
 
     @rule(client=clients, partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=3))
-    def writes(self, client: Member, partitions: list[tuple[str, int]]) -> None:
+    def writes(self, client: TransactionalProducer, partitions: list[tuple[str, int]]) -> None:
         """Adds partitions one by one and writes to each at once, as clients mostly do."""
         for partition in partitions:
             self.adds(client, {partition}, "well")
             with suppress(MillraceError):
-                self.table.verify(client.transactional_id, client.producer, partition)
+                self.manager.verify(client.transactional_id, client.producer, partition)
                 self.partitions[partition].append(client.producer)
 
     @rule(target=in_flight, client=clients, partition=st.sampled_from(PARTITIONS))
-    def sends(self, client: Member, partition: tuple[str, int]) -> object:
+    def sends(self, client: TransactionalProducer, partition: tuple[str, int]) -> object:
         """What the leader has verified it may append much later."""
         try:
-            self.table.verify(client.transactional_id, client.producer, partition)
+            self.manager.verify(client.transactional_id, client.producer, partition)
         except MillraceError:
             return multiple()
         assert client.producer not in self.decided
         return partition, client.producer
 
     @rule(sent=consumes(in_flight))
-    def arrives(self, sent: tuple[tuple[str, int], Producer]) -> None:
+    def arrives(self, sent: tuple[tuple[str, int], ProducerIdAndEpoch]) -> None:
         partition, producer = sent
         with suppress(InvalidProducerEpochError, OutOfOrderSequenceError):
             self.partitions[partition].append(producer)
 
     @rule(target=clients, client=clients, committed=st.booleans(), fate=FATE)
-    def ends(self, client: Member, committed: bool, fate: str) -> object:
+    def ends(self, client: TransactionalProducer, committed: bool, fate: str) -> object:
         name, producer = client
         with suppress(
             DiedError,
@@ -239,7 +245,7 @@ class Coordinators(RuleBasedStateMachine):
             InvalidProducerIdMappingError,
             InvalidTxnStateError,
         ):
-            change = self.table.end(
+            change = self.manager.end(
                 name, producer, committed=committed, new_producer_id=next(self.next_ids), now_ms=self.now_ms
             )
             if change is not None:
@@ -248,19 +254,19 @@ class Coordinators(RuleBasedStateMachine):
                 assert self.decided[producer] is committed, "what a client was told is what the log says"
             else:
                 assert not committed, "only what was written can be committed"
-            current = self.table.find(name)
+            current = self.manager.find(name)
             assert current is not None
-            return Member(name, rules.goes_on_with(current))
+            return TransactionalProducer(name, states.next_producer(current))
         return multiple()
 
     @rule(external_epoch=st.integers(0, 4), name=st.sampled_from(ATTEMPTS), fate=FATE)
     def begins_an_attempt(self, external_epoch: int, name: str, fate: str) -> None:
         attempt = Attempt(external_id="query", external_epoch=external_epoch, name=name)
         with suppress(DiedError, ProducerFencedError):
-            change = self.table.begin_attempt(attempt, IDS[:2], self.now_ms)
+            change = self.manager.begin_attempt(attempt, IDS[:2], self.now_ms)
             if change is not None:
                 self._write(change, fate)
-                assert not self.table.places("query"), "whoever takes over finds nothing open"
+                assert not self.manager.ids_in_use("query"), "whoever takes over finds nothing open"
 
     @rule(
         members=st.lists(clients, max_size=3),
@@ -270,14 +276,19 @@ class Coordinators(RuleBasedStateMachine):
         fate=FATE,
     )
     def commits_together(
-        self, members: list[Member], is_committed: list[bool], external_epoch: int, attempt: str, fate: str
+        self,
+        members: list[TransactionalProducer],
+        is_committed: list[bool],
+        external_epoch: int,
+        attempt: str,
+        fate: str,
     ) -> None:
         distinct = {member.transactional_id: member for member in members}.values()
         chosen = list(zip(distinct, is_committed, strict=False))
         before = list(self.external["query"])
         committed = [member for member, wanted in chosen if wanted]
         with suppress(DiedError, ConcurrentTransactionsError, InvalidTxnStateError, ProducerFencedError):
-            decision, change = self.table.commit_together(
+            decision, change = self.manager.commit_transactions(
                 "query",
                 external_epoch,
                 committed=committed,
@@ -285,14 +296,14 @@ class Coordinators(RuleBasedStateMachine):
                 new_producer_ids=self.next_ids,
                 now_ms=self.now_ms,
                 attempt=attempt,
-                given=IDS[:2],
+                assigned=IDS[:2],
             )
             assert decision.was_committed_before is any(epoch >= external_epoch for epoch in before)
             if change.records():
                 self._write(change, fate)
             if not decision.was_committed_before:
                 assert all(self.decided[member.producer] for member in committed)
-                assert not (attempt and self.table.places("query")), "nothing of the attempt stays open"
+                assert not (attempt and self.manager.ids_in_use("query")), "nothing of the attempt stays open"
         assert self.external["query"] == sorted(set(self.external["query"])), "an epoch is committed once"
 
     # --- the coordinator's own ---------------------------------------------------------------------------------
@@ -300,7 +311,7 @@ class Coordinators(RuleBasedStateMachine):
     @rule(data=st.data(), fate=FATE)
     def writes_a_marker(self, data: st.DataObject, fate: str) -> None:
         """Markers go out one by one, and again after a crash; the last one completes the transaction."""
-        decided = self.table.decided()
+        decided = self.manager.prepared()
         if not decided:
             return
         transaction = data.draw(st.sampled_from(decided))
@@ -312,21 +323,21 @@ class Coordinators(RuleBasedStateMachine):
                 self._read_again()
                 return
         with suppress(DiedError):
-            self._write(self.table.complete(transaction.transactional_id, self.now_ms), fate)
+            self._write(self.manager.complete(transaction.transactional_id, self.now_ms), fate)
 
     @rule(elapsed_ms=st.integers(1, TIMEOUT_MS), fate=FATE)
     def time_passes(self, elapsed_ms: int, fate: str) -> None:
         self.now_ms += elapsed_ms
-        for transaction in self.table.open():
+        for transaction in self.manager.open():
             if self.now_ms - transaction.started_ms >= transaction.timeout_ms:
-                change = self.table.time_out(transaction.transactional_id, transaction.producer, self.now_ms)
+                change = self.manager.time_out(transaction.transactional_id, transaction.producer, self.now_ms)
                 assert change is not None
                 with suppress(DiedError):
                     self._write(change, fate)
 
     @rule(fate=FATE)
     def ids_expire(self, fate: str) -> None:
-        change = self.table.expire(self.now_ms, 20 * TIMEOUT_MS, 10)
+        change = self.manager.expire(self.now_ms, 20 * TIMEOUT_MS, 10)
         if change is not None:
             with suppress(DiedError):
                 self._write(change, fate)
@@ -343,19 +354,19 @@ class Coordinators(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end everything that was decided is written everywhere, and nothing hangs."""
-        for transaction in self.table.open():
+        for transaction in self.manager.open():
             self._write(self._timed_out(transaction), "well")
-        for transaction in self.table.decided():
+        for transaction in self.manager.prepared():
             for partition in transaction.partitions:
                 self.partitions[partition].end(
                     transaction.producer_id, transaction.epoch, committed=transaction.is_committed
                 )
-            self._write(self.table.complete(transaction.transactional_id, self.now_ms), "well")
+            self._write(self.manager.complete(transaction.transactional_id, self.now_ms), "well")
         assert not any(partition.producers.first_open_offset() is not None for partition in self.partitions.values())
         self.every_record_has_its_transactions_fate()
 
-    def _timed_out(self, transaction: Transaction) -> Change:
-        change = self.table.time_out(transaction.transactional_id, transaction.producer, self.now_ms)
+    def _timed_out(self, transaction: TransactionMetadata) -> StateChange:
+        change = self.manager.time_out(transaction.transactional_id, transaction.producer, self.now_ms)
         assert change is not None
         return change
 

@@ -1,4 +1,4 @@
-"""What a coordinator of transactions and the leaders of partitions ask each other where they are on several brokers."""
+"""Calls to other brokers: markers to partition leaders, verification at another coordinator."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 from millrace.errors import error_of
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.network import Peers
-from millrace_broker.transactions.metadata import Marker, PartitionKey, Producer
+from millrace_broker.transactions.metadata import PartitionKey, ProducerIdAndEpoch, TransactionMarker
 
 _TIMEOUT_S: Final = 30.0
 
 
-async def write_marker(peers: Peers, leader: int, partition: PartitionKey, marker: Marker) -> None:
-    """Have another broker write the end of a transaction. Raises its error."""
+async def write_marker(peers: Peers, leader: int, partition: PartitionKey, marker: TransactionMarker) -> None:
+    """Ask the leader of a partition to write a marker. Raises the leader's error."""
     topic, number = partition
     request = pb.WriteTxnMarkersRequest()
     wanted = request.markers.add(
@@ -33,12 +33,12 @@ async def verify(
     peers: Peers,
     leader: int,
     transactional_id: str,
-    producer: Producer,
+    producer: ProducerIdAndEpoch,
     partition: PartitionKey,
     *,
     coordinator_key: str,
 ) -> None:
-    """Ask the coordinator at another broker whether a partition is part of an open transaction. Raises its error."""
+    """Ask the coordinator on another broker whether a partition belongs to an open transaction. Raises its error."""
     topic, number = partition
     request = pb.AddPartitionsToTxnRequest(
         transactional_id=transactional_id,

@@ -9,11 +9,18 @@ import pytest
 
 from millrace.coordinator_records import TransactionState
 from millrace.errors import InvalidRequestError, InvalidTxnStateError
-from millrace_broker.transactions import Decision, Member, Producer, Transaction, rules, together
+from millrace_broker.transactions import (
+    CommitDecision,
+    ProducerIdAndEpoch,
+    TransactionalProducer,
+    TransactionMetadata,
+    external_commits,
+    states,
+)
 from millrace_broker.transactions.metadata import LAST_EPOCH, ExternalCommit
 
 KNOWN = {
-    name: Transaction(
+    name: TransactionMetadata(
         transactional_id=name,
         producer_id=number,
         epoch=3,
@@ -30,18 +37,23 @@ KNOWN["last"] = replace(KNOWN["a"], transactional_id="last", epoch=LAST_EPOCH)
 LAST = ExternalCommit(external_id="query", external_epoch=6, committed_ms=1)
 
 
-def member(name: str, epoch: int | None = None) -> Member:
+def member(name: str, epoch: int | None = None) -> TransactionalProducer:
     current = KNOWN[name]
-    return Member(name, Producer(current.producer_id, current.epoch if epoch is None else epoch))
+    return TransactionalProducer(
+        name, ProducerIdAndEpoch(current.producer_id, current.epoch if epoch is None else epoch)
+    )
 
 
 def decide(
-    committed: str | list[Member], aborted: str | list[Member] = "", epoch: int = 7, last: ExternalCommit | None = LAST
-) -> Decision:
-    def members(names: str | list[Member]) -> list[Member]:
+    committed: str | list[TransactionalProducer],
+    aborted: str | list[TransactionalProducer] = "",
+    epoch: int = 7,
+    last: ExternalCommit | None = LAST,
+) -> CommitDecision:
+    def members(names: str | list[TransactionalProducer]) -> list[TransactionalProducer]:
         return [member(name) for name in names.split()] if isinstance(names, str) else names
 
-    return together.decide(
+    return external_commits.decide(
         last,
         "query",
         epoch,
@@ -53,7 +65,7 @@ def decide(
     )
 
 
-def states(decision: Decision) -> dict[str, TransactionState]:
+def states_of(decision: CommitDecision) -> dict[str, TransactionState]:
     return {each.transactional_id: each.state for each in decision.transactions}
 
 
@@ -61,7 +73,7 @@ def states(decision: Decision) -> dict[str, TransactionState]:
 def test_a_new_epoch_commits_some_and_aborts_others(last: ExternalCommit | None) -> None:
     decision = decide("a b", "c", last=last)
     prepared = TransactionState.PREPARE_COMMIT
-    assert states(decision) == {"a": prepared, "b": prepared, "c": TransactionState.PREPARE_ABORT}
+    assert states_of(decision) == {"a": prepared, "b": prepared, "c": TransactionState.PREPARE_ABORT}
     assert all(each.epoch == 4 for each in decision.transactions)
     assert decision.commit == ExternalCommit(external_id="query", external_epoch=7, committed_ms=50, updated_ms=50)
     assert (decision.was_committed_before, decision.last_committed_epoch) == (False, 7)
@@ -70,7 +82,7 @@ def test_a_new_epoch_commits_some_and_aborts_others(last: ExternalCommit | None)
 @pytest.mark.parametrize("epoch", [6, 5, 0])
 def test_an_epoch_that_was_committed_is_not_committed_again(epoch: int) -> None:
     decision = decide("a b", "c", epoch=epoch)
-    assert set(states(decision).values()) == {TransactionState.PREPARE_ABORT}
+    assert set(states_of(decision).values()) == {TransactionState.PREPARE_ABORT}
     assert (decision.commit, decision.was_committed_before, decision.last_committed_epoch) == (None, True, 6)
 
 
@@ -81,19 +93,22 @@ def test_an_epoch_without_members_is_committed_too() -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ([Member("nobody", Producer(1, 1))], "is not known here: initialise it with the external id"),
+        (
+            [TransactionalProducer("nobody", ProducerIdAndEpoch(1, 1))],
+            "is not known here: initialise it with the external id",
+        ),
         ([member("b", epoch=2)], "it was fenced, or timed out"),
-        ([Member("b", Producer(9, 3))], "it was fenced, or timed out"),
-        ([member("empty")], "has no open transaction: it is Empty"),
-        ([member("ending")], "has no open transaction: it is PrepareAbort"),
+        ([TransactionalProducer("b", ProducerIdAndEpoch(9, 3))], "it was fenced, or timed out"),
+        ([member("empty")], "has no open transaction, its state is Empty"),
+        ([member("ending")], "has no open transaction, its state is PrepareAbort"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_nothing_is_committed_if_one_cannot_be(wrong: list[Member], problem: str) -> None:
+def test_nothing_is_committed_if_one_cannot_be(wrong: list[TransactionalProducer], problem: str) -> None:
     with pytest.raises(InvalidTxnStateError, match=problem):
         decide([member("a"), *wrong])
     decision = decide("a", wrong)
-    assert states(decision) == {"a": TransactionState.PREPARE_COMMIT}, "there is nothing to abort, which is no error"
+    assert states_of(decision) == {"a": TransactionState.PREPARE_COMMIT}, "there is nothing to abort, which is no error"
 
 
 def test_requests_that_contradict_themselves_are_refused() -> None:
@@ -104,6 +119,6 @@ def test_requests_that_contradict_themselves_are_refused() -> None:
 
 
 def test_a_member_whose_epochs_are_used_up_goes_on_with_another_id() -> None:
-    assert together.count_needing_producer_ids([member("a"), member("last")], KNOWN.get) == 1
+    assert external_commits.count_needing_producer_ids([member("a"), member("last")], KNOWN.get) == 1
     after = next(each for each in decide("a last").transactions if each.transactional_id == "last")
-    assert rules.goes_on_with(after) == Producer(100, 0)
+    assert states.next_producer(after) == ProducerIdAndEpoch(100, 0)
