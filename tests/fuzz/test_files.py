@@ -51,10 +51,10 @@ from millrace_broker.log.producers import ProducerEntry
 from millrace_broker.log.snapshots import read_snapshot, write_snapshot
 from millrace_broker.log.tiered.manifest import CopiedObject, Manifest
 from millrace_broker.log.tiered.names import CopyName, ManifestName
-from millrace_broker.share_groups.delivery import RecordState, Run, Snapshot
+from millrace_broker.share_groups.in_flight import InFlightBatch, RecordState, Snapshot
 from millrace_broker.share_groups.records import (
-    SharedState,
-    ShareKey,
+    ShareGroupOffset,
+    SharePartitionKey,
     apply_update,
     read_key,
     read_shared_state,
@@ -117,8 +117,10 @@ ASSIGNMENT = ConsumerProtocolAssignment(
     assigned_partitions=(TopicPartitions(topic="a", partitions=(0, 3)),), user_data=b"u"
 )
 PROTOCOL = [write_versioned(message, version) for message in (SUBSCRIPTION, ASSIGNMENT) for version in range(4)]
-SHARED = SharedState(3, 0, Snapshot(5, (Run(5, 9, RecordState.AVAILABLE, 1), Run(10, 10, RecordState.ARCHIVED))))
-SHARED_RECORD = snapshot_record(ShareKey("g", UUID(int=7), 1), SHARED, 1_700_000_000_000)
+SHARED = ShareGroupOffset(
+    3, 0, Snapshot(5, (InFlightBatch(5, 9, RecordState.AVAILABLE, 1), InFlightBatch(10, 10, RecordState.ARCHIVED)))
+)
+SHARED_RECORD = snapshot_record(SharePartitionKey("g", UUID(int=7), 1), SHARED, 1_700_000_000_000)
 SHARE_STATE = [SHARED_RECORD.key, SHARED_RECORD.value or b""]
 CLAIMS = [
     encode_sticky([TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 7)], 3),

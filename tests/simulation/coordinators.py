@@ -32,7 +32,7 @@ from millrace_broker.metadata import TopicSpec
 from millrace_broker.opening import open_broker
 from millrace_broker.quotas import CallClass, Lease
 from millrace_broker.replication.runtime import ServedPartition
-from millrace_broker.share_groups import Acknowledgement, Beat, FetchLimits, Wanted
+from millrace_broker.share_groups import Acknowledgement, FetchLimits, ShareFetchPartition, ShareHeartbeat
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 from .contents import batches
@@ -330,10 +330,10 @@ async def acquire(broker: Broker, count: int) -> list[tuple[int, int, int]]:
     """Records for the member of the share group: first, last, and how often they have been delivered."""
     shard = await ready(lambda: broker.share_groups.shard_of(SHARERS))
     limits = FetchLimits(records_max=count, bytes_max=10_000, wait_ms=0)
-    wanted = Wanted("queue", b"", 0)
+    wanted = ShareFetchPartition("queue", b"", 0)
     lease = Lease(broker.admission.rooms[CallClass.CLIENT].response_bytes)
     try:
-        shard.beat(SHARERS, Beat(member_id="m", member_epoch=0, topics=frozenset(["queue"])))
+        shard.heartbeat(SHARERS, ShareHeartbeat(member_id="m", member_epoch=0, topics=frozenset(["queue"])))
         (fetched,) = await broker.share_groups.fetch(SHARERS, "m", [wanted], limits, lease)
     finally:
         lease.release()

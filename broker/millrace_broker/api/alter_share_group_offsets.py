@@ -34,4 +34,4 @@ async def _alter(broker: Broker, group_id: str, topic: str, partition: int, offs
     if offset < 0:
         raise InvalidRequestError(f"offset {offset} of {topic}-{partition}: offsets start at 0")
     shard = broker.share_groups.shard_of(group_id)
-    await written(shard.begin_at(group_id, info, partition, offset))
+    await written(shard.reset_offset(group_id, info, partition, offset))

@@ -31,7 +31,7 @@ async def handle(broker: Broker, request: pb.CommitTransactionsRequest, call: Ca
     )
 
 
-def _members(members: Iterable[pb.CommitTransactionsRequest.TransactionalProducer]) -> list[TransactionalProducer]:
+def _members(members: Iterable[pb.CommitTransactionsRequest.Member]) -> list[TransactionalProducer]:
     return [
         TransactionalProducer(member.transactional_id, ProducerIdAndEpoch(member.producer_id, member.producer_epoch))
         for member in members

@@ -62,7 +62,8 @@ def _describe_shared(result: pb.DescribeGroupsResponse.Group, group: ShareGroup)
     for member in group.members.members.values():
         topics = tuple(sorted(member.topics))
         assigned = tuple(
-            TopicPartitions(topic=topic, partitions=partitions) for topic, partitions in (member.told or {}).items()
+            TopicPartitions(topic=topic, partitions=partitions)
+            for topic, partitions in (member.sent_assignment or {}).items()
         )
         result.members.add(
             member_id=member.member_id,

@@ -23,7 +23,7 @@ async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb
     """
     group_id = request.group_id
     await check_is_not(broker, group_id, SHARE, is_new_member=not request.member_id)
-    shard = await broker.groups.soon(group_id)
+    shard = await broker.groups.wait_for_shard(group_id)
     join = JoinRequest(
         member_id=request.member_id,
         new_member_id=f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}",

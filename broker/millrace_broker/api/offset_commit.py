@@ -14,7 +14,7 @@ async def handle(broker: Broker, request: pb.OffsetCommitRequest, call: Call) ->
 
     Errors of a partition are reported per partition. Errors of ``GroupShard.commit`` end the call.
     """
-    shard = await broker.groups.soon(request.group_id, may_be_empty=True)
+    shard = await broker.groups.wait_for_shard(request.group_id, may_be_empty=True)
     response = pb.OffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)
     await shard.commit(request.group_id, identity_of(request), commits)

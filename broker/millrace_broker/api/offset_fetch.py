@@ -21,7 +21,7 @@ async def handle(broker: Broker, request: pb.OffsetFetchRequest, call: Call) -> 
     for wanted in request.groups:
         result = response.groups.add(group_id=wanted.group_id)
         try:
-            shard = await broker.groups.soon(wanted.group_id, may_be_empty=True)
+            shard = await broker.groups.wait_for_shard(wanted.group_id, may_be_empty=True)
             entry = shard.entries.get(wanted.group_id)
             for topic, partitions in _partitions(wanted, entry).items():
                 topic_offsets = result.topics.add(name=topic)

@@ -9,21 +9,21 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.api.common.share_acknowledgements import acknowledge_all
 from millrace_broker.broker import Broker
-from millrace_broker.share_groups import Fetched, FetchLimits, Wanted
+from millrace_broker.share_groups import FetchLimits, ShareFetchPartition, SharePartitionData
 
 
 async def handle(broker: Broker, request: pb.ShareFetchRequest, call: Call) -> pb.ShareFetchResponse:
     """Acknowledge, then acquire records. If none are available, wait up to ``max_wait_ms``."""
     coordinator = broker.share_groups
     response = pb.ShareFetchResponse(acquisition_lock_timeout_ms=coordinator.lock_duration_ms)
-    wanted: list[Wanted] = []
+    wanted: list[ShareFetchPartition] = []
     results: list[pb.ShareFetchResponse.PartitionRecords] = []
     acknowledgements = []
     for topic_fetch in request.topics:
         topic_records = response.topics.add(name=topic_fetch.name, topic_id=topic_fetch.topic_id)
         for each in topic_fetch.partitions:
             result = topic_records.partitions.add(partition=each.partition)
-            wanted.append(Wanted(topic_fetch.name, topic_fetch.topic_id, each.partition))
+            wanted.append(ShareFetchPartition(topic_fetch.name, topic_fetch.topic_id, each.partition))
             results.append(result)
             acknowledgements.append((topic_fetch.name, each.partition, each.acknowledgements))
     errors = await acknowledge_all(broker, request.group_id, request.member_id, acknowledgements)
@@ -44,7 +44,7 @@ async def handle(broker: Broker, request: pb.ShareFetchRequest, call: Call) -> p
     return response
 
 
-def _fill(result: pb.ShareFetchResponse.PartitionRecords, fetched: Fetched) -> None:
+def _fill(result: pb.ShareFetchResponse.PartitionRecords, fetched: SharePartitionData) -> None:
     if fetched.error is not None:
         result.error.CopyFrom(error_message(fetched.error))
         return

@@ -7,7 +7,7 @@ from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.group_kinds import CLASSIC, check_is_not
 from millrace_broker.api.common.identities import client_host
 from millrace_broker.broker import Broker
-from millrace_broker.share_groups import Beat
+from millrace_broker.share_groups import ShareHeartbeat
 
 
 async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: Call) -> pb.ShareGroupHeartbeatResponse:
@@ -16,8 +16,8 @@ async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: C
     Raises ``InconsistentGroupProtocolError`` and the errors of ``ShareMembers.beat``.
     """
     await check_is_not(broker, request.group_id, CLASSIC, is_new_member=not request.member_epoch)
-    shard = await broker.share_groups.soon(request.group_id)
-    beat = Beat(
+    shard = await broker.share_groups.wait_for_shard(request.group_id)
+    beat = ShareHeartbeat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,
         client_id=request.client_id,
@@ -25,7 +25,7 @@ async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: C
         rack_id=request.rack_id,
         topics=frozenset(request.subscribed_topics) if request.subscribed_topics or not request.member_epoch else None,
     )
-    epoch, assignment = shard.beat(request.group_id, beat)
+    epoch, assignment = shard.heartbeat(request.group_id, beat)
     response = pb.ShareGroupHeartbeatResponse(
         member_epoch=epoch, heartbeat_interval_ms=broker.config.group_share_heartbeat_interval_ms
     )

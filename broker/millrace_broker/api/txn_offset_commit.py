@@ -18,7 +18,7 @@ async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call)
     """
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
-    shard = await broker.groups.soon(request.group_id)
+    shard = await broker.groups.wait_for_shard(request.group_id)
     await broker.transactions.verify_offsets(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

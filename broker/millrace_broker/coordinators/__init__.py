@@ -1,12 +1,12 @@
-"""What coordinators of groups, transactions and share groups have in common: their state is a partition of a topic.
+"""Common base of the coordinators of groups, transactions and share groups.
 
-``hashing``          which partition of an internal topic, and so which broker, a group or a transactional id belongs to
-``internal_topics``  the topics, as they are created when first needed
-``state_log``        one of their partitions: read once from its start, then appended to
-``shards``           all partitions of one of them that this broker leads, each with the state that it holds
+``hashing``          the partition of an internal topic to which a group id or a transactional id belongs
+``internal_topics``  internal topics, created at their first use
+``state_log``        one partition of an internal topic: loaded once from its start, then appended to
+``shards``           all partitions of an internal topic that this broker leads, each with its state
 
-A coordinator decides, appends what it decided, and only then takes it into its state and answers. What a crash leaves
-in the log is therefore what was decided, and reading it again gives the same state.
+A coordinator decides, appends a record, and only then changes its state and answers. Reading the log after a crash
+therefore gives the same state.
 """
 
 from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC

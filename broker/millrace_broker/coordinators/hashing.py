@@ -1,4 +1,4 @@
-"""Which partition of an internal topic a group or a transactional id belongs to, as Kafka computes it."""
+"""Kafka's hash from a group id or transactional id to a partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MASK = 0xFFFFFFFF
 
 @lru_cache(maxsize=65536)
 def _java_hash(text: str) -> int:
-    """``String.hashCode`` of Java, over UTF-16 units, as an unsigned number of 32 bits."""
+    """Return Java's ``String.hashCode`` over UTF-16 units, as an unsigned number of 32 bits."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):
@@ -19,7 +19,7 @@ def _java_hash(text: str) -> int:
 
 
 def partition_of(key: str, count: int) -> int:
-    """The partition of ``key`` among ``count``: ``Utils.abs(key.hashCode()) % count``.
+    """Return the partition of ``key`` among ``count``: ``Utils.abs(key.hashCode()) % count``.
 
     Kafka's ``abs`` gives 0 for the smallest integer.
     """

@@ -1,4 +1,4 @@
-"""The topics in which coordinators keep their state, created when one is first needed."""
+"""Internal topics of the coordinators, created at their first use (Kafka's ``AutoTopicCreationManager``)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LEADERS_WAIT_MS: Final = 5_000
 
 
 AwaitLeaders = Callable[[Sequence[str], int], Awaitable[object]]
-"""Waits until all partitions of topics have leaders, for so many milliseconds at most."""
+"""Function that waits until all partitions of topics have leaders; its second argument is the longest wait in ms."""
 
 
 class InternalTopics:
-    """Finds internal topics, and creates them with the broker's options for each."""
+    """Internal topics, with the broker's options for each."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class InternalTopics:
         self._await_leaders: Final = await_leaders
 
     def find(self, name: str) -> TopicInfo | None:
-        """The topic, if it has been created."""
+        """Return the topic, None before its creation."""
         return self._catalog.topics.get(name)
 
     async def ensure(self, name: str) -> TopicInfo:
-        """The topic, created now if it was not there. Raises what the creation of any topic does.
+        """Return the topic, and create it first if necessary. Raises the errors of a topic's creation.
 
-        ``CoordinatorNotAvailableError`` as long as there are fewer brokers than it is to have replicas.
+        Raises ``CoordinatorNotAvailableError`` while there are fewer brokers than the replication factor.
         """
         topic = self.find(name)
         if topic is not None:
@@ -51,7 +51,9 @@ class InternalTopics:
         try:
             await self._executors.administer(self._create, name)
         except InvalidReplicationFactorError as error:
-            raise CoordinatorNotAvailableError(f"{name} cannot be created yet: {error.message}") from error
+            raise CoordinatorNotAvailableError(
+                f"{name} cannot be created: start more brokers, or lower its replication factor ({error.message})"
+            ) from error
         await self._await_leaders([name], _LEADERS_WAIT_MS)
         return self._catalog.topic(name)
 
@@ -60,7 +62,7 @@ class InternalTopics:
             try:
                 self._changes.create(_spec(name, self._config))
             except TopicExistsError:
-                self._catalog.refresh(name)  # another broker was faster
+                self._catalog.refresh(name)  # another broker has created the topic
 
 
 def _spec(name: str, config: BrokerConfig) -> TopicSpec:

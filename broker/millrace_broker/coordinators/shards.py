@@ -1,11 +1,13 @@
-"""The partitions of an internal topic that this broker leads, each with the state that was read from it.
+"""Partitions of an internal topic that this broker leads, with their state.
 
 Invariants
 
-- A shard is handed out only once the whole of its partition has been read, and until it is closed.
-- There is at most one shard of a partition, and only it appends there.
-- A shard is of one term in which this broker leads its partition: where that ends it is closed, and the next term's is
-  read from the log.
+- Callers get a shard after the whole of its partition was loaded, and until it is closed.
+- A partition has at most one shard, and only that shard appends to it.
+- A shard belongs to one leader epoch of this broker. It is closed at the end of that epoch, and the next one is loaded
+  from the log.
+
+Kafka divides this between ``CoordinatorRuntime`` and the metadata managers.
 """
 
 from __future__ import annotations
@@ -37,29 +39,29 @@ _logger = logging.getLogger(__name__)
 
 
 class Shard(Protocol):
-    """The state that one partition holds."""
+    """State of one partition (Kafka's ``CoordinatorShard``)."""
 
     def replay(self, batch: LoadedBatch) -> None:
-        """Take in a batch of the log, while the shard is loaded. Called in another thread, one after the other."""
+        """Apply a batch of the log while the shard is loaded. One I/O thread calls this."""
 
     def activate(self) -> None:
-        """Everything has been read: begin to answer. Called in the event loop's thread."""
+        """Begin to answer after the load, in the event loop's thread."""
 
     def deactivate(self) -> None:
-        """Answer all who wait, and stop timers: nothing is appended any more."""
+        """Answer all waiting calls, stop timers, and append no more records."""
 
 
 S = TypeVar("S", bound=Shard)
 
 _LOADING_WAIT_S: Final = 1.0
-"""How long a call waits for what is being read before its caller is told to try again.
+"""The time that a call waits for a load before its client has to retry.
 
-Most partitions take milliseconds, a caller that tries again waits ``retry.backoff.ms`` first.
+Most loads take milliseconds, and a client waits ``retry.backoff.ms`` before each retry.
 """
 
 
 class Shards(Generic[S]):
-    """The shards of one internal topic. For the event loop's thread."""
+    """Shards of one internal topic, for the event loop's thread."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Shards(Generic[S]):
         open_log: Callable[[str, int], StateLog],
         listen: Callable[[str, RoleListener], None],
     ) -> None:
-        """``make`` gives the empty shard of a partition; ``listen`` has a topic's changes of roles told."""
+        """Take the parts; ``make`` gives the empty shard of a partition, and ``listen`` registers for role changes."""
         self.topic: Final = topic
         self._topics: Final = topics
         self._partitions: Final = partitions
@@ -89,12 +91,12 @@ class Shards(Generic[S]):
 
     @property
     def partition_count(self) -> int | None:
-        """How many partitions the topic has; None while it has not been created."""
+        """The number of partitions of the topic; None before its creation."""
         topic = self._topics.find(self.topic)
         return None if topic is None else len(topic.partitions)
 
     def start(self) -> None:
-        """Begin to read the partitions that are led here, if the topic is there, and those that will be."""
+        """Load the partitions that this broker leads now, and those that it will lead later."""
         self._listen(self.topic, self._role_changed)
         for number in range(self.partition_count or 0):
             if self._leads(number):
@@ -108,7 +110,7 @@ class Shards(Generic[S]):
         return True
 
     def _role_changed(self, number: int) -> None:
-        """This broker leads a partition from now on, or does not any more."""
+        """Close or load the shard of a partition whose leader has changed."""
         self._terms[number] += 1
         shard, log = self._shards.pop(number, None), self._logs.pop(number, None)
         if shard is not None:
@@ -119,42 +121,47 @@ class Shards(Generic[S]):
             self._load(number)
 
     async def ensure_topic(self) -> int:
-        """Create the topic if it is not there; returns how many partitions it has."""
+        """Create the topic if necessary; return the number of its partitions."""
         topic = await self._topics.ensure(self.topic)
         return len(topic.partitions)
 
     def number_of(self, key: str) -> int:
-        """The partition of a key. Raises ``CoordinatorNotAvailableError`` while the topic has not been created."""
+        """Return the partition of a key. Raises ``CoordinatorNotAvailableError`` before the topic's creation."""
         count = self.partition_count
         if count is None:
-            raise CoordinatorNotAvailableError(f"{self.topic} has not been created yet: find the coordinator first")
+            raise CoordinatorNotAvailableError(
+                f"{self.topic} has not been created: send FindCoordinator first, which creates the topic"
+            )
         return partition_of(key, count)
 
     def shard_of(self, key: str) -> S:
-        """The shard that a key belongs to; see ``shard``."""
+        """Return the shard of a key; see ``shard``."""
         return self.shard(self.number_of(key))
 
     def shard(self, number: int) -> S:
-        """The shard of a partition. One that could not be read is read again.
+        """Return the shard of a partition. If its load has failed, begin another one.
 
-        Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError`` when another broker leads the partition,
-        ``CoordinatorNotAvailableError`` once this is closed.
+        Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError`` if another broker leads the partition,
+        ``CoordinatorNotAvailableError`` after ``close``.
         """
         shard = self._shards.get(number)
         if shard is not None:
             return shard
         if self._is_closed:
-            raise CoordinatorNotAvailableError("the broker is stopping: find the coordinator anew")
+            raise CoordinatorNotAvailableError("the broker is stopping: find the coordinator again")
         try:
-            with contextlib.suppress(UnknownTopicOrPartitionError):  # its files are being made
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # its files are being created
                 self._partitions.led(self._partitions.topic(self.topic), number)
         except NotLeaderError as error:
-            raise NotCoordinatorError(f"{error.message}: find the coordinator anew") from error
+            raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
         self._load(number)
-        raise CoordinatorLoadInProgressError(f"{self.topic}-{number} is being read: try again")
+        raise CoordinatorLoadInProgressError(f"{self.topic}-{number} is being loaded: retry")
 
-    async def soon(self, number: int) -> S:
-        """The shard of a partition, waiting a moment for one that is being read; raises what ``shard`` does."""
+    async def wait_for_shard(self, number: int) -> S:
+        """Return the shard of a partition, after a wait of at most a second if it is being loaded.
+
+        Raises the errors of ``shard``.
+        """
         try:
             return self.shard(number)
         except CoordinatorLoadInProgressError:
@@ -162,20 +169,20 @@ class Shards(Generic[S]):
                 await asyncio.wait([self._loading[number]], timeout=_LOADING_WAIT_S)
             return self.shard(number)
 
-    async def loaded(self, number: int) -> S:
-        """The shard of a partition, waiting while it is being read; raises what ``shard`` does."""
+    async def wait_until_loaded(self, number: int) -> S:
+        """Return the shard of a partition, after its load. Raises the errors of ``shard``."""
         if number in self._loading:
             with parked():
                 await asyncio.wait([self._loading[number]])
         return self.shard(number)
 
     def all(self) -> list[S]:
-        """The shards that have been read."""
+        """Return the loaded shards."""
         return list(self._shards.values())
 
     @property
     def is_loading(self) -> bool:
-        """Whether some partition is being read."""
+        """Whether some partition is being loaded."""
         return bool(self._loading)
 
     def _load(self, number: int) -> None:
@@ -188,13 +195,13 @@ class Shards(Generic[S]):
         log, term = self._open_log(self.topic, number), self._terms[number]
         shard = self._make(log)
         try:
-            await self._executors.administer(_nothing)  # the topic may be being created: its files are there then
+            await self._executors.administer(_nothing)  # waits for the creation of the topic's files
             await log.load(shard.replay)
         except NotLeaderError:
-            _logger.info("%s is led by another broker before it could be read", log.name)
+            _logger.info("%s was not loaded, because another broker has become its leader", log.name)
             return
         except Exception:
-            _logger.exception("%s could not be read: what it coordinates is not available", log.name)
+            _logger.exception("%s could not be loaded, so the coordinator of its ids is not available", log.name)
             return
         finally:
             del self._loading[number]
@@ -206,24 +213,24 @@ class Shards(Generic[S]):
             shard.activate()
 
     async def close(self) -> None:
-        """Stop: shards answer those who wait, and what they are appending is finished."""
+        """Stop: shards answer all waiting calls, and complete the appends that have begun."""
         self._is_closed = True
         if self._loading:
             await asyncio.wait(list(self._loading.values()))
         shards, self._shards = self._shards, {}
         for shard in shards.values():
             shard.deactivate()
-        for log in list(self._logs.values()):  # the controller may take partitions away meanwhile
+        for log in list(self._logs.values()):  # the controller may move partitions meanwhile
             await log.close()
         await asyncio.gather(*self._closing)
 
 
 def _nothing() -> None:
-    """What is done when its turn has come: everything that was being administered before has ended."""
+    """Do nothing. The caller waits until earlier administrative work has ended."""
 
 
 class ShardFactory:
-    """The parts that the shards of all internal topics are made of."""
+    """Factory of the shards of all internal topics, with the parts that they share."""
 
     def __init__(
         self,
@@ -243,7 +250,7 @@ class ShardFactory:
         self._clock: Final = clock
 
     def shards(self, topic: str, make: Callable[[StateLog], S]) -> Shards[S]:
-        """Make the shards of an internal topic; ``make`` gives the empty shard of a partition."""
+        """Return the shards of an internal topic; ``make`` gives the empty shard of a partition."""
         return Shards(
             topic,
             make,
@@ -255,7 +262,7 @@ class ShardFactory:
         )
 
     def open_log(self, topic: str, number: int) -> StateLog:
-        """Make the state log of a partition. It is read by ``load``."""
+        """Return the state log of a partition, which ``load`` reads."""
         return StateLog(
             topic,
             number,

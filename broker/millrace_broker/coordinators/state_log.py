@@ -1,10 +1,12 @@
-"""A partition of an internal topic as the memory of a coordinator: read from its start, then only appended to.
+"""Log of a coordinator, one partition of an internal topic.
+
+The broker loads it once from its start, and then only appends.
 
 Invariants
 
 - Appends reach the log in the order of the calls, and the calls return in that order.
-- The records of one call are in one batch: they are all there after a crash, or none.
-- A call that is cancelled leaves its append to be finished.
+- The records of one call are in one batch. After a crash all of them are there, or none.
+- The append of a cancelled call is completed.
 """
 
 from __future__ import annotations
@@ -46,26 +48,26 @@ from millrace_broker.runtime import Clock, Executors
 
 _READ_BYTES: Final = 4 * 2**20
 _OVERHEAD_BYTES: Final = 32
-"""The most that a record has beside its key and its value."""
+"""The largest size of a record without its key and its value."""
 _BATCH_OVERHEAD_BYTES: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """What a coordinator writes: a key and what is now true of it; without a value it is forgotten."""
+    """Record of a coordinator; without a value it is a tombstone."""
 
     key: bytes
     value: bytes | None
 
     @property
     def size_bytes(self) -> int:
-        """The most that it takes of a batch."""
+        """The largest size of the record in a batch."""
         return len(self.key) + len(self.value or b"") + _OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """A batch of the log. One of control records has a ``marker`` (the end of a transaction) and no records."""
+    """Batch of the log. A control batch that ends a transaction has a ``marker`` and no records."""
 
     header: BatchHeader
     records: Sequence[StateRecord]
@@ -81,13 +83,13 @@ class _Append:
 
 
 async def written(appending: asyncio.Future[int]) -> int:
-    """Wait for what was submitted to a ``StateLog``: until replicas have it the call is parked."""
+    """Wait for an append of a ``StateLog``. The call is parked until the replicas have the records."""
     with parked():
         return await asyncio.shield(appending)
 
 
 class StateLog:
-    """One partition of an internal topic, led by this broker. For the event loop's thread."""
+    """One partition of an internal topic that this broker leads, for the event loop's thread."""
 
     def __init__(
         self,
@@ -112,12 +114,12 @@ class StateLog:
 
     @property
     def name(self) -> str:
-        """``topic-partition``."""
+        """The name ``topic-partition``."""
         return f"{self.topic}-{self.number}"
 
     @property
     def leader_epoch(self) -> int:
-        """In which term this broker leads the partition."""
+        """The leader epoch of the partition."""
         return self._partition().leader_epoch
 
     def _partition(self) -> ServedPartition:
@@ -125,20 +127,20 @@ class StateLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next record will have. Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``."""
+        """The log end offset. Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``."""
         return self._partition().log.log_end_offset
 
     # --- reading -------------------------------------------------------------------------------------------
 
     async def load(self, visit: Callable[[LoadedBatch], None]) -> None:
-        """Show ``visit`` every batch, in order. It is called in another thread, where nobody else may look on.
+        """Call ``visit`` with each batch, in order, in an I/O thread. No other thread may read its results meanwhile.
 
-        Raises what reading a log does; what ``visit`` raises ends it as well.
+        Raises the errors of a read, and those of ``visit``.
         """
         partition = self._partition()
         log, end_offset = partition.log, partition.log.log_end_offset
         if log.durable_end < end_offset:
-            # What was appended before a crash and never acknowledged is decided by being here.
+            # Records that were appended before a crash without an answer count now, so they must be durable.
             await self._executors.run_io(log.flush)
         if partition.replica is not None:
             await self._waiting.committed(partition.replica, end_offset)
@@ -147,23 +149,25 @@ class StateLog:
     # --- appending -----------------------------------------------------------------------------------------
 
     async def append(self, records: Sequence[StateRecord]) -> int:
-        """Append records; returns the offset of the first once they are as durable as the topic is to be.
+        """Append records; return the offset of the first one when they are as durable as the topic requires.
 
-        Calls that wait at the same time share batches. Raises ``MessageTooLargeError`` when the records do not fit
-        into one batch of the topic, and what appending to any log does.
+        Calls that wait at the same time share batches. Raises ``MessageTooLargeError`` for records that do not fit into
+        one batch of the topic, and the errors of an append.
         """
         return await self._enqueue(records, None)
 
     async def append_transactional(self, records: Sequence[StateRecord], producer_id: int, producer_epoch: int) -> int:
-        """Append records as part of a producer's transaction, in a batch of their own; see ``append``."""
+        """Append records in a producer's transaction, as a batch of their own; see ``append``."""
         return await self._enqueue(records, (producer_id, producer_epoch))
 
     async def _enqueue(self, records: Sequence[StateRecord], producer: tuple[int, int] | None) -> int:
         return await written(self.submit(records, producer))
 
     def submit(self, records: Sequence[StateRecord], producer: tuple[int, int] | None = None) -> asyncio.Future[int]:
-        """Take the place in the order of appends at once, and wait later: ``append`` and ``append_transactional``
-        (with a producer's id and epoch) for those who must not be overtaken. Not to be cancelled.
+        """Enqueue an append at once, for callers that wait later and must keep their order. The result must not be
+        cancelled.
+
+        With a producer's id and epoch this is ``append_transactional``, otherwise ``append``.
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size_bytes = sum(record.size_bytes for record in records)
@@ -173,7 +177,7 @@ class StateLog:
         return done
 
     async def close(self) -> None:
-        """Wait until everything that was to be appended has been, or has failed."""
+        """Wait until all enqueued appends have ended or failed."""
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
@@ -182,7 +186,7 @@ class StateLog:
             appends = self._take()
             try:
                 offset = await self._append(appends)
-            except Exception as error:  # noqa: BLE001  it is those who wait whom it concerns
+            except Exception as error:  # noqa: BLE001 - the callers get the error
                 _fail(appends, error)
                 continue
             for append in appends:
@@ -192,7 +196,7 @@ class StateLog:
         self._writer = None
 
     def _take(self) -> list[_Append]:
-        """The next appends that one batch can hold."""
+        """Return the next appends that fit into one batch."""
         first = self._pending.popleft()
         taken, size_bytes = [first], first.size_bytes
         if first.producer is not None:
@@ -209,7 +213,7 @@ class StateLog:
         try:
             topic = self._partitions.topic(self.topic)
         except MillraceError:
-            return 0  # it is gone, which the append will say
+            return 0  # the append raises the error
         return topic.config.max_message_bytes - _BATCH_OVERHEAD_BYTES
 
     async def _append(self, appends: Sequence[_Append]) -> int:
@@ -225,7 +229,7 @@ class StateLog:
             records,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            base_sequence=NO_SEQUENCE if producer is None else 0,  # as Kafka writes it; nobody looks at it
+            base_sequence=NO_SEQUENCE if producer is None else 0,  # as in Kafka, where no reader uses it
             is_transactional=producer is not None,
         )
         try:
@@ -233,7 +237,7 @@ class StateLog:
                 self._partition(), data, in_transaction=producer is not None, origin=Origin.COORDINATOR
             )
         except NotLeaderError as error:
-            raise NotCoordinatorError(f"{error.message}, and so coordinates what is in it") from error
+            raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
         except (NotEnoughReplicasError, NotEnoughReplicasAfterAppendError) as error:
             raise CoordinatorNotAvailableError(error.message) from error
         return result.base_offset
@@ -251,7 +255,7 @@ def _fail(appends: Sequence[_Append], error: Exception) -> None:
     for append in appends:
         if not append.done.done():
             append.done.set_exception(error)
-            append.done.exception()  # seen, also where the caller was cancelled and nobody looks
+            append.done.exception()  # marks the exception as retrieved, because the caller may be cancelled
 
 
 def _loaded(data: bytes, position: int, header: BatchHeader) -> LoadedBatch:

@@ -100,13 +100,13 @@ class GroupCoordinator:
         _check_id(group_id, may_be_empty=may_be_empty)
         return self._shards.shard_of(group_id)
 
-    async def soon(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard:
+    async def wait_for_shard(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard:
         """Return the shard of a group, after a short wait if it is being loaded, for the first calls of clients.
 
         Raises the errors of ``shard_of``.
         """
         _check_id(group_id, may_be_empty=may_be_empty)
-        return await self._shards.soon(self._shards.number_of(group_id))
+        return await self._shards.wait_for_shard(self._shards.number_of(group_id))
 
     def find(self, group_id: str) -> GroupEntry | None:
         """Return the group, if it exists. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
@@ -134,7 +134,7 @@ class GroupCoordinator:
     async def complete_transaction(self, partition_of_offsets_topic: int, producer_id: int, *, committed: bool) -> None:
         """Commit or drop a producer's pending offsets. Its marker is in a partition of ``__consumer_offsets``."""
         try:
-            shard = await self._shards.loaded(partition_of_offsets_topic)
+            shard = await self._shards.wait_until_loaded(partition_of_offsets_topic)
         except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
             return  # the next load of the partition reads the marker
         shard.complete_transaction(producer_id, is_committed=committed)

@@ -1,4 +1,4 @@
-"""Consumer group with Kafka's classic rebalance protocol: its answer to each request in each state.
+"""Consumer group with Kafka's classic rebalance protocol.
 
 The class is a pure state machine. A method takes an event and the time, changes the group, and leaves effects: answers,
 timers, and records to append. The shard takes the effects (``take_effects``) after each event. ``join`` and ``sync``

@@ -1,4 +1,6 @@
-"""Rebalance of a group: members join, the leader and the assignor are chosen, members get their assignments.
+"""Rebalance of a group (Kafka's ``prepareRebalance`` to ``onCompleteJoin``, SyncGroup).
+
+Members join. The group chooses a leader and an assignor. The leader sends the assignments of all members.
 
 Invariants
 

@@ -1,4 +1,4 @@
-"""Writes of one group's record that have not ended, with the changes that depend on them."""
+"""Writes of one group's record that have not ended."""
 
 from __future__ import annotations
 

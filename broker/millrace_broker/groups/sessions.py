@@ -1,4 +1,4 @@
-"""Sessions of the members of one group, and the member ids that no client has joined with yet.
+"""Sessions of a group's members, and pending member ids.
 
 Invariants
 

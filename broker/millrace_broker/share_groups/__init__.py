@@ -1,38 +1,38 @@
-"""Share groups (KIP-932): many consumers on one partition, each with records of its own for a time.
+"""Share groups (KIP-932), whose consumers share the records of a partition.
 
-Pure:
+Pure parts:
 
-``delivery``   what has become of the records of one partition
-``members``    who is there, and who reads which partitions
-``records``    deliveries as records of ``__share_group_state``, and back
+``in_flight``  delivery states of the records of one partition
+``members``    members of a group, and their assignments
+``records``    delivery states as records of ``__share_group_state``
 
-At the edge:
+Parts that act:
 
-``sources``      where the records come from: a log here, or the broker that leads the partition
-``partition``    one partition of a group: deliveries written down, locks ended in time
-``shard``        the groups of one partition of ``__share_group_state``
-``coordinator``  all of them: what handlers call
+``sources``      sources of records: a log of this broker, or the leader on another broker
+``partition``    one share partition, with its records, its locks and their timer
+``shard``        groups of one partition of ``__share_group_state``
+``coordinator``  all share groups of this broker; handlers call it
 """
 
 from millrace_broker.share_groups.coordinator import (
-    Fetched,
     FetchLimits,
     ShareCoordinator,
+    ShareFetchPartition,
+    SharePartitionData,
     ShareStatistics,
-    Wanted,
 )
-from millrace_broker.share_groups.delivery import Acknowledgement
-from millrace_broker.share_groups.members import Beat
+from millrace_broker.share_groups.in_flight import Acknowledgement
+from millrace_broker.share_groups.members import ShareHeartbeat
 from millrace_broker.share_groups.shard import ShareGroup, ShareProgress
 
 __all__ = [
     "Acknowledgement",
-    "Beat",
     "FetchLimits",
-    "Fetched",
     "ShareCoordinator",
+    "ShareFetchPartition",
     "ShareGroup",
+    "ShareHeartbeat",
+    "SharePartitionData",
     "ShareProgress",
     "ShareStatistics",
-    "Wanted",
 ]

@@ -1,6 +1,7 @@
-"""The coordinator of share groups: what handlers call.
+"""Coordinator of share groups: groups of this broker, and fetches that wait.
 
-It finds the shard that a group belongs to, and lets fetches wait for records: new ones, and those that are given back.
+Handlers call it. It finds the shard of a group. Its fetches wait for new and for released records. Kafka divides this
+between ``GroupCoordinatorService``, ``ShareCoordinatorService`` and ``SharePartitionManager``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from millrace_broker.purgatory import Arrivals, Purgatory, PurgatoryStatistics, 
 from millrace_broker.quotas import Lease
 from millrace_broker.replication.runtime import PartitionDirectory
 from millrace_broker.runtime import BackgroundTasks, Clock
-from millrace_broker.share_groups.delivery import DeliverySettings, Run
-from millrace_broker.share_groups.partition import Batch
+from millrace_broker.share_groups.in_flight import InFlightBatch, ShareGroupSettings
+from millrace_broker.share_groups.partition import AcknowledgementBatch
 from millrace_broker.share_groups.shard import MemberKey, ShareGroup, ShareShard
 from millrace_broker.share_groups.sources import Sources
 
@@ -38,7 +39,7 @@ _BYTES_MIN: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ShareStatistics:
-    """Share groups, their members, records given out and not acknowledged yet, and members that must be heard of."""
+    """Number of share groups, members, acquired records and session timers."""
 
     groups: int
     members: int
@@ -47,8 +48,8 @@ class ShareStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A partition that a member wants records of."""
+class ShareFetchPartition:
+    """Partition that a member fetches."""
 
     topic: str
     topic_id: bytes
@@ -56,17 +57,17 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Fetched:
-    """What a member was given of a partition, or why not."""
+class SharePartitionData:
+    """Records of a partition for a member, or its error."""
 
     records: bytes = b""
-    acquired: Sequence[Run] = ()
+    acquired: Sequence[InFlightBatch] = ()
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How much a fetch may bring, and how long it waits while there is nothing."""
+    """Limits of a fetch, and the time that it waits without records."""
 
     records_max: int
     bytes_max: int
@@ -74,7 +75,7 @@ class FetchLimits:
 
 
 class ShareCoordinator:
-    """The share groups that this broker coordinates. For the event loop's thread."""
+    """Share groups that this broker coordinates, for the event loop's thread."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class ShareCoordinator:
         group_configs: GroupConfigs,
         shards: ShardFactory,
     ) -> None:
-        """``arrivals`` are those of records that may be read."""
+        """Take the parts; ``arrivals`` wakes fetches when records become readable."""
         self._config: Final = config
         self._clock: Final = clock
         self._timer: Final = timer
@@ -96,7 +97,7 @@ class ShareCoordinator:
         self._sources: Final = sources
         self._arrivals: Final = arrivals
         self._group_configs: Final = group_configs
-        self._settings: Final = DeliverySettings(
+        self._settings: Final = ShareGroupSettings(
             delivery_count_limit=config.group_share_delivery_count_limit,
             lock_duration_ms=config.group_share_record_lock_duration_ms,
             locks_max=config.group_share_partition_max_record_locks,
@@ -120,25 +121,25 @@ class ShareCoordinator:
         )
 
     def start(self) -> None:
-        """Begin to read what has been delivered."""
+        """Load the share groups."""
         self._shards.start()
 
     def release(self) -> None:
-        """Let nobody wait any more, now that the broker is about to stop."""
+        """End the wait of all fetches, because the broker is about to stop."""
         self._is_stopping = True
 
     async def close(self) -> None:
-        """Stop; what is being written is finished."""
+        """Stop, after the appends that have begun."""
         await asyncio.gather(*self._deletions, return_exceptions=True)
         await self._shards.close()
 
     @property
     def lock_duration_ms(self) -> int:
-        """How long a member has what it was given."""
+        """The time for which a member acquires records."""
         return self._settings.lock_duration_ms
 
     def shard_of(self, group_id: str) -> ShareShard:
-        """The shard of a group.
+        """Return the shard of a group.
 
         Raises ``InvalidGroupIdError``, ``CoordinatorLoadInProgressError``, ``CoordinatorNotAvailableError``,
         ``NotCoordinatorError``.
@@ -146,28 +147,28 @@ class ShareCoordinator:
         _check_id(group_id)
         return self._shards.shard_of(group_id)
 
-    async def soon(self, group_id: str) -> ShareShard:
-        """The shard of a group, for a member that joins: waits a moment for one that is being read.
+    async def wait_for_shard(self, group_id: str) -> ShareShard:
+        """Return the shard of a group, after a short wait if it is being loaded, for a member that joins.
 
-        Raises what ``shard_of`` does.
+        Raises the errors of ``shard_of``.
         """
         _check_id(group_id)
-        return await self._shards.soon(self._shards.number_of(group_id))
+        return await self._shards.wait_for_shard(self._shards.number_of(group_id))
 
     def groups(self) -> Iterable[ShareGroup]:
-        """All groups. Raises ``CoordinatorLoadInProgressError`` while some are still being read."""
+        """Return all groups. Raises ``CoordinatorLoadInProgressError`` while some are being loaded."""
         if self._shards.is_loading:
-            raise CoordinatorLoadInProgressError("share groups are being read: try again")
+            raise CoordinatorLoadInProgressError("share groups are being loaded: retry")
         return [group for shard in self._shards.all() for group in shard.groups.values()]
 
     def find(self, group_id: str) -> ShareGroup | None:
-        """The group, if it is there. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
+        """Return the group, if it exists. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
         if self._shards.partition_count is None:
             return None
         return self._shards.shard_of(group_id).groups.get(group_id)
 
     def has_members(self, group_id: str) -> bool:
-        """Whether the id is that of a share group with members, as far as that has been read."""
+        """Return whether a loaded share group with this id has members."""
         try:
             group = self.find(group_id)
         except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
@@ -177,19 +178,20 @@ class ShareCoordinator:
     # --- records -------------------------------------------------------------------------------------------
 
     async def fetch(
-        self, group_id: str, member_id: str, wanted: Sequence[Wanted], limits: FetchLimits, lease: Lease
-    ) -> list[Fetched]:
-        """Give a member records of some partitions, in order of ``wanted``; wait while there is nothing to give.
+        self, group_id: str, member_id: str, wanted: Sequence[ShareFetchPartition], limits: FetchLimits, lease: Lease
+    ) -> list[SharePartitionData]:
+        """Deliver records of some partitions to a member, after a wait if there are none.
 
-        An error of a partition stands with it. Raises ``UnknownMemberError``, and what ``shard_of`` does.
+        The result has the order of ``wanted``, with the error of each partition. Raises ``UnknownMemberError``, and the
+        errors of ``shard_of``.
         """
         shard = self.shard_of(group_id)
         if group_id not in shard.groups or member_id not in shard.groups[group_id].members:
             raise UnknownMemberError(
-                f"share group {group_id} does not know member {member_id or '(none)'}: join with epoch 0"
+                f"share group {group_id} has no member {member_id or '(no member id)'}: join with epoch 0"
             )
         deadline = self._clock.monotonic() + limits.wait_ms / 1000
-        keys = [key for each in wanted for key in _waiting_keys(group_id, each)]
+        keys = [key for each in wanted for key in _arrival_keys(group_id, each)]
         while True:
             watch = self._arrivals.watch(keys)
             fetched = await self._fetch_now(shard, group_id, member_id, wanted, limits, lease)
@@ -207,18 +209,18 @@ class ShareCoordinator:
         shard: ShareShard,
         group_id: str,
         member_id: str,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ShareFetchPartition],
         limits: FetchLimits,
         lease: Lease,
-    ) -> list[Fetched]:
-        if not any(self._has_something(shard, group_id, each) for each in wanted):
-            return [Fetched() for _ in wanted]  # polls of idle partitions take no memory
+    ) -> list[SharePartitionData]:
+        if not any(self._may_acquire(shard, group_id, each) for each in wanted):
+            return [SharePartitionData() for _ in wanted]  # polls of idle partitions take no memory
         if not await lease.take(limits.bytes_max, is_poll=True):
-            return [Fetched() for _ in wanted]
+            return [SharePartitionData() for _ in wanted]
         records_left, bytes_left = limits.records_max, limits.bytes_max
         fetched = []
         for each in wanted:
-            result = Fetched()
+            result = SharePartitionData()
             fetched.append(result)
             if records_left <= 0 or bytes_left <= 0:
                 continue
@@ -226,25 +228,31 @@ class ShareCoordinator:
                 result.acquired, result.records = await self._acquire(
                     shard, group_id, member_id, each, records_left, bytes_left
                 )
-            except Exception as error:  # noqa: BLE001 - stands beside the partition, unexpected ones are logged there
+            except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.error = error
-            records_left -= sum(run.count for run in result.acquired)
+            records_left -= sum(batch.count for batch in result.acquired)
             bytes_left -= len(result.records)
         lease.settle(limits.bytes_max - max(0, bytes_left))
         return fetched
 
-    def _has_something(self, shard: ShareShard, group_id: str, wanted: Wanted) -> bool:
-        """Whether there is something to acquire now, or an error to tell."""
+    def _may_acquire(self, shard: ShareShard, group_id: str, wanted: ShareFetchPartition) -> bool:
+        """Return whether a fetch would get records or an error now."""
         try:
             topic = self._partitions.topic(wanted.topic, wanted.topic_id)
             source = self._sources.of(topic, wanted.partition)
-            return shard.partition(group_id, topic, wanted.partition).has_something(source)
+            return shard.partition(group_id, topic, wanted.partition).may_acquire(source)
         except MillraceError:
             return True
 
     async def _acquire(
-        self, shard: ShareShard, group_id: str, member_id: str, wanted: Wanted, records_max: int, bytes_max: int
-    ) -> tuple[Sequence[Run], bytes]:
+        self,
+        shard: ShareShard,
+        group_id: str,
+        member_id: str,
+        wanted: ShareFetchPartition,
+        records_max: int,
+        bytes_max: int,
+    ) -> tuple[Sequence[InFlightBatch], bytes]:
         topic = self._partitions.topic(wanted.topic, wanted.topic_id)
         source = self._sources.of(topic, wanted.partition)
         return await shard.partition(group_id, topic, wanted.partition).acquire(
@@ -252,38 +260,43 @@ class ShareCoordinator:
             member_id,
             records_max=records_max,
             bytes_max=bytes_max,
-            begins_at_end=self._group_configs.get(group_id).share_auto_offset_reset == "latest",
+            starts_at_end=self._group_configs.get(group_id).share_auto_offset_reset == "latest",
         )
 
-    def _watch_sources(self, wanted: Sequence[Wanted]) -> None:
-        """Have those who wait woken by records that other brokers get."""
+    def _watch_sources(self, wanted: Sequence[ShareFetchPartition]) -> None:
+        """Let records of other brokers wake the waiting fetches."""
         for each in wanted:
             try:
                 self._sources.of(self._partitions.topic(each.topic, each.topic_id), each.partition).watch()
             except MillraceError as error:
-                _logger.debug("%s-%d is not watched: %s", each.topic, each.partition, error.message)
+                _logger.debug("new records of %s-%d are not awaited: %s", each.topic, each.partition, error.message)
 
     def acknowledge(
-        self, group_id: str, member_id: str, topic: str, partition: int, batches: Sequence[Batch]
+        self,
+        group_id: str,
+        member_id: str,
+        topic: str,
+        partition: int,
+        acknowledgements: Sequence[AcknowledgementBatch],
     ) -> asyncio.Future[int]:
-        """A member says what has become of records; wait for the result until that is written down.
+        """Apply a member's acknowledgements; the result ends after the append.
 
-        Raises ``InvalidRecordStateError``, ``InvalidRequestError``, ``GroupIdNotFoundError``, what ``shard_of`` and
-        ``topic_with`` do; the result raises ``StorageError``.
+        Raises ``InvalidRecordStateError``, ``InvalidRequestError``, ``GroupIdNotFoundError``, and the errors of
+        ``shard_of`` and ``topic_with``; the result raises ``StorageError``.
         """
         info = self.topic_with(topic, partition)
-        return self.shard_of(group_id).partition(group_id, info, partition).acknowledge(member_id, batches)
+        return self.shard_of(group_id).partition(group_id, info, partition).acknowledge(member_id, acknowledgements)
 
     def topic_with(self, name: str, partition: int) -> TopicInfo:
-        """The topic that has this partition, wherever that is. Raises ``UnknownTopicOrPartitionError``."""
+        """Return the topic with this partition, on any broker. Raises ``UnknownTopicOrPartitionError``."""
         topic = self._partitions.topic(name)
         topic.partition(partition)
         return topic
 
-    # --- what others tell ----------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------
 
     def topic_deleted(self, topic: TopicInfo) -> None:
-        """What groups have done with a topic that is gone is forgotten."""
+        """Delete the state of a deleted topic in the background."""
         self._sources.forget(topic)
         self._deletions.start(self._forget_topic(topic), name=f"millrace-forget-shared-{topic.name}")
 
@@ -292,19 +305,19 @@ class ShareCoordinator:
             try:
                 await shard.delete_topic(topic)
             except MillraceError as error:
-                _logger.warning("deliveries of topic %s, which is gone, are kept: %s", topic.name, error.message)
+                _logger.warning("states of topic %s, which was deleted, are kept: %s", topic.name, error.message)
 
     def statistics(self) -> ShareStatistics:
-        """The present numbers."""
+        """Return the present numbers."""
         groups = [group for shard in self._shards.all() for group in shard.groups.values()]
         return ShareStatistics(
             groups=len(groups),
             members=sum(len(group.members.members) for group in groups),
             acquired=sum(
-                partition.delivery.acquired_count
+                partition.in_flight.acquired_count
                 for group in groups
                 for partition in group.partitions.values()
-                if partition.delivery is not None
+                if partition.in_flight is not None
             ),
             heartbeats=self._heartbeats.statistics(),
         )
@@ -315,6 +328,6 @@ def _check_id(group_id: str) -> None:
         raise InvalidGroupIdError("the group id is empty: set group.id")
 
 
-def _waiting_keys(group_id: str, wanted: Wanted) -> list[tuple[str, int]]:
-    """New records of a partition, and those that are given back to the group."""
+def _arrival_keys(group_id: str, wanted: ShareFetchPartition) -> list[tuple[str, int]]:
+    """Return the keys of new records of a partition, and of records that members of the group release."""
     return [(wanted.topic, wanted.partition), (f"{group_id}:{wanted.topic}", wanted.partition)]

@@ -1,13 +1,13 @@
-"""The members of one share group: who is there, and which partitions each one reads. Pure.
+"""Members of one share group and their assignments.
 
-There is no rebalance that anybody waits for. Whatever changes (members, subscriptions, topics) raises the group's epoch
-and changes the target assignment, and each member learns its part, and the epoch, with its next heartbeat.
-Partitions may have several readers, so nobody must give up anything first.
+There is no rebalance. A change of members, subscriptions or topics raises the group epoch and gives a new target
+assignment. Each member gets its assignment and the epoch with its next heartbeat. A partition may have several readers,
+so no member has to give up a partition first.
 
 Invariants
 
-- The group's epoch only grows; a member's epoch is at most the group's, and is the one of what it was told last.
-- Every subscribed partition has a reader, and every member something to read, as long as there is something.
+- The group epoch does not decrease. The epoch of a member is the one of its last answer, and at most the group epoch.
+- Each subscribed partition has a reader. Each member has a partition if its topics have any.
 
 Source: KIP-932; Kafka's ``GroupMetadataManager`` for share groups, and ``SimpleAssignor``.
 """
@@ -20,8 +20,8 @@ from typing import Final
 
 from millrace.errors import FencedMemberEpochError, GroupMaxSizeReachedError, InvalidRequestError, UnknownMemberError
 
-JOINS: Final = 0
-LEAVES: Final = -1
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
 
 Assignment = Mapping[str, tuple[int, ...]]
 """Partitions by topic."""
@@ -32,7 +32,10 @@ CountOf = Callable[[str], int]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ShareMember:
-    """A member. ``previous_epoch`` is accepted too, for the answer with the present one may have been lost."""
+    """Member of a share group (Kafka's ``ShareGroupMember``).
+
+    ``previous_epoch`` is accepted too, because the answer with the present epoch may be lost.
+    """
 
     member_id: str
     client_id: str
@@ -42,12 +45,12 @@ class ShareMember:
     epoch: int = 0
     previous_epoch: int = -1
     deadline_ms: int = 0
-    told: Assignment | None = None
+    sent_assignment: Assignment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """A member's heartbeat. ``topics`` is None where they have not changed."""
+class ShareHeartbeat:
+    """ShareGroupHeartbeat request; ``topics`` is None if the subscription has not changed."""
 
     member_id: str
     member_epoch: int
@@ -58,7 +61,7 @@ class Beat:
 
 
 class ShareMembers:
-    """The members of one group."""
+    """Members of one share group (Kafka's ``ShareGroup``)."""
 
     def __init__(self, group_id: str, *, size_max: int, session_timeout_ms: int) -> None:
         self._group_id: Final = group_id
@@ -73,78 +76,79 @@ class ShareMembers:
         return member_id in self.members
 
     def get(self, member_id: str) -> ShareMember:
-        """The member. Raises ``UnknownMemberError``."""
+        """Return the member. Raises ``UnknownMemberError``."""
         member = self.members.get(member_id)
         if member is None:
             raise UnknownMemberError(
-                f"share group {self._group_id} does not know member {member_id or '(none)'}: join with epoch 0"
+                f"share group {self._group_id} has no member {member_id or '(no member id)'}: join with epoch 0"
             )
         return member
 
-    def beat(self, beat: Beat, count_of: CountOf, now_ms: int) -> tuple[int, Assignment | None]:
-        """A member lives, joins or leaves; returns its epoch, and its assignment unless it knows that.
+    def heartbeat(self, heartbeat: ShareHeartbeat, count_of: CountOf, now_ms: int) -> tuple[int, Assignment | None]:
+        """Extend, add or remove a member; return its epoch, and its assignment if the member does not have it.
 
-        Raises ``UnknownMemberError``,
-        ``FencedMemberEpochError``, ``GroupMaxSizeReachedError``, ``InvalidRequestError``.
+        Raises ``UnknownMemberError``, ``FencedMemberEpochError``, ``GroupMaxSizeReachedError``,
+        ``InvalidRequestError``.
         """
-        if not beat.member_id:
-            raise InvalidRequestError("a member of a share group chooses its member id: send one")
-        if beat.member_epoch < LEAVES:
+        if not heartbeat.member_id:
+            raise InvalidRequestError("the heartbeat has no member id: choose one, and send it with each heartbeat")
+        if heartbeat.member_epoch < LEAVE_EPOCH:
             raise InvalidRequestError(
-                f"member epoch {beat.member_epoch}: expected -1 to leave, 0 to join, or the epoch"
+                f"member epoch {heartbeat.member_epoch} is invalid: send -1 to leave, 0 to join, or the present epoch"
             )
-        if beat.member_epoch == LEAVES:
-            self.remove(self.get(beat.member_id).member_id)
-            return LEAVES, None
-        member = self._joined(beat) if beat.member_epoch == JOINS else self._present(beat)
+        if heartbeat.member_epoch == LEAVE_EPOCH:
+            self.remove(self.get(heartbeat.member_id).member_id)
+            return LEAVE_EPOCH, None
+        member = self._join(heartbeat) if heartbeat.member_epoch == JOIN_EPOCH else self._check_epoch(heartbeat)
         member.deadline_ms = now_ms + self._session_timeout_ms
-        is_changed = beat.topics is not None and beat.topics != member.topics
-        if beat.topics is not None:
-            member.topics = beat.topics
-        is_full = beat.member_epoch == JOINS or beat.topics is not None
+        is_changed = heartbeat.topics is not None and heartbeat.topics != member.topics
+        if heartbeat.topics is not None:
+            member.topics = heartbeat.topics
+        is_full = heartbeat.member_epoch == JOIN_EPOCH or heartbeat.topics is not None
         self._update(count_of, is_changed=is_changed or member.epoch == 0)
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
         assignment = self._target[member.member_id]
-        if assignment == member.told and not is_full and beat.member_epoch == member.epoch:
+        if assignment == member.sent_assignment and not is_full and heartbeat.member_epoch == member.epoch:
             return member.epoch, None
-        member.told = assignment
+        member.sent_assignment = assignment
         return member.epoch, assignment
 
-    def _joined(self, beat: Beat) -> ShareMember:
-        if beat.topics is None:
-            raise InvalidRequestError("a heartbeat that joins says which topics are subscribed to")
-        member = self.members.get(beat.member_id)
+    def _join(self, heartbeat: ShareHeartbeat) -> ShareMember:
+        if heartbeat.topics is None:
+            raise InvalidRequestError("a heartbeat with epoch 0 has no subscription: send the topics to join")
+        member = self.members.get(heartbeat.member_id)
         if member is None:
             if len(self.members) >= self._size_max:
                 raise GroupMaxSizeReachedError(
-                    f"share group {self._group_id} has {len(self.members)} members, as many as group.share.max.size"
+                    f"share group {self._group_id} has {len(self.members)} members, and group.share.max.size allows no "
+                    "more: stop other members, or raise it"
                 )
             member = ShareMember(
-                member_id=beat.member_id,
-                client_id=beat.client_id,
-                client_host=beat.client_host,
-                rack_id=beat.rack_id,
-                topics=beat.topics,
+                member_id=heartbeat.member_id,
+                client_id=heartbeat.client_id,
+                client_host=heartbeat.client_host,
+                rack_id=heartbeat.rack_id,
+                topics=heartbeat.topics,
             )
-            self.members[beat.member_id] = member
+            self.members[heartbeat.member_id] = member
         return member
 
-    def _present(self, beat: Beat) -> ShareMember:
-        member = self.get(beat.member_id)
-        if beat.member_epoch not in (member.epoch, member.previous_epoch):
+    def _check_epoch(self, heartbeat: ShareHeartbeat) -> ShareMember:
+        member = self.get(heartbeat.member_id)
+        if heartbeat.member_epoch not in (member.epoch, member.previous_epoch):
             raise FencedMemberEpochError(
-                f"member {beat.member_id} of share group {self._group_id} is in epoch {member.epoch}, not "
-                f"{beat.member_epoch}: join again with epoch 0"
+                f"member {heartbeat.member_id} of share group {self._group_id} is in epoch {member.epoch}, not "
+                f"{heartbeat.member_epoch}: join again with epoch 0"
             )
         return member
 
     def is_overdue(self, member_id: str, now_ms: int) -> bool:
-        """Whether a member has not been heard of in time."""
+        """Return whether the session of a member has ended."""
         return now_ms >= self.members[member_id].deadline_ms
 
     def remove(self, member_id: str) -> None:
-        """A member has gone."""
+        """Remove a member."""
         del self.members[member_id]
         self._update(lambda topic: self._counts.get(topic, 0), is_changed=True)
 
@@ -158,10 +162,10 @@ class ShareMembers:
 
 
 def assign(partition_counts: Mapping[str, int], topics: Mapping[str, frozenset[str]]) -> dict[str, Assignment]:
-    """Share out partitions among members, who subscribe to ``topics``; a partition may go to several.
+    """Assign partitions to members by their subscriptions; a partition may have several readers.
 
-    Members with equal subscriptions share their partitions evenly when there are enough, else each gets all of them.
-    Of different subscriptions each is shared out by itself.
+    Members with equal subscriptions get an equal share of the partitions. If there are more members than partitions,
+    each member gets all of them. Different subscriptions are assigned independently of each other.
     """
     target: dict[str, Assignment] = {}
     for subscription in dict.fromkeys(topics.values()):

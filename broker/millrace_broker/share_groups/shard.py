@@ -1,7 +1,7 @@
-"""The share groups of one partition of ``__share_group_state``: members, and the partitions that they share.
+"""Share groups of one partition of ``__share_group_state``: their members and share partitions.
 
-Members are in memory only: after a restart they join again, with their next heartbeat. For the event loop's thread, but
-for ``replay``.
+Members are in memory only. After a restart they join again with their next heartbeat. The class is for the event loop's
+thread, except for ``replay``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from millrace_broker.coordinators import LoadedBatch, StateLog, written
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import Arrivals, DelayedOperation, Purgatory, Timer
 from millrace_broker.runtime import Clock
-from millrace_broker.share_groups.delivery import Delivery, DeliverySettings
-from millrace_broker.share_groups.members import Assignment, Beat, CountOf, ShareMembers
-from millrace_broker.share_groups.partition import SharedPartition
+from millrace_broker.share_groups.in_flight import InFlightRecords, ShareGroupSettings
+from millrace_broker.share_groups.members import Assignment, CountOf, ShareHeartbeat, ShareMembers
+from millrace_broker.share_groups.partition import SharePartition
 from millrace_broker.share_groups.records import (
     SNAPSHOT_KEY,
     UPDATE_KEY,
-    SharedState,
-    ShareKey,
+    ShareGroupOffset,
+    SharePartitionKey,
     apply_update,
     read_key,
     read_shared_state,
@@ -33,37 +33,37 @@ from millrace_broker.share_groups.records import (
 _logger: Final = logging.getLogger(__name__)
 
 MemberKey = tuple[str, str]
-"""Group and member."""
+"""Group id and member id."""
 
 
 class ShareProgress(NamedTuple):
-    """How far a group is in a partition: everything before ``start_offset`` is over, and so many offsets after it."""
+    """Progress of a group in a partition: its start offset, and the number of complete offsets after it."""
 
     start_offset: int
     complete_count: int
 
 
 class ShareGroup:
-    """One group: its members, and the partitions that have been fetched from."""
+    """Share group with its members, and with the partitions that were fetched."""
 
     def __init__(self, group_id: str, members: ShareMembers) -> None:
         self.group_id: Final = group_id
         self.members: Final = members
-        self.partitions: Final[dict[ShareKey, SharedPartition]] = {}
+        self.partitions: Final[dict[SharePartitionKey, SharePartition]] = {}
 
     @property
     def state(self) -> str:
-        """By Kafka's names."""
+        """The state, with Kafka's name."""
         return "Stable" if self.members.members else "Empty"
 
 
 class ShareShard:
-    """The share groups of one partition; see the module."""
+    """Share groups of one partition of ``__share_group_state``; see the module."""
 
     def __init__(
         self,
         log: StateLog,
-        settings: DeliverySettings,
+        settings: ShareGroupSettings,
         heartbeats: Purgatory[MemberKey],
         *,
         size_max: int,
@@ -73,7 +73,7 @@ class ShareShard:
         timer: Timer,
         arrivals: Arrivals,
     ) -> None:
-        """``size_max`` and ``session_timeout_ms`` are those of each group."""
+        """Take the parts; ``size_max`` and ``session_timeout_ms`` hold for each group."""
         self._size_max: Final = size_max
         self._session_timeout_ms: Final = session_timeout_ms
         self._partition_count: Final = partition_count
@@ -83,19 +83,19 @@ class ShareShard:
         self._log: Final = log
         self._settings: Final = settings
         self._heartbeats: Final = heartbeats
-        self._states: Final[dict[ShareKey, SharedState]] = {}
-        """What was read, of partitions that nobody has fetched from since."""
+        self._states: Final[dict[SharePartitionKey, ShareGroupOffset]] = {}
+        """Loaded states of partitions that were not fetched since."""
         self._groups: Final[dict[str, ShareGroup]] = {}
 
     # --- life ----------------------------------------------------------------------------------------------
 
     def replay(self, batch: LoadedBatch) -> None:
-        """Take in a batch of the log. Raises ``InvalidRecordError``, ``UnsupportedVersionError`` for a value."""
+        """Apply a batch of the log. Raises ``InvalidRecordError``, ``UnsupportedVersionError`` for a value."""
         for record in batch.records:
             try:
                 kind, key = read_key(record.key)
             except InvalidRecordError as error:
-                _logger.warning("%s: a record is passed over: %s", self._log.name, error.message)
+                _logger.warning("%s: a record is ignored: %s", self._log.name, error.message)
                 continue
             if kind == SNAPSHOT_KEY:
                 if record.value is None:
@@ -106,7 +106,7 @@ class ShareShard:
                 self._states[key] = apply_update(self._states[key], record.value)
 
     def activate(self) -> None:
-        """Begin to answer: groups that have read something are there, without members."""
+        """Begin to answer. The groups of all loaded states exist, without members."""
         for key in self._states:
             self._group(key.group_id)
 
@@ -132,40 +132,42 @@ class ShareShard:
         return group
 
     def present(self, group_id: str) -> ShareGroup:
-        """The group. Raises ``GroupIdNotFoundError``."""
+        """Return the group. Raises ``GroupIdNotFoundError``."""
         group = self._groups.get(group_id)
         if group is None:
-            raise GroupIdNotFoundError(f"there is no share group {group_id}: list them with `millrace groups list`")
+            raise GroupIdNotFoundError(
+                f"share group {group_id} does not exist: list groups with `millrace groups list`"
+            )
         return group
 
     # --- members -------------------------------------------------------------------------------------------
 
-    def beat(self, group_id: str, beat: Beat) -> tuple[int, Assignment | None]:
-        """A member lives, joins or leaves; see ``ShareMembers.beat``."""
+    def heartbeat(self, group_id: str, heartbeat: ShareHeartbeat) -> tuple[int, Assignment | None]:
+        """Extend, add or remove a member; see ``ShareMembers.heartbeat``."""
         is_new = group_id not in self._groups
         group = self._group(group_id)
         try:
-            answer = group.members.beat(beat, self._partition_count, self._now_ms())
+            answer = group.members.heartbeat(heartbeat, self._partition_count, self._now_ms())
         except BaseException:
             if is_new:
                 del self._groups[group_id]
             raise
-        key = (group_id, beat.member_id)
-        if beat.member_id not in group.members:
+        key = (group_id, heartbeat.member_id)
+        if heartbeat.member_id not in group.members:
             self._heartbeats.complete_all(key)
-            self._has_gone(group, beat.member_id)
+            self._has_gone(group, heartbeat.member_id)
         elif not self._heartbeats.waiting(key):
-            self._watch(group, beat.member_id)
+            self._watch(group, heartbeat.member_id)
         return answer
 
     def _watch(self, group: ShareGroup, member_id: str) -> None:
-        """Look whether the member has been heard of in time. Heartbeats only move its deadline."""
+        """Set the session timer of a member. Heartbeats only move its deadline."""
         deadline_ms = group.members.get(member_id).deadline_ms
         waiting = _Session(self, group, member_id, max(1, deadline_ms - self._now_ms()))
         self._heartbeats.complete_or_watch(waiting, [(group.group_id, member_id)])
 
-    def session_is_up(self, group: ShareGroup, member_id: str) -> None:
-        """A member's timer has fired."""
+    def session_timed_out(self, group: ShareGroup, member_id: str) -> None:
+        """Remove a member whose session has ended, or set its timer again."""
         if member_id not in group.members:
             return
         if group.members.is_overdue(member_id, self._now_ms()):
@@ -183,14 +185,14 @@ class ShareShard:
 
     # --- partitions ----------------------------------------------------------------------------------------
 
-    def partition(self, group_id: str, topic: TopicInfo, number: int) -> SharedPartition:
-        """A partition of a group. Raises ``GroupIdNotFoundError``."""
+    def partition(self, group_id: str, topic: TopicInfo, number: int) -> SharePartition:
+        """Return a share partition. Raises ``GroupIdNotFoundError``."""
         group = self.present(group_id)
-        key = ShareKey(group_id, topic.topic_id, number)
+        key = SharePartitionKey(group_id, topic.topic_id, number)
         partition = group.partitions.get(key)
         if partition is None:
             state = self._states.pop(key, None)
-            partition = SharedPartition(
+            partition = SharePartition(
                 self._log,
                 key,
                 topic.name,
@@ -203,29 +205,29 @@ class ShareShard:
             group.partitions[key] = partition
         return partition
 
-    def progress(self, group_id: str) -> dict[ShareKey, ShareProgress]:
-        """How far a group is in every partition that it has read of. Raises ``GroupIdNotFoundError``."""
+    def progress(self, group_id: str) -> dict[SharePartitionKey, ShareProgress]:
+        """Return the progress of a group in each partition that it has fetched. Raises ``GroupIdNotFoundError``."""
         group = self.present(group_id)
-        deliveries = {key: partition.delivery for key, partition in group.partitions.items()}
+        records = {key: partition.in_flight for key, partition in group.partitions.items()}
         for key in self._keys(group):
             if key in self._states:
-                deliveries[key] = Delivery.restore(self._settings, self._states[key].snapshot)
+                records[key] = InFlightRecords.restore(self._settings, self._states[key].snapshot)
         return {
-            key: ShareProgress(delivery.start_offset, delivery.complete_count)
-            for key, delivery in deliveries.items()
-            if delivery is not None
+            key: ShareProgress(each.start_offset, each.complete_count)
+            for key, each in records.items()
+            if each is not None
         }
 
-    def begin_at(self, group_id: str, topic: TopicInfo, number: int, offset: int) -> asyncio.Future[int]:
-        """Have a group go on from an offset in a partition; wait for the result until that is written down.
+    def reset_offset(self, group_id: str, topic: TopicInfo, number: int, offset: int) -> asyncio.Future[int]:
+        """Let a group continue from an offset of a partition; the result ends after the append.
 
         Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``; the result raises ``StorageError``.
         """
         self._without_members(group_id)
-        return self.partition(group_id, topic, number).begin_at(offset)
+        return self.partition(group_id, topic, number).reset_offset(offset)
 
     async def delete_offsets(self, group_id: str, topic: TopicInfo) -> None:
-        """Forget what a group has done with a topic: it begins anew, by ``share.auto.offset.reset``.
+        """Delete the state of a topic. The group starts again by ``share.auto.offset.reset``.
 
         Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``.
         """
@@ -233,7 +235,7 @@ class ShareShard:
         await self._forget([key for key in self._keys(group) if key.topic_id == topic.topic_id])
 
     async def delete_group(self, group_id: str) -> None:
-        """Forget a group. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``."""
+        """Delete a group. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``."""
         group = self._without_members(group_id)
         await self._forget(self._keys(group))
         if group_id in self._groups and not group.partitions and not group.members.members:
@@ -243,19 +245,20 @@ class ShareShard:
         group = self.present(group_id)
         if group.members.members:
             raise NonEmptyGroupError(
-                f"share group {group_id} has {len(group.members.members)} members: stop them first"
+                f"share group {group_id} is not changed while it has members ({len(group.members.members)}): "
+                "stop them first"
             )
         return group
 
-    def _keys(self, group: ShareGroup) -> list[ShareKey]:
+    def _keys(self, group: ShareGroup) -> list[SharePartitionKey]:
         return [*group.partitions, *(key for key in self._states if key.group_id == group.group_id)]
 
     async def delete_topic(self, topic: TopicInfo) -> None:
-        """Forget what groups have done with a topic that is gone."""
+        """Delete the state of all groups for a deleted topic."""
         keys = [key for group in self._groups.values() for key in group.partitions] + list(self._states)
         await self._forget([key for key in keys if key.topic_id == topic.topic_id])
 
-    async def _forget(self, keys: list[ShareKey]) -> None:
+    async def _forget(self, keys: list[SharePartitionKey]) -> None:
         if not keys:
             return
         for key in keys:
@@ -280,4 +283,4 @@ class _Session(DelayedOperation):
         pass
 
     def on_expiration(self) -> None:
-        self._shard.session_is_up(self._group, self._member_id)
+        self._shard.session_timed_out(self._group, self._member_id)

@@ -1,10 +1,10 @@
-"""Where a share group's records come from: a log of this broker, or the broker that leads the partition.
+"""Sources of records for share groups: local log or remote leader.
 
-A group's coordinator gives out records of any partition, wherever that is led (KIP-932 asks each leader for its own
-partitions instead). It reads them from its own disk where it leads the partition or is one of its replicas in sync,
-and has the leader send them otherwise. Deliveries are the coordinator's alone either way.
+A group's coordinator delivers records of all partitions, whichever broker leads them. KIP-932 lets the leader of each
+partition deliver instead. The coordinator reads its own disk if it is the leader or an in-sync replica, and otherwise
+fetches from the leader. The coordinator alone has the delivery states.
 
-Invariant: no source knows of records that are not on all replicas in sync: offsets end at a high watermark.
+Invariant: offsets of a source end at a high watermark, so that all in-sync replicas have its records.
 """
 
 from __future__ import annotations
@@ -38,33 +38,36 @@ _NOT_ASKED_YET: Final = 2**63 - 1
 
 
 class Source(Protocol):
-    """The records of one partition. Offsets are those known now."""
+    """Records of one partition, with the offsets that are known now."""
 
     @property
     def start_offset(self) -> int:
-        """Of the first record that is still there."""
+        """The log start offset."""
         ...
 
     @property
     def high_watermark(self) -> int:
-        """The offset after the last one that may be read; too large before a leader was ever asked."""
+        """The high watermark; too large before the first answer of a leader."""
         ...
 
     async def bounds(self) -> tuple[int, int]:
-        """Both, as they are for sure. Raises what a call to the leader does."""
+        """Return the present start offset and high watermark. Raises the errors of a call to the leader."""
         ...
 
     async def read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches from an offset on, at least one. Raises what reading the log or a call to the leader does."""
+        """Return whole record batches from an offset on, at least one.
+
+        Raises the errors of a read or of a call to the leader.
+        """
         ...
 
     def watch(self) -> None:
-        """Have those who wait for the partition woken when there is more."""
+        """Wake the waiting fetches of this partition when it has more records."""
         ...
 
 
 class Sources:
-    """The sources of all partitions that share groups read. For the event loop's thread."""
+    """Sources of all partitions that share groups read, for the event loop's thread."""
 
     def __init__(
         self,
@@ -82,40 +85,43 @@ class Sources:
         self._reads: Final = reads
         self._peers: Final = peers
         self._arrivals: Final = arrivals
-        self._elsewhere: Final[dict[tuple[bytes, int], _LedElsewhere]] = {}
+        self._remote: Final[dict[tuple[bytes, int], _RemoteSource]] = {}
 
     def of(self, topic: TopicInfo, number: int) -> Source:
-        """The records of a partition. Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``StorageError``."""
+        """Return the source of a partition.
+
+        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``StorageError``.
+        """
         info = topic.partitions.get(number)
         key = (topic.topic_id.bytes, number)
         if info is not None and info.leader != self._broker_id:
             if self._broker_id in info.isr:
                 try:
-                    return _Here(self._reads, self._partitions.led(topic, number, may_follow=True).log)
+                    return _LocalSource(self._reads, self._partitions.led(topic, number, may_follow=True).log)
                 except NotLeaderError:
-                    pass  # it is to follow, but does not yet
-            source = self._elsewhere.get(key)
+                    pass  # this broker does not follow the leader yet
+            source = self._remote.get(key)
             if source is None:
-                source = self._elsewhere[key] = _LedElsewhere(
+                source = self._remote[key] = _RemoteSource(
                     topic, number, catalog=self._catalog, peers=self._peers, arrivals=self._arrivals
                 )
             return source
-        self._elsewhere.pop(key, None)
-        return _Here(self._reads, self._partitions.led(topic, number).log)
+        self._remote.pop(key, None)
+        return _LocalSource(self._reads, self._partitions.led(topic, number).log)
 
     def partition_count(self, topic: str) -> int:
-        """Count the partitions of a topic; 0 if there is none of that name."""
+        """Return the number of partitions of a topic, 0 if it does not exist."""
         info = self._catalog.topics.get(topic)
         return 0 if info is None else len(info.partitions)
 
     def forget(self, topic: TopicInfo) -> None:
-        """A topic is gone."""
+        """Forget the sources of a deleted topic."""
         for number in topic.partitions:
-            self._elsewhere.pop((topic.topic_id.bytes, number), None)
+            self._remote.pop((topic.topic_id.bytes, number), None)
 
 
-class _Here:
-    """A log of this broker."""
+class _LocalSource:
+    """Log of this broker."""
 
     def __init__(self, reads: LogReads, log: PartitionLog) -> None:
         self._reads: Final = reads
@@ -136,7 +142,7 @@ class _Here:
         return await self._reads.run_read(self._log, offset, self._log.read, offset, bytes_max, min_one_batch=True)
 
     def watch(self) -> None:
-        pass  # whoever appends tells
+        pass  # an append wakes the fetches
 
 
 class _Answer(NamedTuple):
@@ -146,8 +152,8 @@ class _Answer(NamedTuple):
     high_watermark: int
 
 
-class _LedElsewhere:
-    """A partition of which nothing is here. What the leader said last is known of it."""
+class _RemoteSource:
+    """Partition of another broker, with the offsets of the leader's last answer."""
 
     def __init__(
         self, topic: TopicInfo, number: int, *, catalog: TopicCatalog, peers: Peers, arrivals: Arrivals
@@ -170,7 +176,7 @@ class _LedElsewhere:
         return self._high_watermark
 
     async def bounds(self) -> tuple[int, int]:
-        await self._ask(_NOT_ASKED_YET, bytes_max=0, wait_ms=0)  # nothing can be there
+        await self._ask(_NOT_ASKED_YET, bytes_max=0, wait_ms=0)  # no log is so long, so the answer has no records
         return self._start_offset, self._high_watermark
 
     async def read(self, offset: int, bytes_max: int) -> bytes:
@@ -183,12 +189,14 @@ class _LedElsewhere:
             )
 
     async def _watch(self) -> None:
-        """Wait for one answer of the leader that there is more, or for a while; then those who wait look again."""
+        """Wait until the leader answers that it has more records, or for a few seconds, and wake the waiting
+        fetches.
+        """
         try:
             await self._ask(self._high_watermark, bytes_max=1, wait_ms=_POLL_MS)
         except MillraceError as error:
             _logger.debug("%s-%d: %s", self._topic.name, self._number, error.message)
-            self._high_watermark = _NOT_ASKED_YET  # who looks again asks, and is told why not
+            self._high_watermark = _NOT_ASKED_YET  # the next fetch calls the leader, and gets its error
         finally:
             self._watching = None
             self._arrivals.wake((self._topic.name, self._number))
@@ -196,7 +204,7 @@ class _LedElsewhere:
     async def _ask(self, offset: int, *, bytes_max: int, wait_ms: int) -> bytes:
         present = self._catalog.topic(self._topic.name).partitions.get(self._number)
         if present is None or present.leader < 0:
-            raise NotLeaderError(f"{self._topic.name}-{self._number} has no leader now: try again")
+            raise NotLeaderError(f"{self._topic.name}-{self._number} has no leader at present: retry")
         request = pb.FetchRequest(replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=bytes_max)
         wanted = request.topics.add(name=self._topic.name, topic_id=self._topic.topic_id.bytes)
         wanted.partitions.add(

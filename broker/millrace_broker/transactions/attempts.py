@@ -1,4 +1,4 @@
-"""Attempts of an external id: one may commit an epoch, the earlier ones are fenced.
+"""Attempts to commit an epoch of an external id.
 
 A driver that commits many producers under an external id may die during an epoch and begin it again, or only seem dead.
 Each execution of an epoch is an *attempt* with its own name. A new attempt takes over from the earlier ones. Their open

@@ -205,7 +205,7 @@ class TransactionCoordinator:
 
     async def _shard(self, key: str) -> TransactionShard:
         """Return the shard of a key, after a short wait if it is being loaded."""
-        return await self._shards.soon(self._shards.number_of(key))
+        return await self._shards.wait_for_shard(self._shards.number_of(key))
 
     # --- views -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Commit of several producers as one, under an external id and an epoch of it.
+"""Commit of several producers as one, under an external id.
 
 A caller with many producers for one purpose, such as Spark with one producer for each task attempt, decides at the end
 which of them count. The external id names the purpose (a query). The external epoch names the step (its micro-batch).

@@ -166,7 +166,7 @@ class TransactionStateManager:
         self._transactions.pop(transactional_id, None)
         self._open.discard(transactional_id)
 
-    # --- what is to be decided: see ``states`` ------------------------------------------------------------------
+    # --- decisions: see ``states`` -------------------------------------------------------------------------
 
     def init_needs_producer_id(self, transactional_id: str, expected: ProducerIdAndEpoch | None) -> bool:
         """Return whether ``init_producer_id`` will use a new producer id."""

@@ -1,4 +1,6 @@
-"""Transitions of a transactional id: an event and the present state give the next state or an error.
+"""Transitions of a transactional id, as pure functions.
+
+An event and the present state give the next state, or an error.
 
 The rules are those of Kafka 3.9's ``TransactionCoordinator`` and ``TransactionMetadata`` for producers of transaction
 version 2 (KIP-890). The end of each transaction raises the epoch, and the answer has the producer id and epoch for the

@@ -23,14 +23,14 @@ from millrace.coordinator_records import (
 from millrace.errors import InvalidRecordError
 from millrace.ids import parse_id
 from millrace_broker.log_tools.decoders import SHARE_STATES
-from millrace_broker.share_groups.delivery import RecordState, Run, Snapshot
-from millrace_broker.share_groups.records import SharedState, ShareKey, snapshot_record
+from millrace_broker.share_groups.in_flight import InFlightBatch, RecordState, Snapshot
+from millrace_broker.share_groups.records import ShareGroupOffset, SharePartitionKey, snapshot_record
 
 TOPIC_ID = parse_id("wc1ImIdrTHmnbsfPV9ll1Q")
-KEY = ShareKey("w", TOPIC_ID, 0)
+KEY = SharePartitionKey("w", TOPIC_ID, 0)
 offsets = st.integers(0, 2**62)
-runs = st.builds(
-    Run,
+batches = st.builds(
+    InFlightBatch,
     offsets,
     offsets,
     st.sampled_from([RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED]),
@@ -42,12 +42,12 @@ def test_a_snapshot_is_shown_as_kafkas_tool_shows_it() -> None:
     snapshot = Snapshot(
         1,
         (
-            Run(1, 2, RecordState.AVAILABLE, 1),
-            Run(3, 4, RecordState.ACKNOWLEDGED),
-            Run(5, 9, RecordState.AVAILABLE, 1),
+            InFlightBatch(1, 2, RecordState.AVAILABLE, 1),
+            InFlightBatch(3, 4, RecordState.ACKNOWLEDGED),
+            InFlightBatch(5, 9, RecordState.AVAILABLE, 1),
         ),
     )
-    record = snapshot_record(KEY, SharedState(1, 0, snapshot), 1795309505876)
+    record = snapshot_record(KEY, ShareGroupOffset(1, 0, snapshot), 1795309505876)
     shown = SHARE_STATES.content(record.key, record.value)
     # What `kafka-dump-log.sh --share-group-state-decoder` of Kafka 4.3.1 printed of a broker's log of ours.
     assert shown["key"] == json.loads(
@@ -63,16 +63,18 @@ def test_a_snapshot_is_shown_as_kafkas_tool_shows_it() -> None:
     assert SHARE_STATES.content(record.key, None)["value"] is None
 
 
-@given(st.text(max_size=5), st.uuids(), st.integers(0, 2**31 - 1), offsets, st.lists(runs, max_size=4).map(tuple))
+@given(st.text(max_size=5), st.uuids(), st.integers(0, 2**31 - 1), offsets, st.lists(batches, max_size=4).map(tuple))
 def test_messages_are_the_bytes_that_the_broker_writes(
-    group: str, topic_id: uuid.UUID, partition: int, start: int, batches: tuple[Run, ...]
+    group: str, topic_id: uuid.UUID, partition: int, start: int, batches: tuple[InFlightBatch, ...]
 ) -> None:
-    record = snapshot_record(ShareKey(group, topic_id, partition), SharedState(3, 2, Snapshot(start, batches)), 77)
+    record = snapshot_record(
+        SharePartitionKey(group, topic_id, partition), ShareGroupOffset(3, 2, Snapshot(start, batches)), 77
+    )
     assert record.value is not None
     assert read_share_state_key(record.key) == ShareSnapshotKey(group_id=group, topic_id=topic_id, partition=partition)
     version, value = read_versioned(ShareSnapshotValue, record.value)
     assert [(each.first_offset, each.last_offset) for each in value.state_batches] == [
-        (run.first, run.last) for run in batches
+        (batch.first, batch.last) for batch in batches
     ]
     assert (value.snapshot_epoch, value.leader_epoch, value.start_offset) == (3, 2, start)
     assert write_versioned(value, version) == record.value

@@ -61,8 +61,8 @@ def test_a_caller_that_can_wait_is_given_what_is_read_meanwhile(tmp_path: Path) 
         async with opened(tmp_path) as (_, shards):
             with pytest.raises(CoordinatorLoadInProgressError):
                 shards.shard(1)
-            waiting = [asyncio.create_task(shards.soon(1)) for _ in range(2)]
-            assert (await shards.soon(0)).seen == []  # others are not held up
+            waiting = [asyncio.create_task(shards.wait_for_shard(1)) for _ in range(2)]
+            assert (await shards.wait_for_shard(0)).seen == []  # others are not held up
             Keys.gate.set()
             first, second = await asyncio.gather(*waiting)
             assert first is second is shards.shard(1)
@@ -81,10 +81,10 @@ def test_who_has_waited_for_long_is_told_to_try_again_and_the_reading_goes_on(
         Keys.gate.clear()
         async with opened(tmp_path) as (_, shards):
             for _ in range(2):
-                with pytest.raises(CoordinatorLoadInProgressError, match="try again"):
-                    await shards.soon(1)
+                with pytest.raises(CoordinatorLoadInProgressError, match="is being loaded: retry"):
+                    await shards.wait_for_shard(1)
             Keys.gate.set()
-            assert (await shards.loaded(1)).seen == [b"k"]
+            assert (await shards.wait_until_loaded(1)).seen == [b"k"]
 
     asyncio.run(scenario())
 
@@ -94,7 +94,7 @@ def test_nobody_waits_for_what_was_closed(tmp_path: Path) -> None:
         async with opened(tmp_path) as (_, shards):
             await shards.close()
             with pytest.raises(CoordinatorNotAvailableError):
-                await shards.soon(1)
+                await shards.wait_for_shard(1)
 
     asyncio.run(scenario())
 
@@ -118,7 +118,7 @@ def test_a_topic_that_is_being_created_is_read_once_it_is_there(
             Keys.gate.clear()
             creation = asyncio.create_task(shards.ensure_topic())
             await asyncio.to_thread(is_named.wait, 30)
-            asking = asyncio.create_task(shards.soon(0))
+            asking = asyncio.create_task(shards.wait_for_shard(0))
             while not shards.is_loading:
                 await asyncio.sleep(0)
             Keys.gate.set()

@@ -125,7 +125,7 @@ def test_shards_answer_once_they_are_read_and_until_they_are_closed(tmp_path: Pa
             await shards.ensure_topic()
             with pytest.raises(CoordinatorLoadInProgressError):
                 shards.shard_of("group")
-            shard = await shards.loaded(shards.number_of("group"))
+            shard = await shards.wait_until_loaded(shards.number_of("group"))
             assert shards.shard_of("group") is shard
             await shards.close()
             assert not shard.is_active
@@ -139,7 +139,7 @@ async def _loaded(shards: Shards[Memory], number: int) -> Memory:
     try:
         return shards.shard(number)
     except CoordinatorLoadInProgressError:
-        return await shards.loaded(number)
+        return await shards.wait_until_loaded(number)
 
 
 def _record(number: int) -> StateRecord:

@@ -14,7 +14,7 @@ from millrace.errors import (
     InvalidRequestError,
     UnknownMemberError,
 )
-from millrace_broker.share_groups.members import JOINS, LEAVES, Beat, ShareMembers, assign
+from millrace_broker.share_groups.members import JOIN_EPOCH, LEAVE_EPOCH, ShareHeartbeat, ShareMembers, assign
 
 TOPICS = {"t": 4, "u": 2}
 
@@ -28,40 +28,42 @@ def count_of(topic: str) -> int:
 
 
 def join(group: ShareMembers, member_id: str, *topics: str) -> int:
-    beat = Beat(member_id=member_id, member_epoch=JOINS, topics=frozenset(topics))
-    return group.beat(beat, count_of, 0)[0]
+    heartbeat = ShareHeartbeat(member_id=member_id, member_epoch=JOIN_EPOCH, topics=frozenset(topics))
+    return group.heartbeat(heartbeat, count_of, 0)[0]
 
 
 def test_a_member_is_told_what_it_reads_once() -> None:
     group = members()
-    epoch, assignment = group.beat(Beat(member_id="a", member_epoch=JOINS, topics=frozenset("t")), count_of, 0)
+    epoch, assignment = group.heartbeat(
+        ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH, topics=frozenset("t")), count_of, 0
+    )
     assert (epoch, assignment) == (1, {"t": (0, 1, 2, 3)})
-    assert group.beat(Beat(member_id="a", member_epoch=1), count_of, 0) == (1, None)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0) == (1, None)
 
 
 def test_changes_reach_members_with_their_next_heartbeat() -> None:
     group = members()
     join(group, "a", "t")
     assert join(group, "b", "t") == 2
-    assert group.beat(Beat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
-    group.beat(Beat(member_id="b", member_epoch=LEAVES), count_of, 0)
-    assert group.beat(Beat(member_id="a", member_epoch=2), count_of, 0) == (3, {"t": (0, 1, 2, 3)})
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
+    group.heartbeat(ShareHeartbeat(member_id="b", member_epoch=LEAVE_EPOCH), count_of, 0)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=2), count_of, 0) == (3, {"t": (0, 1, 2, 3)})
 
 
 def test_new_partitions_are_assigned() -> None:
     group = members()
     join(group, "a", "new")
-    assert group.beat(Beat(member_id="a", member_epoch=1), lambda _: 2, 0) == (2, {"new": (0, 1)})
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), lambda _: 2, 0) == (2, {"new": (0, 1)})
 
 
 def test_a_lost_answer_is_given_again() -> None:
     group = members()
     join(group, "a", "t")
     join(group, "b", "t")
-    group.beat(Beat(member_id="a", member_epoch=1), count_of, 0)
-    assert group.beat(Beat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
+    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
     with pytest.raises(FencedMemberEpochError):
-        group.beat(Beat(member_id="a", member_epoch=3), count_of, 0)
+        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=3), count_of, 0)
 
 
 def test_members_have_a_session() -> None:
@@ -69,17 +71,17 @@ def test_members_have_a_session() -> None:
     join(group, "a", "t")
     assert not group.is_overdue("a", 99)
     assert group.is_overdue("a", 100)
-    group.beat(Beat(member_id="a", member_epoch=1), count_of, 50)
+    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 50)
     assert not group.is_overdue("a", 149)
 
 
 def test_what_is_refused() -> None:
     group = members(size_max=1)
     with pytest.raises(InvalidRequestError):
-        group.beat(Beat(member_id="a", member_epoch=JOINS), count_of, 0)
-    for epoch in (LEAVES, 1):
+        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH), count_of, 0)
+    for epoch in (LEAVE_EPOCH, 1):
         with pytest.raises(UnknownMemberError):
-            group.beat(Beat(member_id="a", member_epoch=epoch), count_of, 0)
+            group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=epoch), count_of, 0)
     join(group, "a", "t")
     join(group, "a", "t")  # again, which is no second one
     with pytest.raises(GroupMaxSizeReachedError):

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
-from millrace_broker.share_groups.delivery import RecordState, Run, Snapshot
+from millrace_broker.share_groups.in_flight import InFlightBatch, RecordState, Snapshot
 from millrace_broker.share_groups.records import (
     SNAPSHOT_KEY,
-    SharedState,
-    ShareKey,
+    ShareGroupOffset,
+    SharePartitionKey,
     apply_update,
     read_key,
     read_shared_state,
@@ -33,12 +33,12 @@ RUNS = st.lists(
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1), RUNS)
 def test_what_was_written_is_read(group_id: str, partition: int, sizes: list[tuple[int, int, RecordState]]) -> None:
-    runs, offset = [], 10
+    batches, offset = [], 10
     for count, size, state in sizes:
-        runs.append(Run(offset, offset + size - 1, state, count))
+        batches.append(InFlightBatch(offset, offset + size - 1, state, count))
         offset += size
-    key = ShareKey(group_id, TOPIC_ID, partition)
-    state = SharedState(3, 4, Snapshot(10, tuple(runs)))
+    key = SharePartitionKey(group_id, TOPIC_ID, partition)
+    state = ShareGroupOffset(3, 4, Snapshot(10, tuple(batches)))
     record = snapshot_record(key, state, 99)
     assert read_key(record.key) == (SNAPSHOT_KEY, key)
     assert read_shared_state(record.value or b"") == state
@@ -46,30 +46,32 @@ def test_what_was_written_is_read(group_id: str, partition: int, sizes: list[tup
 
 
 def test_the_bytes_are_those_of_kafkas_messages() -> None:
-    state = SharedState(1, 2, Snapshot(5, (Run(5, 6, ACKNOWLEDGED, 1),)))
-    record = snapshot_record(ShareKey("g", TOPIC_ID, 7), state, 8)
+    state = ShareGroupOffset(1, 2, Snapshot(5, (InFlightBatch(5, 6, ACKNOWLEDGED, 1),)))
+    record = snapshot_record(SharePartitionKey("g", TOPIC_ID, 7), state, 8)
     assert record.key == b"\0\0" + b"\0\1g" + TOPIC_ID.bytes + b"\0\0\0\7"
     head = struct.pack(">hiiiqqq", 0, 1, 0, 2, 5, 8, 8)
     assert record.value == head + b"\x02" + struct.pack(">qqbh", 5, 6, 2, 1) + b"\0" + b"\0"
 
 
-def update(epoch: int, start: int, *runs: tuple[int, int, int, int]) -> bytes:
-    batches = b"".join(struct.pack(">qqbh", *run) + b"\0" for run in runs)
-    return struct.pack(">hiiq", 0, epoch, 0, start) + bytes([len(runs) + 1]) + batches + b"\0"
+def update(epoch: int, start: int, *batches: tuple[int, int, int, int]) -> bytes:
+    encoded = b"".join(struct.pack(">qqbh", *batch) + b"\0" for batch in batches)
+    return struct.pack(">hiiq", 0, epoch, 0, start) + bytes([len(batches) + 1]) + encoded + b"\0"
 
 
 def test_updates_change_a_snapshot() -> None:
-    before = SharedState(1, 0, Snapshot(0, (Run(0, 9, AVAILABLE, 1), Run(10, 19, ACKNOWLEDGED, 1))))
+    before = ShareGroupOffset(
+        1, 0, Snapshot(0, (InFlightBatch(0, 9, AVAILABLE, 1), InFlightBatch(10, 19, ACKNOWLEDGED, 1)))
+    )
     after = apply_update(before, update(1, -1, (3, 4, 2, 1), (20, 21, 4, 5)))
-    assert after.snapshot.runs == (
-        Run(0, 2, AVAILABLE, 1),
-        Run(3, 4, ACKNOWLEDGED, 1),
-        Run(5, 9, AVAILABLE, 1),
-        Run(10, 19, ACKNOWLEDGED, 1),
-        Run(20, 21, ARCHIVED, 5),
+    assert after.snapshot.batches == (
+        InFlightBatch(0, 2, AVAILABLE, 1),
+        InFlightBatch(3, 4, ACKNOWLEDGED, 1),
+        InFlightBatch(5, 9, AVAILABLE, 1),
+        InFlightBatch(10, 19, ACKNOWLEDGED, 1),
+        InFlightBatch(20, 21, ARCHIVED, 5),
     )
     assert apply_update(after, update(1, 10)).snapshot.start_offset == 10
-    assert apply_update(before, update(1, 5)).snapshot.runs[0] == Run(5, 9, AVAILABLE, 1)
+    assert apply_update(before, update(1, 5)).snapshot.batches[0] == InFlightBatch(5, 9, AVAILABLE, 1)
     assert apply_update(before, update(0, 10)) == before
 
 
@@ -80,7 +82,9 @@ def test_damaged_keys_are_refused(damaged: bytes) -> None:
 
 
 def test_damaged_values_are_refused() -> None:
-    record = snapshot_record(ShareKey("g", TOPIC_ID, 7), SharedState(1, 2, Snapshot(5, (Run(5, 6, ARCHIVED),))), 8)
+    record = snapshot_record(
+        SharePartitionKey("g", TOPIC_ID, 7), ShareGroupOffset(1, 2, Snapshot(5, (InFlightBatch(5, 6, ARCHIVED),))), 8
+    )
     value = record.value or b""
     for size in range(len(value) - 1):
         with pytest.raises(InvalidRecordError):

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millrace.errors import InvalidRecordStateError, InvalidRequestError
-from millrace_broker.share_groups.delivery import (
+from millrace.errors import InvalidRecordError, InvalidRecordStateError, InvalidRequestError
+from millrace_broker.share_groups.in_flight import (
     Acknowledgement,
-    Delivery,
-    DeliverySettings,
-    Readable,
+    InFlightBatch,
+    InFlightRecords,
+    ReadRange,
     RecordState,
-    Run,
+    ShareGroupSettings,
     Snapshot,
 )
 
-SETTINGS = DeliverySettings(delivery_count_limit=3, lock_duration_ms=100, locks_max=8)
+SETTINGS = ShareGroupSettings(delivery_count_limit=3, lock_duration_ms=100, locks_max=8)
 ACCEPT, RELEASE, REJECT, GAP = (
     Acknowledgement.ACCEPT,
     Acknowledgement.RELEASE,
@@ -29,37 +29,37 @@ ACCEPT, RELEASE, REJECT, GAP = (
 )
 
 
-def delivery(start: int = 0, **settings: Any) -> Delivery:
-    return Delivery(DeliverySettings(**settings), start)
+def delivery(start: int = 0, **settings: Any) -> InFlightRecords:
+    return InFlightRecords(ShareGroupSettings(**settings), start)
 
 
-def given(runs: list[Run]) -> list[tuple[int, int, int]]:
-    return [(run.first, run.last, run.delivery_count) for run in runs]
+def given(batches: list[InFlightBatch]) -> list[tuple[int, int, int]]:
+    return [(batch.first, batch.last, batch.delivery_count) for batch in batches]
 
 
 def test_records_are_given_out_once_while_their_lock_lasts() -> None:
     partition = delivery()
-    assert given(partition.acquire("a", [Readable(0, 9)], 5, 0)) == [(0, 4, 1)]
+    assert given(partition.acquire("a", [ReadRange(0, 9)], 5, 0)) == [(0, 4, 1)]
     assert partition.next_offset == 5
-    assert given(partition.acquire("b", [Readable(0, 9)], 100, 0)) == [(5, 9, 1)]
-    assert given(partition.acquire("c", [Readable(0, 9)], 100, 0)) == []
+    assert given(partition.acquire("b", [ReadRange(0, 9)], 100, 0)) == [(5, 9, 1)]
+    assert given(partition.acquire("c", [ReadRange(0, 9)], 100, 0)) == []
 
 
 def test_accepted_records_are_over() -> None:
     partition = delivery()
-    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    partition.acquire("a", [ReadRange(0, 9)], 10, 0)
     partition.acknowledge("a", [(2, 3, ACCEPT)], 1)
     assert partition.start_offset == 0
     partition.acknowledge("a", [(0, 1, ACCEPT), (4, 9, REJECT)], 1)
-    assert (partition.start_offset, partition.runs) == (10, ())
+    assert (partition.start_offset, partition.batches) == (10, ())
 
 
 def test_released_records_are_given_to_others_until_the_limit() -> None:
     partition = delivery(delivery_count_limit=2)
-    partition.acquire("a", [Readable(0, 3)], 10, 0)
+    partition.acquire("a", [ReadRange(0, 3)], 10, 0)
     partition.acknowledge("a", [(1, 2, RELEASE)], 1)
     assert partition.next_offset == 1
-    assert given(partition.acquire("b", [Readable(0, 3)], 10, 1)) == [(1, 2, 2)]
+    assert given(partition.acquire("b", [ReadRange(0, 3)], 10, 1)) == [(1, 2, 2)]
     partition.acknowledge("b", [(1, 2, RELEASE)], 2)
     assert partition.next_offset == 4
     partition.acknowledge("a", [(0, 0, ACCEPT), (3, 3, GAP)], 2)
@@ -68,18 +68,18 @@ def test_released_records_are_given_to_others_until_the_limit() -> None:
 
 def test_a_lock_ends() -> None:
     partition = delivery(lock_duration_ms=100)
-    partition.acquire("a", [Readable(0, 3)], 10, 0)
+    partition.acquire("a", [ReadRange(0, 3)], 10, 0)
     assert partition.next_deadline_ms == 100
     assert not partition.release_overdue(99)
     with pytest.raises(InvalidRecordStateError):
         partition.acknowledge("a", [(0, 3, ACCEPT)], 100)
     assert partition.release_overdue(100)
-    assert given(partition.acquire("b", [Readable(0, 3)], 10, 100)) == [(0, 3, 2)]
+    assert given(partition.acquire("b", [ReadRange(0, 3)], 10, 100)) == [(0, 3, 2)]
 
 
 def test_acknowledgements_are_taken_all_or_none() -> None:
     partition = delivery()
-    partition.acquire("a", [Readable(0, 3)], 2, 0)
+    partition.acquire("a", [ReadRange(0, 3)], 2, 0)
     for wrong in [(2, 3, ACCEPT), (0, 0, ACCEPT), (0, 3, ACCEPT)]:
         with pytest.raises(InvalidRecordStateError):
             partition.acknowledge("a", [(0, 1, ACCEPT), wrong], 1)
@@ -92,7 +92,7 @@ def test_acknowledgements_are_taken_all_or_none() -> None:
 
 def test_what_is_no_record_is_passed_over() -> None:
     partition = delivery()
-    read = [Readable(0, 0, has_records=False), Readable(1, 2), Readable(5, 5)]
+    read = [ReadRange(0, 0, has_records=False), ReadRange(1, 2), ReadRange(5, 5)]
     assert given(partition.acquire("a", read, 10, 0)) == [(1, 2, 1), (5, 5, 1)]
     partition.acknowledge("a", [(1, 2, ACCEPT)], 1)
     assert partition.start_offset == 5
@@ -100,24 +100,24 @@ def test_what_is_no_record_is_passed_over() -> None:
 
 def test_released_records_that_were_compacted_meanwhile_are_passed_over() -> None:
     partition = delivery()
-    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    partition.acquire("a", [ReadRange(0, 9)], 10, 0)
     partition.release_member("a")
-    read = [Readable(0, 4, has_records=False), Readable(5, 9)]
+    read = [ReadRange(0, 4, has_records=False), ReadRange(5, 9)]
     assert given(partition.acquire("b", read, 10, 1)) == [(5, 9, 2)]
     assert partition.start_offset == 5
 
 
 def test_only_so_many_are_given_out_at_a_time() -> None:
     partition = delivery(locks_max=4)
-    assert given(partition.acquire("a", [Readable(0, 99)], 50, 0)) == [(0, 3, 1)]
+    assert given(partition.acquire("a", [ReadRange(0, 99)], 50, 0)) == [(0, 3, 1)]
     assert partition.next_offset is None
     partition.acknowledge("a", [(1, 1, ACCEPT)], 1)
-    assert given(partition.acquire("b", [Readable(0, 99)], 50, 1)) == [(4, 4, 1)]
+    assert given(partition.acquire("b", [ReadRange(0, 99)], 50, 1)) == [(4, 4, 1)]
 
 
 def test_a_log_that_begins_later_takes_records_away() -> None:
     partition = delivery()
-    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    partition.acquire("a", [ReadRange(0, 9)], 10, 0)
     assert partition.start_at(5)
     partition.acknowledge("a", [(0, 9, ACCEPT)], 1)
     assert partition.start_offset == 10
@@ -126,17 +126,19 @@ def test_a_log_that_begins_later_takes_records_away() -> None:
 
 def test_what_is_written_down_does_not_know_of_deliveries_in_progress() -> None:
     partition = delivery()
-    partition.acquire("a", [Readable(0, 9)], 10, 0)
+    partition.acquire("a", [ReadRange(0, 9)], 10, 0)
     partition.acknowledge("a", [(3, 4, ACCEPT), (5, 5, RELEASE)], 1)
-    partition.acquire("b", [Readable(0, 9)], 10, 1)
-    again = Delivery.restore(DeliverySettings(), partition.snapshot())
-    assert given(again.acquire("c", [Readable(0, 9)], 10, 5)) == [(0, 2, 1), (5, 5, 2), (6, 9, 1)]
+    partition.acquire("b", [ReadRange(0, 9)], 10, 1)
+    again = InFlightRecords.restore(ShareGroupSettings(), partition.snapshot())
+    assert given(again.acquire("c", [ReadRange(0, 9)], 10, 5)) == [(0, 2, 1), (5, 5, 2), (6, 9, 1)]
 
 
 def test_what_a_snapshot_leaves_out_is_available() -> None:
-    snapshot = Snapshot(5, (Run(7, 7, RecordState.ACKNOWLEDGED, 2), Run(9, 9, RecordState.AVAILABLE, 2)))
-    partition = Delivery.restore(DeliverySettings(), snapshot)
-    assert given(partition.acquire("a", [Readable(5, 9)], 10, 0)) == [(5, 6, 1), (8, 8, 1), (9, 9, 3)]
+    snapshot = Snapshot(
+        5, (InFlightBatch(7, 7, RecordState.ACKNOWLEDGED, 2), InFlightBatch(9, 9, RecordState.AVAILABLE, 2))
+    )
+    partition = InFlightRecords.restore(ShareGroupSettings(), snapshot)
+    assert given(partition.acquire("a", [ReadRange(5, 9)], 10, 0)) == [(5, 6, 1), (8, 8, 1), (9, 9, 3)]
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.partition = Delivery(SETTINGS, 0)
+        self.partition = InFlightRecords(SETTINGS, 0)
         self.records: dict[int, ModelRecord] = {}
         self.seen = 0
         self.now = 0
@@ -166,10 +168,10 @@ class DeliveryMachine(RuleBasedStateMachine):
     members = st.sampled_from(["a", "b", "c"])
 
     @staticmethod
-    def readable(offset: int, batches: int) -> list[Readable]:
+    def readable(offset: int, batches: int) -> list[ReadRange]:
         first = offset // 3
         return [
-            Readable(number * 3, number * 3 + 2, has_records=number % 5 != 0)
+            ReadRange(number * 3, number * 3 + 2, has_records=number % 5 != 0)
             for number in range(first, first + batches)
         ]
 
@@ -205,11 +207,11 @@ class DeliveryMachine(RuleBasedStateMachine):
                 record = self.records[position]
                 record.state, record.member = RecordState.ACQUIRED, member
                 record.count, record.deadline = record.count + 1, self.now + SETTINGS.lock_duration_ms
-        assert [p for run in got for p in range(run.first, run.last + 1)] == expected
-        for run in got:
-            for position in range(run.first, run.last + 1):
+        assert [p for batch in got for p in range(batch.first, batch.last + 1)] == expected
+        for batch in got:
+            for position in range(batch.first, batch.last + 1):
                 assert position not in self.accepted, "accepted, and given out again"
-                assert run.delivery_count == self.records[position].count <= SETTINGS.delivery_count_limit
+                assert batch.delivery_count == self.records[position].count <= SETTINGS.delivery_count_limit
         self.forget()
 
     def is_available(self, position: int) -> bool:
@@ -276,7 +278,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.partition = Delivery.restore(SETTINGS, self.partition.snapshot())
+        self.partition = InFlightRecords.restore(SETTINGS, self.partition.snapshot())
         for record in self.records.values():
             if record.state is RecordState.ACQUIRED:
                 record.state, record.member, record.count = RecordState.AVAILABLE, "", record.count - 1
@@ -296,18 +298,32 @@ class DeliveryMachine(RuleBasedStateMachine):
     def is_as_the_model(self) -> None:
         partition = self.partition
         seen = {
-            position: (run.state, run.member_id)
-            for run in partition.runs
-            for position in range(run.first, run.last + 1)
+            position: (batch.state, batch.member_id)
+            for batch in partition.batches
+            for position in range(batch.first, batch.last + 1)
         }
         assert seen == {position: (r.state, r.member) for position, r in self.records.items()}
-        assert partition.live_count == self.live <= SETTINGS.locks_max
+        assert partition.in_flight_count == self.live <= SETTINGS.locks_max
         assert partition.start_offset == min(self.records, default=self.seen)
         assert partition.end_offset == self.seen
         assert partition.complete_count == len(self.records) - self.live
-        for before, after in zip(partition.runs, partition.runs[1:], strict=False):
+        for before, after in zip(partition.batches, partition.batches[1:], strict=False):
             assert before.last + 1 == after.first
             assert not after.continues(before)
 
 
 TestDeliveryMachine = DeliveryMachine.TestCase
+
+
+@pytest.mark.parametrize("batch", [(4, 6), (7, 6)])
+def test_a_snapshot_whose_batches_overlap_is_refused(batch: tuple[int, int]) -> None:
+    first = InFlightBatch(5, 6, RecordState.ARCHIVED)
+    snapshot = Snapshot(5, (first, InFlightBatch(*batch, RecordState.AVAILABLE, 1)))
+    with pytest.raises(InvalidRecordError, match="damaged"):
+        InFlightRecords.restore(ShareGroupSettings(), snapshot)
+
+
+def test_batches_that_leave_a_gap_are_refused_where_they_are_set() -> None:
+    batches = [InFlightBatch(0, 1, RecordState.AVAILABLE), InFlightBatch(3, 4, RecordState.AVAILABLE)]
+    with pytest.raises(AssertionError, match="does not begin at offset 2"):
+        InFlightRecords(ShareGroupSettings(), 0, batches)
