@@ -125,7 +125,9 @@ class Broker:
     def member(self) -> Member:
         """This broker as a cluster member. Raises ``InvalidRequestError`` for a standalone broker."""
         if self.cluster_member is None:
-            raise InvalidRequestError(f"broker {self.config.broker_id} is by itself: no controller has a say here")
+            raise InvalidRequestError(
+                f"broker {self.config.broker_id} is standalone: it takes no requests of a controller"
+            )
         return self.cluster_member
 
     async def announce(self) -> None:

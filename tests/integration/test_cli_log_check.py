@@ -80,7 +80,7 @@ def test_damage_is_found_mended_and_the_broker_goes_on(stopped: tuple[Path, list
     planned = run("repair", data, code=1)
     gone = range(header.base_offset, header.next_offset)
     assert f"offsets {gone[0]}..{gone[-1]}" in planned.stdout
-    assert "--yes does them" in planned.stderr
+    assert "--yes carries them out" in planned.stderr
     assert path.read_bytes() == content, "nothing is done without --yes"
     (step,) = [json.loads(line) for line in run("repair", data, "--yes", "--json").stdout.splitlines()]
     assert (step["file"], step["is_done"]) == (path.name, True)

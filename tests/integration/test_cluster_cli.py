@@ -50,7 +50,7 @@ def test_a_plan_is_proposed_carried_out_and_verified(cluster: Cluster, run: Run,
     plan.write_text(run("reassign", "generate", "--topics", topic, "--brokers", "2,3"))
     wanted = {each["partition"]: each["replicas"] for each in json.loads(plan.read_text())["partitions"]}
     assert all(sorted(replicas) == [2, 3] for replicas in wanted.values())
-    assert "2 partitions are on their way" in run("reassign", "execute", str(plan), "--throttle", "10000000")
+    assert "2 partitions are moving" in run("reassign", "execute", str(plan), "--throttle", "10000000")
     eventually(lambda: main(["reassign", "verify", str(plan), "--preserve-throttles"]) == 0)
     assert {each.partition: list(each.replicas) for each in cluster.admin.describe_topic(topic).partitions} == wanted
     assert "leader.replication.throttled.replicas" in run("configs", "describe", "topics", topic)
@@ -76,7 +76,7 @@ def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: s
     ]
     assert len(_throttled(run, "3", "brokers")) == 2, "what is done ends no limit of what moves still"
     assert "in progress" in run("reassign", "verify", slow, status=1)
-    assert "gave up 1 of 1" in run("reassign", "cancel", slow)
+    assert "cancelled 1 of 1" in run("reassign", "cancel", slow)
     eventually(lambda: not cluster.admin.list_partition_reassignments())
     assert (sorted(cluster.replicas(topic, 0)), cluster.replicas(topic, 1)) == ([1, 2], (3, 2))
     eventually(lambda: not (cluster.directory / "broker-3" / f"{topic}-0").exists())

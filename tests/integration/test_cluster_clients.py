@@ -117,7 +117,7 @@ def test_a_coordinator_needs_as_many_brokers_as_its_topic_is_to_have_replicas(
         two.start(1, 2)
         with (
             Admin({"bootstrap.servers": two.bootstrap_servers, "default.api.timeout.ms": "500", **QUICK}) as admin,
-            pytest.raises(MillraceError, match="replication factor 3: between 1 and 2"),
+            pytest.raises(MillraceError, match="replication factor 3: expected between 1 and 2"),
         ):
             admin.describe_group("g")
         two.start(3)

@@ -126,7 +126,7 @@ def test_what_an_id_means_does_not_change(admin: Admin) -> None:
     admin.register_payload_schemas([_avro(501, ADDRESS, ("s", 1))])
     with pytest.raises(SchemaError, match="id 501 has another schema"):
         admin.register_payload_schemas([_avro(501, ADDRESS.replace("city", "town"))])
-    with pytest.raises(SchemaError, match="version 1 of subject s is id 501, not 502"):
+    with pytest.raises(SchemaError, match="version 1 of subject s has id 501, not 502"):
         admin.register_payload_schemas([_avro(502, ADDRESS.replace("city", "town"), ("s", 1))])
     with pytest.raises(SchemaError, match="payload schema 503: the Avro schema is not valid"):
         admin.register_payload_schemas([_avro(503, '{"type": "nothing"}'), _avro(504, ADDRESS.replace("c", "d"))])

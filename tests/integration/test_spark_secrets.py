@@ -29,7 +29,7 @@ def test_a_planted_secret_is_found_nowhere(module_broker, tmp_path):
     assert ended.returncode == 0, output[-5000:]
     refusals = [line for line in output.splitlines() if line.startswith("refused:")]
     security = "brokers have neither TLS nor SASL"
-    reasons = [security, security, "request.timeout.ms='${file:", "leads to nothing here", security]
+    reasons = [security, security, "request.timeout.ms='${file:", "cannot be resolved", security]
     reasons.append("unknown option password=(hidden)")
     assert len(refusals) == len(reasons)
     for refusal, reason in zip(refusals, reasons, strict=True):

@@ -12,7 +12,7 @@ from millrace_broker.transactions import ProducerIdAndEpoch
 async def handle(broker: Broker, request: pb.AddOffsetsToTxnRequest, call: Call) -> pb.AddOffsetsToTxnResponse:
     """Add the group's partition of ``__consumer_offsets`` to the transaction."""
     if not request.group_id:
-        raise InvalidGroupIdError("an empty group id: name the group whose offsets are committed")
+        raise InvalidGroupIdError("the group id is empty: name the group whose offsets are committed")
     await broker.transactions.add_offsets(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),

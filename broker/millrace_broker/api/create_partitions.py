@@ -25,7 +25,7 @@ async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call
             )
             if not request.validate_only and await broker.membership.led([topic.name], request.timeout_ms):
                 raise RequestTimedOutError(
-                    f"the new partitions of {topic.name} are there, but not all have leaders yet"
+                    f"the new partitions of {topic.name} are created, but not all have leaders yet"
                 )
         except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))

@@ -19,7 +19,9 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, call: Call) ->
         result = response.results.add(name=topic.name)
         try:
             if times[topic.name] > 1:
-                raise InvalidRequestError(f"topic {topic.name} is in the request {times[topic.name]} times")
+                raise InvalidRequestError(
+                    f"topic {topic.name} is in the request {times[topic.name]} times: name it once"
+                )
             info = await broker.executors.administer(
                 broker.changes.create, _spec(topic), validate_only=request.validate_only
             )

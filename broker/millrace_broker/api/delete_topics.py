@@ -19,7 +19,7 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) ->
             topic = await broker.executors.administer(broker.changes.delete, name)
             if not await broker.membership.gone(topic, request.timeout_ms):
                 raise RequestTimedOutError(
-                    f"topic {name} is marked to be deleted; that ends when all brokers with its partitions are there"
+                    f"topic {name} is marked for deletion, which ends when all brokers with its partitions are alive"
                 )
             result.topic_id = topic.topic_id.bytes
         except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged

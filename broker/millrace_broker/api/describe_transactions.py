@@ -30,7 +30,7 @@ async def handle(
 
 def _describe(broker: Broker, transactional_id: str, described: pb.DescribeTransactionsResponse.Transaction) -> None:
     if not transactional_id:
-        raise InvalidRequestError("an empty transactional id")
+        raise InvalidRequestError("the transactional id is empty: name one")
     transaction = broker.transactions.describe(transactional_id)
     described.state = transaction.state.kafka_name
     described.timeout_ms = transaction.timeout_ms

@@ -43,8 +43,8 @@ async def handle(broker: Broker, request: pb.FindCoordinatorRequest, call: Call)
 async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str) -> LiveBroker:
     if not key:
         if kind == pb.TRANSACTION:
-            raise InvalidRequestError("an empty transactional id: set transactional.id")
-        raise InvalidGroupIdError("an empty group id: set group.id")
+            raise InvalidRequestError("the transactional id is empty: set transactional.id")
+        raise InvalidGroupIdError("the group id is empty: set group.id")
     topic = await broker.internal_topics.ensure(_TOPICS[kind])
     partition = topic.partitions[partition_of(key, len(topic.partitions))]
     for node in broker.live_brokers():

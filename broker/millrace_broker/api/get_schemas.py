@@ -24,4 +24,4 @@ def _find(broker: Broker, schema_id: int) -> SchemaVersion:
     try:
         return broker.catalog.schemas[schema_id]
     except KeyError:
-        raise UnknownSchemaError(f"no schema has id {schema_id}: its topic was deleted, or never was here") from None
+        raise UnknownSchemaError(f"no schema has id {schema_id}: its topic was deleted, or never existed") from None

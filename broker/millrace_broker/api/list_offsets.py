@@ -60,7 +60,7 @@ def _check_known(partition: ServedPartition) -> None:
     replica = partition.replica
     if replica is not None and replica.log.high_watermark < replica.leader.epoch_start:
         raise OffsetNotAvailableError(
-            f"{replica.name}: not all replicas in sync have told the new leader yet what they have: try again"
+            f"{replica.name}: the new leader does not know the log ends of all in-sync replicas yet: try again"
         )
 
 

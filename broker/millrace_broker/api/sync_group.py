@@ -16,7 +16,7 @@ async def handle(broker: Broker, request: pb.SyncGroupRequest, call: Call) -> pb
         shard = broker.groups.shard_of(request.group_id)
     except CoordinatorLoadInProgressError:
         # The rebalance in progress was lost with the earlier coordinator. Only a new join ends it.
-        raise RebalanceInProgressError(f"group {request.group_id} is being read: join again") from None
+        raise RebalanceInProgressError(f"group {request.group_id} is being loaded: join again") from None
     sync = SyncRequest(
         identity=identity_of(request),
         protocol_type=request.protocol_type,

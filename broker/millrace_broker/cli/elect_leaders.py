@@ -45,9 +45,9 @@ def elect_leaders(
     from millrace.clients import TopicPartition
 
     if [topic is not None, all_partitions, json_file is not None].count(True) != 1:
-        raise UsageError("say of which partitions: --topic (and --partition), --path-to-json-file, or --all")
+        raise UsageError("name the partitions: --topic (and --partition), --path-to-json-file, or --all")
     if partition is not None and topic is None:
-        raise UsageError("--partition without --topic")
+        raise UsageError("--partition needs --topic")
     with admin_client(bootstrap_server, client_config) as admin:
         wanted = None
         if topic is not None:
@@ -72,7 +72,7 @@ def elect_leaders(
     elif rows:
         print_table(["PARTITION", "OUTCOME"], rows)
     else:
-        typer.echo("every partition is led by the broker that is to lead it")
+        typer.echo("no partition needs an election")
     if any(error is not None and not isinstance(error, ElectionNotNeededError) for error in answers.values()):
         raise typer.Exit(1)
 
@@ -90,5 +90,5 @@ def _partitions(file: Path) -> list[TopicPartition]:
             f'{file} names no partitions ({error!r}): expected {{"partitions": [{{"topic": ..., "partition": ...}}]}}'
         ) from None
     if not found or len(set(found)) < len(found):
-        raise UsageError(f"{file} names no partition, or one twice")
+        raise UsageError(f"{file} names no partition, or a partition twice")
     return found

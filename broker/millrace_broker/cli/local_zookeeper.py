@@ -135,7 +135,7 @@ class LocalZooKeeper:
         while not self._is_well():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise EnvironmentProblemError(f"ZooKeeper does not start: {self._log} says why")
+                raise EnvironmentProblemError(f"ZooKeeper does not start: see {self._log}")
             time.sleep(0.05)
 
     @property

@@ -83,7 +83,7 @@ def dump(
 
     if cluster_metadata_decoder or remote_log_metadata_decoder:
         raise UsageError(
-            "--cluster-metadata-decoder, --remote-log-metadata-decoder: metadata and copies are in no topic here; see "
+            "--cluster-metadata-decoder, --remote-log-metadata-decoder: no topic holds such metadata here; see "
             "millrace topics describe, and the manifests in the remote directory"
         )
     wanted = DumpOptions(
@@ -120,7 +120,7 @@ def _decoder(key: str | None, value: str | None, **topics: bool) -> RecordDecode
 
     wanted = [name for name, is_wanted in topics.items() if is_wanted]
     if len(wanted) + (key is not None or value is not None) > 1:
-        raise UsageError("decoders of topics and decoder classes: give one of them")
+        raise UsageError("give one decoder: a topic's, or decoder classes")
     if wanted:
         found: RecordDecoder = getattr(decoders, wanted[0])
         return found
@@ -137,7 +137,7 @@ def _findings(path: Path, options: DumpOptions) -> Iterator[Iterator[Finding]]:
         try:
             yield from dump_file(path, options, on_progress)
         except FileNotFoundError:
-            yield Note("is gone: retention or a roll was faster")
+            yield Note("was deleted meanwhile, by retention or a roll")
 
     if sys.stdout.isatty():
         yield read(None)

@@ -156,7 +156,7 @@ def repair(
     if not count and not as_json:
         typer.echo(f"nothing to repair in {len(directories)} partitions")
     if count and not yes:
-        typer.echo(f"millrace: {count} repairs would be done; --yes does them", err=True)
+        typer.echo(f"millrace: {count} repairs are needed; --yes carries them out", err=True)
         raise typer.Exit(1)
 
 
@@ -210,7 +210,7 @@ def convert(
     try:
         wanted_id = None if topic_id is None else parse_id(topic_id)
     except ValueError:
-        raise UsageError(f"--topic-id={topic_id}: no topic id, which has 22 characters") from None
+        raise UsageError(f"--topic-id={topic_id}: expected a topic id of 22 characters") from None
     formats = {
         LogFormat.ROWS: RecordFormat.ROWS,
         LogFormat.COLUMNAR: RecordFormat.COLUMNAR,

@@ -54,13 +54,13 @@ def generate(
     if topics_file is not None:
         names += read_topics(_text(topics_file))
     if not names:
-        raise UsageError("say which topics are to move: --topics or --topics-file")
+        raise UsageError("name the topics to move: --topics or --topics-file")
     ids = _broker_ids(brokers)
     with admin_client(bootstrap_server, client_config) as admin:
         present = _present(admin, names)
         racks = _check_alive(admin, ids)
         proposed = propose(present, [BrokerRack(each, None if without_racks else racks[each] or None) for each in ids])
-    typer.echo(f"present plan:\n{plan_json(present)}\nproposed plan:", err=True)
+    typer.echo(f"current plan:\n{plan_json(present)}\nproposed plan:", err=True)
     typer.echo(plan_json(proposed))
 
 
@@ -91,18 +91,19 @@ def execute(
         others = moving.keys() - plan.keys()
         if others and not additional:
             raise ReassignmentInProgressError(
-                f"{', '.join(map(_name, sorted(others)))} are moving already: wait, cancel that, or add --additional"
+                f"{', '.join(map(_name, sorted(others)))} are moving already: wait for them, cancel them, or "
+                "add --additional"
             )
         coming = moves(plan, present, moving)
         _check_alive(admin, {each for move in coming.values() for each in move.receivers})
-        typer.echo(f"present plan, to go back:\n{plan_json({each: present[each] for each in plan})}", err=True)
+        typer.echo(f"current plan, to return to:\n{plan_json({each: present[each] for each in plan})}", err=True)
         if throttle is not None:
             _limit(admin, coming, throttle)
         answers = admin.alter_partition_reassignments(plan)
         if throttle is not None and any(error is not None for error in answers.values()):
             _unlimit(admin, {each.topic for each in plan}, admin.list_partition_reassignments())
         _check(answers)
-    typer.echo(f"{len(plan)} partitions are on their way: millrace reassign verify {plan_file}")
+    typer.echo(f"{len(plan)} partitions are moving: check them with millrace reassign verify {plan_file}")
 
 
 @app.command()
@@ -161,7 +162,7 @@ def cancel(
             _check(admin.alter_partition_reassignments(dict.fromkeys(given_up)))
         if not keep_throttle:
             _unlimit(admin, {each.topic for each in plan}, moving.keys() - plan.keys())
-    typer.echo(f"gave up {len(given_up)} of {len(plan)} partitions; the others were not moving")
+    typer.echo(f"cancelled {len(given_up)} of {len(plan)} partitions; the others were not moving")
 
 
 @app.command("list")

@@ -36,7 +36,7 @@ def read_plan(text: str) -> Plan:
             '[{"topic": ..., "partition": ..., "replicas": [...]}]}'
         ) from None
     if directories - {"any"}:
-        raise UsageError(f'log_dirs {sorted(directories)}: a broker chooses the directory itself, say "any"')
+        raise UsageError(f'log_dirs {sorted(directories)}: a broker chooses the directory itself: use "any"')
     if not plan:
         raise UsageError("the plan has no partitions")
     if len(plan) < len(entries):

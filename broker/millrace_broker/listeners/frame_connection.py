@@ -284,8 +284,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         try:
             hello = pb.HelloRequest.FromString(bytes(data[start:end]))
         except DecodeError as error:
-            raise InvalidRequestError(f"a connection begins with a HelloRequest: {error}") from None
-        _logger.debug("%s is %s", self._peer, hello.client_id or hello.client_software_name or "nameless")
+            raise InvalidRequestError(f"a connection must begin with a HelloRequest: {error}") from None
+        _logger.debug("%s is %s", self._peer, hello.client_id or hello.client_software_name or "unnamed")
         self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME
         self._listener.count(self, is_broker=self._is_broker)
         self._is_counted = True
@@ -377,7 +377,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         method = UNARY_METHODS.get(self._request.name)
         if method is None:
             name = self._request.name.decode("ascii", "replace")
-            self._finish(None, UnsupportedVersionError(f"this broker knows no call {name}: it is older, or not for it"))
+            self._finish(None, UnsupportedVersionError(f"this broker does not support call {name}: it may be older"))
             return
         self._handling.start(method, message, self._request.deadline_ms, self._call)
 

@@ -156,7 +156,7 @@ async def _admit(broker: Broker, name: str, context: _Context, stack: ExitStack)
             # Not by iteration, which keeps the message until a collection of cyclic garbage.
             request = await context.read()
     except TimeoutError:
-        raise RequestTimedOutError(f"the request's body did not come within {RECEPTION_TIMEOUT_S:.0f} s") from None
+        raise RequestTimedOutError(f"the request's body did not arrive within {RECEPTION_TIMEOUT_S:.0f} s") from None
     if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
         raise InvalidRequestError("the call ended without a request")
     size_bytes = request.ByteSize()

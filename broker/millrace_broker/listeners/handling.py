@@ -45,7 +45,7 @@ class Handling:
         try:
             request = method.request.FromString(message)
         except DecodeError as error:
-            self._on_end(None, InvalidRequestError(f"this is no {method.name} request: {error}"))
+            self._on_end(None, InvalidRequestError(f"invalid {method.name} request: {error}"))
             return
         self._context.run(self._start, method, request, deadline_ms, admitted)
 
@@ -74,7 +74,7 @@ class Handling:
             self._deadline.cancel()
             self._deadline = None
         if task.cancelled():
-            failure = RequestTimedOutError("the call was ended without an answer: its time was up, or the broker stops")
+            failure = RequestTimedOutError("the call ended without an answer: its deadline passed, or the broker stops")
             self._on_end(None, failure)
         elif (error := task.exception()) is not None:
             self._on_end(None, known_error(error if isinstance(error, Exception) else RuntimeError(repr(error))))

@@ -66,5 +66,5 @@ def binding_problem(address: str, option: str) -> str:
     """Explain why an address cannot be bound. ``option`` sets the address."""
     return (
         f"cannot listen at {address}: the port is in use, or the address is not this host's. "
-        f"Stop what listens there, or set another one with {option}"
+        f"Stop the process that listens there, or set another address with {option}"
     )

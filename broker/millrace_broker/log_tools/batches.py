@@ -75,7 +75,7 @@ def walk(
             if on_progress is not None:
                 on_progress(position, size_bytes)
         if position < size_bytes:
-            yield Note(f"stopped at position {position} of {size_bytes}, as asked")
+            yield Note(f"stopped at position {position} of {size_bytes}, as requested")
 
 
 def _read_entry(file: BinaryIO, path: Path, position: int, size_bytes: int) -> Entry | Note | Problem:
@@ -84,12 +84,14 @@ def _read_entry(file: BinaryIO, path: Path, position: int, size_bytes: int) -> E
         return _incomplete(path, position, size_bytes, "an entry has at least 26")
     offset, length, magic = _PREFIX.unpack(prefix)
     if not any(prefix) and is_last_segment(path) and _is_zeros(file):
-        return Note(f"nothing but zeros from position {position} on: preallocated, or lost with the machine's power")
+        return Note(f"only zeros from position {position} on: preallocated, or lost in a power failure")
     least = HEADER_BYTES - LOG_OVERHEAD_BYTES if magic == MAGIC else _LENGTH_MIN
     if not 0 <= magic <= MAGIC:
-        return Problem(f"magic {magic}, known are 0 to {MAGIC}: the rest cannot be read", position, offset)
+        return Problem(f"unknown magic {magic}, expected 0 to {MAGIC}: the rest cannot be read", position, offset)
     if length < least:
-        return Problem(f"a length of {length} bytes, the least is {least}: the rest cannot be read", position, offset)
+        return Problem(
+            f"a length of {length} bytes, below the minimum of {least}: the rest cannot be read", position, offset
+        )
     size = LOG_OVERHEAD_BYTES + length
     if position + size > size_bytes:
         return _incomplete(path, position, size_bytes, f"its entry of offset {offset} claims {size}")

@@ -127,7 +127,7 @@ def _check(source: Path, target: Path) -> None:
     swaps = [path.name for path in source.iterdir() if path.name.endswith(SWAP)]
     if swaps:
         raise UsageError(
-            f"{source} is in the middle of a compaction ({swaps[0]}): start its broker once, and stop it cleanly"
+            f"{source} has an unfinished compaction ({swaps[0]}): start its broker once, and stop it cleanly"
         )
 
 
@@ -165,7 +165,7 @@ def _without_producer(piece: bytes) -> bytes:
         if isinstance(entry, BatchEntry) and entry.header.producer_id != NO_PRODUCER_ID:
             if entry.header.is_transactional:
                 raise UsageError(
-                    f"the batch of offset {entry.base_offset} is of a transaction, which is nothing without its "
+                    f"the batch of offset {entry.base_offset} is in a transaction, which needs its "
                     "producer: convert without --forget-producers, or copy what is committed with a client"
                 )
             without = entry.header._replace(
@@ -268,7 +268,7 @@ def _verify(directory: Path) -> int:
     end_offset = 0
     for path, finding in verify_partition(directory, VerifyOptions()):
         if isinstance(finding, Problem) and not path.name.endswith(SNAPSHOT):
-            raise CorruptBatchError(f"{path.name}, as it was converted: {finding}. Nothing was kept")
+            raise CorruptBatchError(f"the converted {path.name} is damaged: {finding}. Nothing was kept")
         if isinstance(finding, Row):
             end_offset = finding.values["end_offset"]
     return end_offset

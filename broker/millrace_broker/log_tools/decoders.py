@@ -71,7 +71,7 @@ def _number(layout: str) -> Decode:
 
     def decode(data: bytes) -> Any:
         if len(data) != wanted.size:
-            raise UsageError(f"{len(data)} bytes are no number of {wanted.size}: choose another decoder")
+            raise UsageError(f"expected a number of {wanted.size} bytes, found {len(data)}: choose another decoder")
         return wanted.unpack(data)[0]
 
     return decode
@@ -79,7 +79,7 @@ def _number(layout: str) -> Decode:
 
 def _uuid(data: bytes) -> str:
     if len(data) != 16:
-        raise UsageError(f"{len(data)} bytes are no UUID of 16: choose another decoder")
+        raise UsageError(f"expected a UUID of 16 bytes, found {len(data)}: choose another decoder")
     return id_text(UUID(bytes=data))
 
 
@@ -113,7 +113,7 @@ def decoder_of(name: str) -> Decode:
         return found
     short = name.rpartition(".")[2].lower().removesuffix("decoder").removesuffix("deserializer")
     if short not in _PLAIN:
-        raise UsageError(f"decoder {name!r} is not known: {', '.join(_PLAIN)}, or module:function of your own")
+        raise UsageError(f"unknown decoder {name!r}: expected {', '.join(_PLAIN)}, or module:function")
     return _PLAIN[short]
 
 

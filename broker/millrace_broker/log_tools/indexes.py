@@ -93,7 +93,7 @@ def dump_transaction_index(path: Path, *, entries: bool) -> Iterator[Finding]:
 
 def _sanity(content: bytes, count: int, entry_bytes: int, problem: str | None) -> Iterator[Finding]:
     if len(content) % entry_bytes:
-        yield Problem(f"{len(content)} bytes are no whole number of entries of {entry_bytes}", count * entry_bytes)
+        yield Problem(f"{len(content)} bytes are no multiple of the entry size {entry_bytes}", count * entry_bytes)
     if problem is not None:
         yield Problem(problem)
     if len(content) >= (count + 1) * entry_bytes:
@@ -128,7 +128,7 @@ class _Log:
     def notes(self) -> Iterator[Note]:
         """Yield a note if the log is missing."""
         if self._is_wanted and not self.is_open:
-            yield Note(f"{self._path.name} is not beside it: its entries were not compared with the log")
+            yield Note(f"{self._path.name} is missing: the entries were not compared with the log")
 
     def batch_at(self, position: int) -> _Batch | None:
         """Read the header of the batch at ``position``; None if no batch can be there."""

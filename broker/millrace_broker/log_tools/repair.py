@@ -85,7 +85,7 @@ def no_broker(data_directory: Path, *, is_writing: bool) -> Iterator[None]:
         yield
     except BlockingIOError:
         raise EnvironmentProblemError(
-            f"{data_directory} is in use by a broker: stop it before repairing, for it changes what is looked at"
+            f"{data_directory} is in use by a broker, which changes the files: stop it before repairing"
         ) from None
     finally:
         os.close(descriptor)
@@ -223,7 +223,7 @@ def _plan_epochs(directory: Path, bases: list[int]) -> list[Repair]:
                     wrong.setdefault(path, []).append(found)
     if sum(map(len, wrong.values())) > right:
         path = directory / LEADER_EPOCHS
-        return [Repair(path, "remove it: the broker makes it anew", "disagrees with most batches", (), path.unlink)]
+        return [Repair(path, "remove it: the broker rebuilds it", "disagrees with most batches", (), path.unlink)]
     return [
         Repair(
             path,
@@ -324,8 +324,8 @@ def _plan_small_files(
         is_stray = parsed is not None and parsed[1] in SEGMENT_SUFFIXES and parsed[0] not in bases
         is_made_anew = path.name == LEADER_EPOCHS or (parsed is not None and parsed[1] == SNAPSHOT)
         if is_late or is_stray or (is_made_anew and path in problems):
-            why = problems.get(path, [f"is of a later offset than the log's end, {end_offset}"])[0]
-            action = "remove it" if is_stray else "remove it: the broker makes it anew when it starts"
+            why = problems.get(path, [f"is of an offset beyond the log's end, {end_offset}"])[0]
+            action = "remove it" if is_stray else "remove it: the broker rebuilds it when it starts"
             repairs.append(Repair(path, action, why, (), path.unlink))
     return repairs
 
@@ -356,7 +356,7 @@ def carry_out(repairs: list[Repair], directory: Path, on_done: Callable[[Repair]
         except (OSError, MillraceError) as error:
             why = error.message if isinstance(error, MillraceError) else str(error)
             raise EnvironmentProblemError(
-                f"{repair.path} could not be repaired ({why}): mend that, and repair again"
+                f"{repair.path} could not be repaired ({why}): fix that, and repair again"
             ) from error
         on_done(repair)
     OsFiles().sync_directory(directory)

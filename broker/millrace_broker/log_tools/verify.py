@@ -210,7 +210,10 @@ def _verify_indexes(directory: Path, base: int, walked: _Walked, *, is_sealed: b
     if is_sealed and time_path.exists() and not walked.has_problem:
         last = TimeIndex.of_file(time_path.read_bytes(), base).last()
         if last.timestamp_ms != walked.largest_ms:
-            yield time_path, Problem(f"ends with time {last.timestamp_ms}, the log's largest is {walked.largest_ms}")
+            yield (
+                time_path,
+                Problem(f"ends with timestamp {last.timestamp_ms}, the log's largest is {walked.largest_ms}"),
+            )
     yield from _verify_aborted(directory / segment_file_name(base, TRANSACTION_INDEX), walked)
 
 

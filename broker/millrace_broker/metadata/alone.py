@@ -98,11 +98,11 @@ class Alone:
                 try:
                     self._create_log(topic, partition, is_new=False)
                 except StorageError as error:
-                    _logger.error("topic %s is not whole: %s", topic.name, error.message)
+                    _logger.error("topic %s is incomplete: %s", topic.name, error.message)
             self._logs.set_config(topic.name, topic.config)
         for log in self._logs.logs():
             if log.topic not in self._catalog.topics:
-                _logger.warning("%s belongs to no topic of this cluster and is left alone", log.directory)
+                _logger.warning("%s belongs to no topic of this cluster and is ignored", log.directory)
 
     def _create_log(self, topic: TopicInfo, partition: int, *, is_new: bool) -> None:
         if self._broker_id not in topic.partitions[partition].replicas:

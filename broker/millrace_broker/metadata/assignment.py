@@ -79,7 +79,7 @@ def _check_counts(brokers: Collection[BrokerRack], partitions: int, replication_
         raise InvalidPartitionsError(f"{partitions} partitions: a topic has at least 1")
     if not 1 <= replication_factor <= len(brokers):
         raise InvalidReplicationFactorError(
-            f"replication factor {replication_factor}: between 1 and {len(brokers)}, the live brokers"
+            f"replication factor {replication_factor}: expected between 1 and {len(brokers)}, the live brokers"
         )
 
 
@@ -121,9 +121,9 @@ def assign_more_partitions(
     ``assign_replicas``, and ``InvalidPartitionsError`` unless the count grows.
     """
     if count <= len(existing):
-        raise InvalidPartitionsError(f"{count} partitions: the topic has {len(existing)}, and can only get more")
+        raise InvalidPartitionsError(f"{count} partitions: the topic has {len(existing)}, and the number can only grow")
     if 0 not in existing:
-        raise InvalidReplicaAssignmentError(f"partition 0 is missing among {sorted(existing)}: create the topic anew")
+        raise InvalidReplicaAssignmentError(f"partition 0 is missing among {sorted(existing)}: create the topic again")
     by_id = sorted(brokers, key=lambda each: each.broker_id)
     first = existing[0]
     start_index = next((n for n, each in enumerate(by_id) if each.broker_id >= first[0]), 0)
@@ -145,7 +145,7 @@ def check_assignment(
     """
     wanted = list(range(first_partition, first_partition + len(assignment)))
     if sorted(assignment) != wanted:
-        raise InvalidReplicaAssignmentError(f"partitions {sorted(assignment)} are assigned: they have to be {wanted}")
+        raise InvalidReplicaAssignmentError(f"partitions {sorted(assignment)} are assigned: expected {wanted}")
     for partition, replicas in sorted(assignment.items()):
         factor = replication_factor if replication_factor is not None else len(assignment[first_partition])
         if not replicas or len(set(replicas)) != len(replicas):
@@ -154,5 +154,5 @@ def check_assignment(
             raise InvalidReplicaAssignmentError(f"partition {partition}: brokers {unknown} are unknown or not alive")
         if len(replicas) != factor:
             raise InvalidReplicaAssignmentError(
-                f"partition {partition} has {len(replicas)} replicas where others have {factor}: give all as many"
+                f"partition {partition} has {len(replicas)} replicas and others have {factor}: give all the same number"
             )

@@ -62,7 +62,7 @@ class BrokerConfigs:
         Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
         """
         if name != ALL_BROKERS and not name.isdigit():
-            raise InvalidRequestError(f"broker {name!r}: a broker is named by its id, all of them by nothing")
+            raise InvalidRequestError(f"broker {name!r}: expected a broker id, or an empty name for all brokers")
         both = sorted(removals & values.keys())
         if both:
             raise InvalidRequestError(f"{', '.join(both)} of broker {name} is both set and deleted")
@@ -85,7 +85,9 @@ class BrokerConfigs:
         """Raise unless the broker is alive, because an unknown broker without options is probably a typing error."""
         alive = live_ids(self._coordination)
         if broker_id not in alive:
-            raise InvalidRequestError(f"there is no broker {broker_id}: alive are {', '.join(map(str, alive))}")
+            raise InvalidRequestError(
+                f"there is no broker {broker_id}: the live brokers are {', '.join(map(str, alive))}"
+            )
 
     def _check(self, name: str, values: Mapping[str, str], after: Mapping[str, str]) -> None:
         with_dynamic(self._file, values)  # also if another layer overrides it
@@ -100,7 +102,7 @@ class BrokerConfigs:
             try:
                 with_dynamic(self._file, {name: value})
             except InvalidConfigError as error:
-                _logger.error("an option of brokers is passed over: %s", error.message)
+                _logger.error("an invalid broker option is ignored: %s", error.message)
             else:
                 usable[name] = value
         return usable

@@ -123,11 +123,11 @@ class TopicChanges:
             raise TopicExistsError(f"topic {spec.name} exists already") from error
         topic = self._catalog.refresh(spec.name)
         if topic is None:
-            raise UnknownTopicOrPartitionError(f"topic {spec.name} was created, and deleted at once by somebody else")
+            raise UnknownTopicOrPartitionError(f"topic {spec.name} was created, and another client deleted it at once")
         try:
             self.deployment.created(topic, topic.partitions)
         except Exception:
-            _logger.exception("topic %s could not be created on disk and is taken back", spec.name)
+            _logger.exception("topic %s could not be created on disk and is deleted again", spec.name)
             self._delete(topic)
             raise
         _logger.info("created topic %s (%s) with %d partitions", topic.name, id_text(topic_id), len(assignment))
@@ -141,7 +141,9 @@ class TopicChanges:
         """
         topic = self._topic(name)
         if not self._config.delete_topic_enable:
-            raise TopicDeletionDisabledError(f"topic {name} stays: delete.topic.enable is false at the broker")
+            raise TopicDeletionDisabledError(
+                f"topic {name} cannot be deleted: delete.topic.enable is false at the broker"
+            )
         self._delete(topic)
         return topic
 
@@ -200,12 +202,12 @@ class TopicChanges:
         present = len(node.assignment)
         if count <= present:
             raise InvalidPartitionsError(
-                f"topic {name} has {present} partitions: {count} is no increase, and partitions cannot be taken away"
+                f"topic {name} has {present} partitions: {count} is no increase, and partitions cannot be removed"
             )
         others = self._catalog.partition_count - present
         rules.check_partition_count(count, present=others, most=self._config.max_partitions)
         if node.adding or node.removing:
-            raise ReassignmentInProgressError(f"topic {name} is being reassigned: wait until that has ended, or cancel")
+            raise ReassignmentInProgressError(f"topic {name} is being reassigned: wait for that, or cancel it")
         brokers = self._brokers()
         if not chosen:
             return assign_more_partitions(brokers, node.assignment, count)
@@ -213,7 +215,9 @@ class TopicChanges:
         factor = len(next(iter(node.assignment.values())))
         check_assignment(chosen, ids, first_partition=present, replication_factor=factor)
         if len(chosen) != count - present:
-            raise InvalidPartitionsError(f"topic {name} gets {count - present} partitions, {len(chosen)} are assigned")
+            raise InvalidPartitionsError(
+                f"topic {name} gets {count - present} partitions, but {len(chosen)} are assigned"
+            )
         return dict(chosen)
 
     def _brokers(self) -> list[BrokerRack]:
@@ -336,7 +340,7 @@ class TopicChanges:
         present, most = self._catalog.partition_count, self._config.max_partitions
         if spec.assignment:
             if spec.partitions != -1 or spec.replication_factor != -1:
-                raise InvalidRequestError("replicas are assigned: leave numbers of partitions and replicas out")
+                raise InvalidRequestError("replicas are assigned: leave out the numbers of partitions and replicas")
             check_assignment(spec.assignment, [each.broker_id for each in brokers])
             rules.check_partition_count(len(spec.assignment), present=present, most=most)
             return dict(spec.assignment)

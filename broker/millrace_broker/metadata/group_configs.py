@@ -54,7 +54,7 @@ class GroupConfigs:
         Raises ``InvalidConfigError``, ``InvalidGroupIdError``, ``InvalidRequestError``; then nothing has changed.
         """
         if not group_id:
-            raise InvalidGroupIdError("a group without a name has no configuration")
+            raise InvalidGroupIdError("the group id is empty: name a group")
         both = sorted(removals & values.keys())
         if both:
             raise InvalidRequestError(f"{', '.join(both)} of group {group_id} is both set and deleted")

@@ -89,13 +89,13 @@ class PayloadSchemas:
             present = nodes.get(number)
             if present is not None and not present.has_same_schema(node):
                 raise SchemaError(
-                    f"id {number} has another schema ({present.kind}), and what an id means cannot change: "
+                    f"id {number} has another schema ({present.kind}), and the schema of an id cannot change: "
                     "choose another id, or delete it if no record names it"
                 )
             for subject, version in node.subjects:
                 if versions.setdefault((subject, version), number) != number:
                     raise SchemaError(
-                        f"version {version} of subject {subject} is id {versions[subject, version]}, not {number}: "
+                        f"version {version} of subject {subject} has id {versions[subject, version]}, not {number}: "
                         "choose another version"
                     )
             known = present.subjects if present is not None else ()

@@ -83,7 +83,7 @@ def _await_endpoints(coordination: Coordination, broker_id: int, node: BrokerNod
         if shared and not gone.wait(deadline - time.monotonic()):
             host, port = shared[0]
             raise EndpointTakenError(
-                f"broker {other} of this cluster is reached at {host}:{port}, so broker {broker_id} cannot be: "
+                f"broker {other} of this cluster advertises {host}:{port}, so broker {broker_id} cannot: "
                 "correct advertised.listeners of one of them"
             )
 

@@ -69,13 +69,15 @@ def check_partition_count(count: int, *, present: int, most: int) -> None:
 def check_replication_factor(factor: int, brokers: int) -> None:
     """Raise ``InvalidReplicationFactorError`` unless there are as many live brokers as replicas."""
     if not 1 <= factor <= brokers:
-        raise InvalidReplicationFactorError(f"replication factor {factor}: between 1 and {brokers}, the live brokers")
+        raise InvalidReplicationFactorError(
+            f"replication factor {factor}: expected between 1 and {brokers}, the live brokers"
+        )
 
 
 def check_not_internal(name: str) -> None:
     """Raise ``InvalidTopicError`` for an internal topic."""
     if name in INTERNAL_TOPICS:
-        raise InvalidTopicError(f"{name} is the broker's own: it cannot be written to, changed or deleted")
+        raise InvalidTopicError(f"{name} is an internal topic: it cannot be written to, changed or deleted")
 
 
 def check_option_names(names: Iterable[str]) -> None:
@@ -102,7 +104,7 @@ def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_colu
     if config.is_compacted and is_typed and not key_columns:
         raise InvalidConfigError(
             f"cleanup.policy={config.cleanup_policy}: topic {name} is typed and has no key columns to compact by; "
-            "name some when creating it, or leave the policy at delete"
+            "name some when creating it, or use cleanup.policy=delete"
         )
 
 
@@ -113,7 +115,7 @@ def check_remote_storage(name: str, before: TopicConfig | None, after: TopicConf
     """
     if after.remote_storage_enable and not is_system_enabled:
         raise InvalidConfigError(
-            f"remote.storage.enable=true: topic {name} cannot have remote storage, for it is disabled in the broker; "
+            f"remote.storage.enable=true: topic {name} cannot have remote storage, which is disabled in the broker; "
             "set remote.log.storage.system.enable=true and remote.log.storage.uri there"
         )
     is_disabled = before is not None and before.remote_storage_enable and not after.remote_storage_enable

@@ -22,7 +22,7 @@ def keys_of(catalog: TopicCatalog) -> Callable[[str], TopicKeys]:
         def schema_of(schema_id: int) -> pa.Schema:
             schema = None if topic is None else topic.schema_of(schema_id)
             if schema is None:
-                raise UnknownSchemaError(f"schema {schema_id} is none of topic {name}'s")
+                raise UnknownSchemaError(f"topic {name} has no schema {schema_id}")
             return schema
 
         return TopicKeys(

@@ -41,7 +41,8 @@ class MetricsListener:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             raise EnvironmentProblemError(
-                f"metrics cannot be served on {host}:{port}: {error.strerror}; correct metrics.port, 0 is any free one"
+                f"metrics cannot be served on {host}:{port}: {error.strerror}; "
+                "set metrics.port to another port, or 0 for any free one"
             ) from error
         return int(self._server.server_port)
 

@@ -51,7 +51,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         hello = pb.HelloRequest(client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
         body = await self._send(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
         if len(body) > _HELLO_BYTES_MAX:
-            raise InvalidRequestError(f"a greeting of {len(body)} bytes is none of a broker's")
+            raise InvalidRequestError(f"a greeting of {len(body)} bytes is too long for a broker")
         return pb.HelloResponse.FromString(bytes(body))
 
     async def call(self, name: bytes, message: bytes, timeout_s: float) -> Received:
@@ -155,7 +155,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 awaited.set_result(body)
 
     def _broken_off(self, reason: str) -> None:
-        self._fail(BrokerUnavailableError(f"the other broker has broken off: {reason}"))
+        self._fail(BrokerUnavailableError(f"the other broker closed the connection: {reason}"))
 
     def _fail(self, error: MillraceError) -> None:
         if self._awaited is not None and not self._awaited.done():

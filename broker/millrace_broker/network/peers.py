@@ -102,7 +102,7 @@ class Peers:
     def _peer(self, broker_id: int) -> _Peer:
         address = self._addresses.get(broker_id)
         if address is None:
-            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
+            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as this broker knows")
         peer = self._peers.get((broker_id, address))
         if peer is None:
             peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id)
@@ -166,7 +166,7 @@ class _Peer:
         async with asyncio.timeout(_GREETING_S):
             connection = await self._connected()
         if connection is None:
-            raise BrokerUnavailableError(f"the broker at {self.address} answers no frames")
+            raise BrokerUnavailableError(f"the broker at {self.address} does not answer frames")
         self._busy.add(connection)
         try:
             connected()
@@ -200,7 +200,7 @@ class _Peer:
             try:
                 return await self._connect(known)
             except (OSError, MillraceError) as error:
-                _logger.debug("%s answers no frames at the port that was known: %s", self.address, error)
+                _logger.debug("%s does not answer frames at the known port: %s", self.address, error)
         async with self._finding:  # a single request for all waiting calls
             if self._broker is known:
                 answer = await self._over_grpc("ApiVersions", pb.ApiVersionsRequest().SerializeToString(), _GREETING_S)
@@ -210,7 +210,9 @@ class _Peer:
             return await self._connect(self._broker)
         except (OSError, MillraceError) as error:
             level = logging.WARNING if self._broker.frame_port else logging.DEBUG
-            _logger.log(level, "calls to the broker at %s go over gRPC, it answers no frames: %s", self.address, error)
+            _logger.log(
+                level, "calls to the broker at %s use gRPC, because it does not answer frames: %s", self.address, error
+            )
             self._grpc_until = asyncio.get_running_loop().time() + _GRPC_FOR_S
             return None
 
@@ -219,7 +221,7 @@ class _Peer:
         if found.broker_id != self._id or self._cluster_id not in ("", found.cluster_id):
             message = (
                 f"broker {found.broker_id} of cluster {found.cluster_id} answers at {self.address}, where broker "
-                f"{self._id} should be: look at advertised.listeners of both"
+                f"{self._id} should be: check advertised.listeners of both"
             )
             if not self._is_told:
                 self._is_told = True
@@ -233,7 +235,7 @@ class _Peer:
         Raises ``OSError`` (including ``TimeoutError``), and ``MillraceError`` if another broker answers.
         """
         if not broker.frame_port:
-            raise BrokerUnavailableError("it has no port for them (frame.listener.port)")
+            raise BrokerUnavailableError("it has no port for frames (frame.listener.port)")
         async with asyncio.timeout(_GREETING_S):
             connection, hello = await connect(self.address.host, broker.frame_port)
         if (hello.cluster_id, hello.broker_id) != (broker.cluster_id, broker.broker_id) or self._is_closed:

@@ -49,7 +49,7 @@ class Timer:
             try:
                 entry.run()
             except Exception:  # noqa: BLE001  the other actions are due too
-                _LOG.exception("what was to be done after a delay has failed")
+                _LOG.exception("a delayed action failed")
         self._arm()
         return len(expired)
 

@@ -36,7 +36,7 @@ def keep_heaps_small() -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        _logger.debug("no mallopt here: memory is left to the C library")
+        _logger.debug("mallopt is not available: the C library keeps its defaults")
         return False
     settings = (
         (_M_ARENA_MAX, _ARENAS),

@@ -349,9 +349,7 @@ class BrokerConfig(ClusterOptions):
             raise InvalidConfigError(f"{error.message} ({names})") from None
         config = super().load({**own, "topic.defaults": defaults, "zookeeper": zookeeper})
         if config.remote_log_storage_system_enable and not config.remote_log_storage_uri:
-            raise InvalidConfigError(
-                "remote.log.storage.system.enable=true without remote.log.storage.uri: say where copies go"
-            )
+            raise InvalidConfigError("remote.log.storage.system.enable=true without remote.log.storage.uri: set both")
         if defaults.max_message_bytes > config.socket_request_max_bytes:
             raise InvalidConfigError(
                 f"message.max.bytes={defaults.max_message_bytes} is above "

@@ -52,7 +52,7 @@ def check_dynamic(names: Iterable[str]) -> None:
         if name not in DYNAMIC_OPTIONS:
             raise InvalidConfigError(
                 f"{name} cannot be changed while a broker runs: edit its properties file and restart it. "
-                f"What can: {', '.join(sorted(DYNAMIC_OPTIONS))}"
+                f"The dynamic options are {', '.join(sorted(DYNAMIC_OPTIONS))}"
             )
 
 
@@ -64,7 +64,7 @@ def with_dynamic(file: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
     check_dynamic(values)
     for name in RATES:
         if name in values and not (values[name].isdigit() and int(values[name]) > 0):
-            raise InvalidConfigError(f"{name}={values[name]}: expected bytes a second, from 1")
+            raise InvalidConfigError(f"{name}={values[name]}: expected bytes per second, at least 1")
     own = {name: value for name, value in file.options().items() if not name.startswith(ZOOKEEPER_PREFIX)}
     set_now = {name: value for name, value in values.items() if name not in RATES}
     config = BrokerConfig.load({**own, **set_now})
@@ -78,5 +78,5 @@ def check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
         least, most = max(1, old[name] // 2), 2 * old[name]
         if not least <= new[name] <= most:
             raise InvalidConfigError(
-                f"{name}={new[name]}: the broker has {old[name]}, and takes {least} to {most} while it runs"
+                f"{name}={new[name]}: the broker has {old[name]}, and accepts {least} to {most} while it runs"
             )

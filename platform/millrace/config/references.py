@@ -35,7 +35,7 @@ def _resolved(name: str, value: str) -> str:
         except (KeyError, OSError, UnicodeDecodeError, InvalidConfigError):
             # The original message is omitted, because it might quote a line of a file of secrets.
             raise InvalidConfigError(
-                f"{name}={found.group()} leads to nothing here: expected ${{env:NAME}}, ${{file:PATH:PROPERTY}} or "
+                f"{name}={found.group()} cannot be resolved: expected ${{env:NAME}}, ${{file:PATH:PROPERTY}} or "
                 "${directory:PATH:FILE}, on every machine where clients are made"
             ) from None
 

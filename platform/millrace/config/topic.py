@@ -226,7 +226,7 @@ class TopicConfig(Config):
                 raise ValueError(f"local.retention.{unit}={local} is above retention.{unit}={total}")
             if self.remote_log_copy_disable and local not in (_LIKE_TOTAL, total):
                 raise ValueError(
-                    f"local.retention.{unit}={local} with remote.log.copy.disable=true: what is not copied is kept for "
-                    f"retention.{unit}; set -2"
+                    f"local.retention.{unit}={local} with remote.log.copy.disable=true: segments "
+                    f"without a copy are kept for retention.{unit}; set -2"
                 )
         return self

@@ -188,7 +188,7 @@ class SimulatedSession(SingleCalls):
         if self._process.is_dead:
             raise SessionExpiredError(f"{self.host} is dead")
         if not self._ensemble.reaches(self.host):
-            raise ConnectionLossError(f"{self.host} has lost sight of ZooKeeper", maybe_applied=False)
+            raise ConnectionLossError(f"{self.host} has lost its connection to ZooKeeper", maybe_applied=False)
         is_lost = is_write and self._ensemble.choose.random() < self._ensemble.lost_answers
         if is_lost and self._ensemble.choose.random() < 0.5:
             raise ConnectionLossError("the request is lost", maybe_applied=True)

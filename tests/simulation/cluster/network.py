@@ -293,7 +293,7 @@ class SimulatedPeers(Peers):
     async def call(self, broker_id: int, name: str, request: Any, *, timeout_s: float, decode: Any = None) -> Any:
         host = self._hosts.get(broker_id)
         if host is None:
-            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
+            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as this broker knows")
         with parked():
             data = await self._network.call(self._host, host, name, request.SerializeToString(), timeout_s)
         return (decode or _ANSWERS[name].FromString)(data)
@@ -301,7 +301,7 @@ class SimulatedPeers(Peers):
     async def stay_connected(self, broker_id: int, connected: Callable[[], None]) -> bool:
         host = self._hosts.get(broker_id)
         if host is None:
-            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as is known here")
+            raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as this broker knows")
         await self.call(broker_id, "ApiVersions", pb.ApiVersionsRequest(), timeout_s=_CONNECT_S)
         connected()
         await self._network.wait_for_reset(self._host, host)

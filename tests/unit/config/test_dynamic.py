@@ -47,7 +47,7 @@ def test_every_default_of_topics_can_be_changed_by_its_strongest_name() -> None:
         ("retention.ms", "1", "unknown option retention.ms"),
         ("log.retention.ms", "soon", r"retention.ms='soon': .*\(log.retention.ms sets retention.ms\)"),
         ("log.cleaner.threads", "0", "log.cleaner.threads='0': "),
-        ("leader.replication.throttled.rate", "0", "expected bytes a second, from 1"),
+        ("leader.replication.throttled.rate", "0", "expected bytes per second, at least 1"),
         ("message.max.bytes", "200000000", "message.max.bytes=200000000 is above socket.request.max.bytes"),
     ],
 )
@@ -60,5 +60,5 @@ def test_numbers_of_threads_change_by_half_or_double_at_most() -> None:
     for count in (2, 4, 8):
         check_threads(FILE, with_dynamic(FILE, {"num.io.threads": str(count)}))
     for count in (1, 9):
-        with pytest.raises(InvalidConfigError, match=rf"num.io.threads={count}: the broker has 4, and takes 2 to 8"):
+        with pytest.raises(InvalidConfigError, match=rf"num.io.threads={count}: the broker has 4, and accepts 2 to 8"):
             check_threads(FILE, with_dynamic(FILE, {"num.io.threads": str(count)}))

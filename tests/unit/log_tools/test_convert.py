@@ -107,14 +107,14 @@ def test_a_transaction_is_nothing_without_its_producer(tmp_path: Path) -> None:
             base_offset=1,
         ),
     )
-    with pytest.raises(UsageError, match="is of a transaction"):
+    with pytest.raises(UsageError, match="is in a transaction"):
         convert_partition(source, tmp_path / "gone-0", ConvertOptions(forgets_producers=True))
 
 
 def test_an_unfinished_compaction_is_refused(sound: Callable[..., Path], tmp_path: Path) -> None:
     source = sound()
     (source / f"{0:020d}.log.swap").write_bytes(b"")
-    with pytest.raises(UsageError, match="in the middle of a compaction"):
+    with pytest.raises(UsageError, match="an unfinished compaction"):
         convert_partition(source, tmp_path / "orders-0", ConvertOptions())
 
 

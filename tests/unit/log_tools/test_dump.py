@@ -181,7 +181,7 @@ def test_progress_and_a_limit(partition: Path) -> None:
     assert len(steps) == len(whole)
     limited = dump(partition / LOG, max_bytes=150)
     assert len(rows(limited, "batch")) == 2
-    assert "as asked" in notes(limited)[0]
+    assert "as requested" in notes(limited)[0]
 
 
 # --- what looks damaged and is not ---------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_indexes_that_are_wrong_by_themselves(partition: Path) -> None:
     (partition / TIME_INDEX).write_bytes((partition / TIME_INDEX).read_bytes() + b"\x00")
     found = problems(dump(partition, only_sanity=True))
     assert "does not follow" in found[0].text
-    assert "no whole number" in found[1].text
+    assert "no multiple" in found[1].text
 
 
 def test_an_index_without_its_log(partition: Path) -> None:
@@ -289,6 +289,6 @@ def test_checkpoints_of_a_data_directory(tmp_path: Path) -> None:
 
 def test_paths_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("x")
-    for path, text in ((tmp_path, "holds no files"), (tmp_path / "none", "no such"), (tmp_path / "other.txt", "not a")):
+    for path, text in ((tmp_path, "holds no files"), (tmp_path / "none", "no such"), (tmp_path / "other.txt", "no file")):
         with pytest.raises(UsageError, match=text):
             files_of(path, DumpOptions())

@@ -36,7 +36,7 @@ def known_error(error: Exception) -> MillraceError:
     """Return the error as a client may see it. Log an unexpected exception with its stack, and hide its details."""
     if isinstance(error, (ConnectionLossError, SessionExpiredError)):
         return RequestTimedOutError(
-            f"the broker has lost sight of ZooKeeper, whether this happened is unknown: {error}"
+            f"the broker lost its connection to ZooKeeper ({error}): check the outcome before a retry"
         )
     if isinstance(error, MillraceError):
         return error

@@ -36,7 +36,7 @@ def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[Partition
 def _check(broker: Broker, name: str, wanted: pb.CommittedOffset) -> None:
     broker.partitions.topic(name).partition(wanted.partition)
     if wanted.offset < 0:
-        raise InvalidRequestError(f"offset {wanted.offset} of {name}-{wanted.partition}: offsets begin with 0")
+        raise InvalidRequestError(f"offset {wanted.offset} of {name}-{wanted.partition}: offsets start at 0")
     most = broker.config.offset_metadata_max_bytes
     if len(wanted.metadata) > most:
         raise OffsetMetadataTooLargeError(

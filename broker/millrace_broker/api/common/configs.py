@@ -19,7 +19,9 @@ def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
             f"configurations belong to topics (2), brokers (4) and groups (32), not to type {resource.type}"
         )
     if resource.name not in ("", str(broker.config.broker_id)):
-        raise InvalidRequestError(f"this is broker {broker.config.broker_id}: ask broker {resource.name!r} itself")
+        raise InvalidRequestError(
+            f"this is broker {broker.config.broker_id}: send the request to broker {resource.name!r}"
+        )
     return True
 
 

@@ -32,7 +32,7 @@ async def check_is_not(broker: Broker, group_id: str, kind: str, *, is_new_membe
     is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_members(group_id)
     if is_taken or (is_new_member and await _is_taken_elsewhere(broker, group_id, kind)):
         raise InconsistentGroupProtocolError(
-            f"group {group_id} is a {_NAMES[kind]} group with members: take another id"
+            f"group {group_id} is a {_NAMES[kind]} group with members: choose another id"
         )
 
 
@@ -49,6 +49,6 @@ async def _is_taken_elsewhere(broker: Broker, group_id: str, kind: str) -> bool:
             leader, "DescribeGroups", request, timeout_s=_ASKED_S
         )
     except MillraceError as error:
-        _logger.info("whether %s is a %s group is not known: %s", group_id, _NAMES[kind], error.message)
+        _logger.info("could not determine whether %s is a %s group: %s", group_id, _NAMES[kind], error.message)
         return False
     return any(group.type == kind and group.members for group in answer.groups)

@@ -20,9 +20,13 @@ def check_epoch(partition: ServedPartition, epoch: int) -> None:
     present = partition.known_epoch
     name = f"{partition.topic.name}-{partition.info.partition}"
     if 0 <= epoch < present:
-        raise FencedLeaderEpochError(f"{name} is in leader epoch {present}, the request in {epoch}: fetch the metadata")
+        raise FencedLeaderEpochError(
+            f"{name} is in leader epoch {present}, the request in {epoch}: refresh the metadata"
+        )
     if epoch > present:
-        raise UnknownLeaderEpochError(f"{name} is in leader epoch {present}, the request already in {epoch}: try again")
+        raise UnknownLeaderEpochError(
+            f"{name} is in leader epoch {present}, the request in the later {epoch}: try again"
+        )
 
 
 def end_of_epoch(log: PartitionLog, epoch: int) -> pb.EpochEndOffset:
@@ -42,7 +46,8 @@ def divergence(log: PartitionLog, last_epoch: int, offset: int) -> pb.EpochEndOf
     found = log.end_of_epoch(last_epoch)
     if found is None:
         raise OffsetOutOfRangeError(
-            f"{log.name} knows nothing of leader epoch {last_epoch}, in which offset {offset - 1} is said to be"
+            f"{log.name} does not know leader epoch {last_epoch}, the request's epoch of offset {offset - 1}: "
+            "reset the offset"
         )
     epoch, end_offset = found
     if epoch == last_epoch and end_offset >= offset:

@@ -28,7 +28,7 @@ def check_range(partition: ServedPartition, start_offset: int, end_offset: int, 
             f"offsets {start_offset}..{first - 1} of {name} are gone (retention): start at {first} or later"
         )
     if end_offset < start_offset:
-        raise InvalidRequestError(f"a range of {name} that ends at {end_offset}, before its start {start_offset}")
+        raise InvalidRequestError(f"the range of {name} ends at {end_offset}, before its start {start_offset}")
     if end_offset > readable_end:
         raise OffsetOutOfRangeError(f"{name} can be read up to offset {readable_end}, not to {end_offset}")
 

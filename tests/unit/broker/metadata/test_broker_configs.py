@@ -82,7 +82,7 @@ def test_a_number_of_threads_that_cannot_be_had_at_once_is_refused_by_the_broker
 def test_a_broker_is_named_by_its_id(session: Coordination) -> None:
     with pytest.raises(InvalidRequestError, match="broker 'one'"):
         configs_of(session).alter("one", {"log.retention.ms": "5"}, set())
-    with pytest.raises(InvalidRequestError, match="no broker 9: alive are 1, 2"):
+    with pytest.raises(InvalidRequestError, match="no broker 9: the live brokers are 1, 2"):
         configs_of(session).alter("9", {"log.retention.ms": "5"}, set())
     assert session.children("/config/brokers") == []
 

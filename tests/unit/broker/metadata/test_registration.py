@@ -61,7 +61,7 @@ def test_an_address_at_which_another_broker_is_reached_is_refused() -> None:
     first, second = store.connect(), store.connect()
     registration.ensure_roots(first)
     registration.register(first, 1, _node(9))
-    with pytest.raises(registration.EndpointTakenError, match=r"broker 1 .* h:9, so broker 2 cannot be"):
+    with pytest.raises(registration.EndpointTakenError, match=r"broker 1 .* h:9, so broker 2 cannot"):
         registration.register(second, 2, _node(9), patience_s=0.01)
     assert [broker.broker_id for broker in registration.live_brokers(second)] == [1]
     ending = threading.Timer(0.05, first.close)
