@@ -197,7 +197,7 @@ def test_options_of_brokers_and_topics_change_while_they_run(cluster: Cluster, r
     refused = run("configs", "alter", "brokers", "2", "--add", "num.partitions=7", status=1)
     assert "cannot be changed while a broker runs" in refused
     unknown = run("configs", "alter", "brokers", "99", "--add", "log.retention.ms=7", status=1)
-    assert "alive are 1, 2, 3" in unknown
+    assert "the live brokers are 1, 2, 3" in unknown
     described = json.loads(run("configs", "describe", "brokers", "2", "--json"))
     assert {"name": "broker.id", "value": "2", "source": "STATIC_BROKER_CONFIG"} in described
 

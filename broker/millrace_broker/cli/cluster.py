@@ -1,4 +1,4 @@
-"""``millrace cluster``, which runs a cluster on this machine or describes one."""
+"""Run a cluster on this machine, or describe a cluster."""
 
 from __future__ import annotations
 

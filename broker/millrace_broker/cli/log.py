@@ -1,4 +1,4 @@
-"""``millrace log``, which dumps, verifies, repairs and converts log files."""
+"""Look into the files of a log; check, mend and convert them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``millrace reassign``, which proposes, executes, verifies and cancels reassignments."""
+"""Move partitions to other brokers: propose, execute, verify, list and cancel reassignments."""
 
 from __future__ import annotations
 

@@ -289,6 +289,10 @@ def test_checkpoints_of_a_data_directory(tmp_path: Path) -> None:
 
 def test_paths_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("x")
-    for path, text in ((tmp_path, "holds no files"), (tmp_path / "none", "no such"), (tmp_path / "other.txt", "no file")):
+    for path, text in (
+        (tmp_path, "holds no files"),
+        (tmp_path / "none", "no such"),
+        (tmp_path / "other.txt", "no file"),
+    ):
         with pytest.raises(UsageError, match=text):
             files_of(path, DumpOptions())
