@@ -415,7 +415,7 @@ def test_an_error_of_a_transaction_names_the_node_at_fault(
         session.multi([Write("/first", b"1"), operation, Create("/last")])
 
 
-def test_a_chair_is_taken_only_under_the_epoch_that_was_read(store: Store) -> None:
+def test_a_controller_is_elected_only_under_the_epoch_that_was_read(store: Store) -> None:
     """As Kafka's controller does it: who became controller meanwhile has raised the epoch."""
     first, second = store.connect(), store.connect()
     first.create("/controller_epoch", b"1")

@@ -127,7 +127,7 @@ def test_the_outcome_of_a_write_whose_answer_was_lost_can_be_found_out(
     assert other.get("/epoch")[0] == b"5"
     proxy.heal()
     assert find_out(session, take) is Outcome.APPLIED
-    assert find_out(other, take) is Outcome.NOT_APPLIED  # the same data, but not its chair
+    assert find_out(other, take) is Outcome.NOT_APPLIED  # the same data, but not its node
     other.set("/epoch", b"6")
     assert find_out(session, take) is Outcome.UNKNOWN
     other.delete("/controller")

@@ -42,18 +42,18 @@ def remove_leftovers(coordination: Coordination, session_id: int, broker_id: int
         data, registered = coordination.get(registration)
         if registered.ephemeral_owner != session_id or BrokerNode.decode(data).endpoints != node.endpoints:
             return False
-        _remove_chair(coordination, session_id, epoch.version)
+        _remove_controller_node(coordination, session_id, epoch.version)
         settle(coordination, [Delete(registration, registered.version)])
     except (BadVersionError, NoNodeError):
         return False
     return True
 
 
-def _remove_chair(coordination: Coordination, session_id: int, epoch_version: int) -> None:
+def _remove_controller_node(coordination: Coordination, session_id: int, epoch_version: int) -> None:
     try:
-        _, chair = coordination.get(paths.CONTROLLER)
-        if chair.ephemeral_owner == session_id:
+        _, node = coordination.get(paths.CONTROLLER)
+        if node.ephemeral_owner == session_id:
             check = Check(paths.CONTROLLER_EPOCH, epoch_version)
-            settle(coordination, [check, Delete(paths.CONTROLLER, chair.version)])
+            settle(coordination, [check, Delete(paths.CONTROLLER, node.version)])
     except (BadVersionError, NoNodeError):
         return  # another controller has been elected

@@ -142,7 +142,7 @@ class ControllerEventLoop:
         """Try to become the controller under a new session."""
         loop = asyncio.get_running_loop()
         watches: dict[str, Watch] = {
-            ControllerStore.CONTROLLER: OnLoop(loop, partial(self._told, session, self._chair_changed)),
+            ControllerStore.CONTROLLER: OnLoop(loop, partial(self._told, session, self._controller_node_changed)),
             ControllerStore.BROKERS: OnLoop(loop, partial(self._told, session, self._brokers_changed)),
             ControllerStore.TOPICS: OnLoop(loop, partial(self._told, session, self._topics_changed)),
             ControllerStore.DELETIONS: OnLoop(loop, partial(self._told, session, self._deletions_changed)),
@@ -177,7 +177,7 @@ class ControllerEventLoop:
             try:
                 await self._administer(store.resign)
             except CoordinationError as error:
-                _logger.info("the controller's chair is left with the session: %s", error.message)
+                _logger.info("/controller is deleted at the end of the session: %s", error.message)
 
     # --- events ----------------------------------------------------------------------------------------------
 
@@ -202,8 +202,8 @@ class ControllerEventLoop:
         if self._store is not None and self._store.session is session:
             change(event)
 
-    def _chair_changed(self, event: WatchEvent) -> None:
-        self._put("chair", self._look_at_chair)
+    def _controller_node_changed(self, event: WatchEvent) -> None:
+        self._put("controller-change", self._check_election)
 
     def _brokers_changed(self, event: WatchEvent) -> None:
         self._put("brokers", lambda controller: controller.brokers_changed())
@@ -246,10 +246,10 @@ class ControllerEventLoop:
             if broker is not None and await is_refused(broker_id):
                 await self.ask("remove a broker", partial(self._remove_broker, broker_id, broker.epoch))
         elif broker_id == controller_id:
-            chair = await self._administer(store.chair_of, broker_id, address.host, address.port)
-            if chair is None or not await is_refused(broker_id):
+            node = await self._administer(store.controller_node_of, broker_id, address.host, address.port)
+            if node is None or not await is_refused(broker_id):
                 return
-            if await self._administer(store.remove_chair, chair):
+            if await self._administer(store.remove_controller_node, node):
                 _logger.warning("the process of controller %d has ended: another one is to be elected", broker_id)
 
     def _remove_broker(self, broker_id: int, epoch: int, controller: Controller) -> _Steps[None]:
@@ -310,7 +310,7 @@ class ControllerEventLoop:
             self._resign()
             self._refuse(event)
             if not isinstance(error, SessionExpiredError):
-                self._put("chair", self._look_at_chair)
+                self._put("controller-change", self._check_election)
             elif self._store is store:
                 self._store = None  # until the next session is open
         except MillraceError as error:
@@ -339,11 +339,11 @@ class ControllerEventLoop:
         self._resign()
         self._refuse(event)
         await asyncio.sleep(self._pause_s)
-        self._put("chair", self._look_at_chair)
+        self._put("controller-change", self._check_election)
 
-    def _look_at_chair(self, controller: Controller) -> _Steps[bool]:
+    def _check_election(self, controller: Controller) -> _Steps[bool]:
         """Run for controller unless ``/controller`` belongs to another broker; ends an interrupted controller."""
-        if (yield StoreCall(ControllerStore.holds_chair)):
+        if (yield StoreCall(ControllerStore.is_elected)):
             if controller.is_active:
                 return False
             # An interrupted controller still holds the node idly. A new election gets a new controller epoch.
@@ -351,7 +351,7 @@ class ControllerEventLoop:
         elif controller.is_active:
             # Another broker removed the node, perhaps because it cannot reach this broker. The other brokers run first.
             self._resign()
-            asyncio.get_running_loop().call_later(self._pause_s, self._put, "chair", self._look_at_chair)
+            asyncio.get_running_loop().call_later(self._pause_s, self._put, "controller-change", self._check_election)
             return False
         self._resign()
         return (yield from controller.elect())

@@ -77,7 +77,7 @@ class StoreCall(NamedTuple):
     call: Callable[[ControllerStore], Any]
 
 
-class Chair(NamedTuple):
+class ControllerNodeVersion(NamedTuple):
     """The node of one controller: its version, and the version of ``/controller_epoch`` after its election."""
 
     version: int
@@ -173,7 +173,7 @@ class ControllerStore:
         except NodeExistsError:
             return
 
-    def holds_chair(self) -> bool:
+    def is_elected(self) -> bool:
         """Return whether ``/controller`` belongs to this session and names this broker; if so, watch it.
 
         A tool may have overwritten the node's data. The node is deleted then, because no broker would be the
@@ -210,9 +210,9 @@ class ControllerStore:
 
     # --- dead processes --------------------------------------------------------------------------------------
 
-    def chair_of(self, broker_id: int, host: str, port: int) -> Chair | None:
+    def controller_node_of(self, broker_id: int, host: str, port: int) -> ControllerNodeVersion | None:
         """Return the controller node of a broker at that address; None if another process is the controller."""
-        # Read the epoch first. After a later election ``remove_chair`` finds another version.
+        # Read the epoch first. After a later election ``remove_controller_node`` finds another version.
         try:
             _, epoch = self.session.get(paths.CONTROLLER_EPOCH)
             data, stat = self.session.get(paths.CONTROLLER)
@@ -223,15 +223,15 @@ class ControllerStore:
         is_same_process = stat.ephemeral_owner == owner.ephemeral_owner
         if ControllerNode.decode(data).broker_id != broker_id or not is_there or not is_same_process:
             return None
-        return Chair(stat.version, epoch.version)
+        return ControllerNodeVersion(stat.version, epoch.version)
 
-    def remove_chair(self, chair: Chair) -> bool:
+    def remove_controller_node(self, node: ControllerNodeVersion) -> bool:
         """Remove the node of a controller whose process has ended; returns False if another controller has been
         elected.
         """
-        check = Check(paths.CONTROLLER_EPOCH, chair.epoch_version)
+        check = Check(paths.CONTROLLER_EPOCH, node.epoch_version)
         try:
-            settle(self.session, [check, Delete(paths.CONTROLLER, chair.version)])
+            settle(self.session, [check, Delete(paths.CONTROLLER, node.version)])
         except (BadVersionError, NoNodeError):
             return False
         return True

@@ -130,14 +130,14 @@ def live_broker(broker_id: int, node: BrokerNode) -> LiveBroker:
 def become_controller(coordination: Coordination, broker_id: int, *, now_ms: int) -> int:
     """Win the controller election and return the new epoch. Raises ``NodeExistsError`` if there is a controller."""
     node = ControllerNode(broker_id=broker_id, timestamp_ms=now_ms).encode()
-    chair = Create(paths.CONTROLLER, node, ephemeral=True)
+    created = Create(paths.CONTROLLER, node, ephemeral=True)
     try:
         data, stat = coordination.get(paths.CONTROLLER_EPOCH)
     except NoNodeError:
-        coordination.multi([chair, Create(paths.CONTROLLER_EPOCH, b"1")])
+        coordination.multi([created, Create(paths.CONTROLLER_EPOCH, b"1")])
         return 1
     epoch = int(data) + 1
-    coordination.multi([chair, Write(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version)])
+    coordination.multi([created, Write(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version)])
     return epoch
 
 

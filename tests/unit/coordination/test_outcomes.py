@@ -18,7 +18,7 @@ from millrace.coordination import (
 )
 from millrace.coordination.outcomes import Outcome, find_out, settle
 
-CREATE, CHAIR = Create("/new", b"1"), Create("/chair", b"me", ephemeral=True)
+CREATE, NODE = Create("/new", b"1"), Create("/controller", b"me", ephemeral=True)
 WRITE, ANY, DELETE = Write("/a", b"2", 0), Write("/a", b"2"), Delete("/gone")
 
 
@@ -46,7 +46,7 @@ def session() -> Lossy:
     return session
 
 
-@pytest.mark.parametrize("operations", [[CREATE], [CHAIR], [WRITE], [ANY], [DELETE], [CHAIR, WRITE, Check("/a")]])
+@pytest.mark.parametrize("operations", [[CREATE], [NODE], [WRITE], [ANY], [DELETE], [NODE, WRITE, Check("/a")]])
 def test_a_write_is_known_by_what_it_does(session: Lossy, operations: list[Operation]) -> None:
     assert find_out(session, operations) is Outcome.NOT_APPLIED
     session.multi(operations)
@@ -56,7 +56,7 @@ def test_a_write_is_known_by_what_it_does(session: Lossy, operations: list[Opera
 @pytest.mark.parametrize(
     ("operation", "others", "outcome"),
     [
-        (CHAIR, [Create("/chair", b"me")], Outcome.NOT_APPLIED),  # the same data, but not mine
+        (NODE, [Create("/controller", b"me")], Outcome.NOT_APPLIED),  # the same data, but not mine
         (CREATE, [Create("/new", b"other")], Outcome.NOT_APPLIED),
         (CREATE, [CREATE, Write("/new", b"2")], Outcome.UNKNOWN),
         (WRITE, [Write("/a", b"other")], Outcome.NOT_APPLIED),
@@ -85,7 +85,7 @@ def test_several_changes_of_a_node_count_as_the_last(session: Lossy) -> None:
 @pytest.mark.parametrize("losses", [[], [True], [False], [False, False, True], [False, None]])
 def test_a_settled_write_is_applied_once(session: Lossy, losses: list[bool | None]) -> None:
     session.losses = losses
-    settle(session, [CHAIR, WRITE])
+    settle(session, [NODE, WRITE])
     assert session.get("/a")[1].version == 1
 
 

@@ -30,8 +30,8 @@ class Ensemble:
 
 def elect(ensemble: Ensemble, broker_id: int) -> None:
     session = {1: ensemble.killed, 2: ensemble.other}[broker_id]
-    chair = Create(paths.CONTROLLER, ControllerNode(broker_id=broker_id, timestamp_ms=0).encode(), ephemeral=True)
-    session.multi([chair, Write(paths.CONTROLLER_EPOCH, encode_epoch(1), 0)])
+    node = Create(paths.CONTROLLER, ControllerNode(broker_id=broker_id, timestamp_ms=0).encode(), ephemeral=True)
+    session.multi([node, Write(paths.CONTROLLER_EPOCH, encode_epoch(1), 0)])
 
 
 def test_the_session_is_remembered_in_the_directory(tmp_path: Path) -> None:

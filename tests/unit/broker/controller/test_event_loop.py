@@ -90,7 +90,7 @@ def test_a_controller_whose_session_is_over_refuses_who_waits_for_it_and_another
 
 
 @pytest.mark.parametrize("loses", [2, 3, 4])
-def test_a_chair_that_could_not_be_left_is_left_later(loses: int) -> None:
+def test_a_controller_node_that_could_not_be_deleted_is_deleted_later(loses: int) -> None:
     """Whoever sat in it idly, for he took himself for another, would leave the cluster without a controller."""
 
     async def scenario() -> None:
@@ -108,7 +108,7 @@ def test_a_chair_that_could_not_be_left_is_left_later(loses: int) -> None:
     asyncio.run(scenario())
 
 
-def test_whoever_loses_the_chair_while_he_thinks_that_he_has_it_writes_nothing() -> None:
+def test_a_controller_that_has_lost_the_election_unnoticed_writes_nothing() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
             await eventually_async(lambda: len(cluster.active) == 1)
@@ -124,7 +124,7 @@ def test_whoever_loses_the_chair_while_he_thinks_that_he_has_it_writes_nothing()
 
 
 @pytest.mark.parametrize("written", [ControllerNode(broker_id=7, timestamp_ms=0).encode(), b"nonsense"])
-def test_a_chair_that_somebody_has_overwritten_is_left_and_taken_anew(written: bytes) -> None:
+def test_an_overwritten_controller_node_is_deleted_and_a_new_election_runs(written: bytes) -> None:
     """Clients and tools would look for the controller at the broker that it names, and nobody would become it."""
 
     async def scenario() -> None:
