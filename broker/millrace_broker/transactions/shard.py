@@ -190,10 +190,10 @@ class TransactionShard:
             if change is not None:
                 self._assigned.pop(external_id, None)
                 await self._write(change)
-            place = self._assign_id(attempt)
-            producer = await self.init_producer_id(place, None, timeout_ms)
+            transactional_id = self._assign_id(attempt)
+            producer = await self.init_producer_id(transactional_id, None, timeout_ms)
             last = self._state_manager.last_commit(external_id)
-            return -1 if last is None else last.external_epoch, TransactionalProducer(place, producer)
+            return -1 if last is None else last.external_epoch, TransactionalProducer(transactional_id, producer)
         last = self._state_manager.last_commit(external_id)
         assert last is not None
         return last.external_epoch, None
