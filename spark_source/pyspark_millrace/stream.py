@@ -44,7 +44,7 @@ from pyspark_millrace.planning.offsets import (
     ranges_between,
     truncated,
 )
-from pyspark_millrace.planning.parting import epochs_to_look_up, find_partings
+from pyspark_millrace.planning.parting import epochs_of_replaced_leaders, epochs_to_look_up, find_partings
 from pyspark_millrace.planning.splits import STREAM_SIZING
 from pyspark_millrace.planning.tombstones import late_for_tombstones
 from pyspark_millrace.reading.references import plan_references, references
@@ -126,7 +126,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """
         since = StreamOffsets.from_json(start)
         is_first = self._newest is None
-        newest = self._newest = self._target or self._fetch_newest()
+        newest = self._newest = self._by_current_leaders(since, self._target or self._fetch_newest())
+        if self._target is not None:
+            self._target = newest
         report = LossReport(fail=self._options.fail_on_data_loss)
         for loss in losses_between(since, newest, self._options.subscription):
             report.add(loss)
@@ -250,6 +252,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._newer_topics = self._checked(found)
         return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id, leader_epochs=epochs)
 
+    def _by_current_leaders(self, since: StreamOffsets, newest: StreamOffsets) -> StreamOffsets:
+        """Return ``newest``, fetched again from the current leaders if replaced leaders may have answered.
+
+        The log of a replaced leader may end before offsets that the query has read from its successor.
+        """
+        epochs = epochs_of_replaced_leaders(since, newest)
+        if not epochs:
+            return newest
+        self._connected().await_leader_epochs(epochs)
+        return self._fetch_newest()
+
     def _checked(self, found: TopicSet) -> TopicSet:
         """Check that new topics fit, because a running query reads one schema. Newer schema versions are accepted."""
         from pyspark_millrace.reading.layout import check_layout
@@ -282,7 +295,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         Records in the place of lost ones are read by the next batch, which begins there.
         """
         report = LossReport(fail=self._options.fail_on_data_loss)
-        parted = self._partings(until, self._fetch_newest(), report)
+        newest = self._by_current_leaders(until, self._fetch_newest())
+        parted = self._partings(until, newest, report)
         report.warn(_log)
         return [replace(each, end=max(each.start, min(each.end, parted.get(each.key, each.end)))) for each in ranges]
 

@@ -3,12 +3,18 @@
 The readers are called as Spark calls them, by the offsets in its checkpoint alone.
 """
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.clients import Admin, Producer
+from millrace.clients.connections import Connections
 from millrace.errors import OffsetsLostError
 from millrace_broker.testing import EmbeddedBroker
+from pyspark_millrace.stream import StreamReader
 
 from .cut_logs import raise_epoch, truncated
 from .reader_model import Model, checkpointed, rows_of, stream
@@ -141,6 +147,55 @@ def test_a_batch_that_was_planned_before_is_not_mixed_of_two_logs(broker, cut, f
         return
     assert query.run() == [(0, "a"), (1, "b")]
     assert query.batch() == list(enumerate("CDEFG", 2))
+
+
+def offset_of_a_later_leader(query):
+    """Return the checkpoint of a query that read two records from a leader of epoch 1."""
+    query.plan()
+    return query.planned | {TOPIC: {"0": 2}, "@leader-epochs": {TOPIC: {"0": 1}}}
+
+
+@pytest.mark.parametrize("records", ["", "a"])
+def test_a_replaced_leader_that_answers_first_is_not_believed(broker, monkeypatch, records):
+    """The broker was cut off from the cluster, and has not been fenced yet."""
+    produce(broker, *"a")
+    query = Query(broker)
+    query.offset = offset_of_a_later_leader(query)
+    if not records:
+        monkeypatch.setattr(StreamReader, "_fetch_newest", once_without_records(StreamReader._fetch_newest))
+    attempts = threading.Semaphore(0)
+    ask_another = Connections.ask_another
+    monkeypatch.setattr(Connections, "ask_another", lambda self: (attempts.release(), ask_another(self)))
+    with ThreadPoolExecutor(1) as pool:
+        planned = pool.submit(query.plan)
+        for _ in range(3):
+            assert attempts.acquire(timeout=STALL_S), "the query does not look for a leader of the epoch that it read"
+        raise_epoch(broker, TOPIC)
+        produce(broker, *"bc")
+        planned.result(STALL_S)
+    assert query.run() == [(2, "c")]
+
+
+def once_without_records(fetch):
+    """Let the first answer be that of a leader whose log is empty."""
+    answers = []
+
+    def fetched(self):
+        answers.append(fetch(self))
+        if len(answers) > 1:
+            return answers[-1]
+        return replace(answers[0], next_offsets=dict.fromkeys(answers[0].next_offsets, 0), leader_epochs={})
+
+    return fetched
+
+
+def test_leaders_that_stay_older_than_the_checkpoint_have_lost_records(broker):
+    """For example, the cluster was restored from a backup."""
+    produce(broker, *"a")
+    query = Query(broker, **{"kafka.default.api.timeout.ms": "500", "kafka.request.timeout.ms": "400"})
+    query.offset = offset_of_a_later_leader(query)
+    with pytest.raises(OffsetsLostError, match=f"the log of {TOPIC}-0 went back"):
+        query.plan()
 
 
 def test_checkpoints_from_before_epochs_were_kept_go_on(broker, cut):

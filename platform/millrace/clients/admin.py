@@ -14,7 +14,7 @@ from millrace.clients.cluster_operations import ClusterOperations
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.epoch_ends import epoch_ends
 from millrace.clients.groups.operations import GroupOperations
-from millrace.clients.leaders import MOVED, ask_leaders
+from millrace.clients.leaders import MOVED, ask_leaders, await_leader_epochs
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ClusterDescription,
@@ -269,6 +269,14 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
         log lost.
         """
         return epoch_ends(self._connections, self._metadata, wanted)
+
+    def await_leader_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Fetch metadata until the leader epoch of each partition is at least the given one (KIP-320).
+
+        A reader that stored leader epochs calls this method when a leader answers with an older epoch. The method
+        returns after ``default.api.timeout.ms`` in any case.
+        """
+        await_leader_epochs(self._connections, self._metadata, epochs)
 
     def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
         """Delete the records of partitions before an offset; ``"latest"`` (or -1) deletes all of them.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from millrace.clients.connections import Connections, backoff_s
-from millrace.clients.metadata import MetadataCache
+from millrace.clients.metadata import MetadataCache, check_partition
 from millrace.clients.model import TopicPartition
 from millrace.errors import (
     BrokerUnavailableError,
@@ -60,6 +60,33 @@ def ask_leaders(
             connections.wait(wait_s)
         pending, attempt = again, attempt + 1
     return answers
+
+
+def await_leader_epochs(
+    connections: Connections, metadata: MetadataCache, epochs: Mapping[TopicPartition, int]
+) -> None:
+    """Fetch metadata until it names a leader of at least the given leader epoch for each partition.
+
+    A broker that was cut off answers with metadata of replaced leaders until it is fenced. The function returns after
+    ``default.api.timeout.ms`` in any case, because a cluster that was restored from a backup never gets there.
+    """
+    deadline = time.monotonic() + connections.config.default_api_timeout_ms / 1000
+    attempt = 0
+    while True:
+        behind = {each.topic for each, epoch in epochs.items() if _known_epoch(metadata, each) < epoch}
+        wait_s = backoff_s(connections.config, attempt)
+        if not behind or time.monotonic() + wait_s > deadline:
+            return
+        for topic in behind:
+            metadata.forget_old(topic)
+        connections.wait(wait_s)
+        attempt += 1
+
+
+def _known_epoch(metadata: MetadataCache, partition: TopicPartition) -> int:
+    topic = metadata.topic(partition.topic)
+    check_partition(topic, partition.partition)
+    return topic.partitions[partition.partition].leader_epoch
 
 
 def _ask_once(

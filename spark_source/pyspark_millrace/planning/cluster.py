@@ -219,6 +219,10 @@ class Cluster:
         found = self._admin.epoch_ends({TopicPartition(*key): epoch for key, epoch in epochs.items()}) if epochs else {}
         return {PartitionKey(*partition): end for partition, end in found.items()}
 
+    def await_leader_epochs(self, epochs: Mapping[PartitionKey, int]) -> None:
+        """Wait until the brokers name leaders of at least these epochs; return after a time-out in any case."""
+        self._admin.await_leader_epochs({TopicPartition(*key): epoch for key, epoch in epochs.items()})
+
     def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the high watermarks of partitions, for any isolation level."""
         wanted = dict.fromkeys((TopicPartition(*key) for key in partitions), "latest")

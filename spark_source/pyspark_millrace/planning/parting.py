@@ -25,6 +25,20 @@ def epochs_to_look_up(since: StreamOffsets, newest: StreamOffsets) -> dict[Parti
     }
 
 
+def epochs_of_replaced_leaders(since: StreamOffsets, newest: StreamOffsets) -> dict[PartitionKey, int]:
+    """Return the stored epochs of partitions for which ``newest`` has an older epoch or none.
+
+    Either the leader that answered was replaced and does not know it yet, or the log lost all records of an epoch.
+    """
+    return {
+        key: epoch
+        for key, epoch in since.leader_epochs.items()
+        if key in newest.next_offsets
+        and since.topic_ids[key.topic] == newest.topic_ids[key.topic]
+        and newest.leader_epochs.get(key, -1) < epoch
+    }
+
+
 def find_partings(
     since: StreamOffsets, ends: Mapping[PartitionKey, int | None], report: LossReport
 ) -> dict[PartitionKey, int]:
