@@ -18,10 +18,10 @@ from millrace_broker.config import LiveConfig
 from millrace_broker.coordinators import InternalTopics
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.log import LogManager
-from millrace_broker.log.cleaning.threads import CleanerStatistics
+from millrace_broker.log.cleaning.log_cleaner import CleanerStatistics
 from millrace_broker.log.fsync_batching import FsyncBatching, FsyncStatistics
 from millrace_broker.log.periodic_work import PeriodicWork
-from millrace_broker.log.reads import LogReads
+from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.remote_reads import RemoteReadStatistics
 from millrace_broker.metadata import (

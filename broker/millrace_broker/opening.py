@@ -28,8 +28,8 @@ from millrace_broker.log.cleaning.settings import cleaner_settings
 from millrace_broker.log.data_directory import make_directory
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.periodic_work import PeriodicWork, check_directories
-from millrace_broker.log.reads import LogReads
-from millrace_broker.log.starting import Progress
+from millrace_broker.log.read_threads import LogReads
+from millrace_broker.log.recovery_threads import Progress
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
 from millrace_broker.log.tiered.settings import check_tiered_topics, tiering_settings
 from millrace_broker.log.tiered.store import ArrowStore

@@ -15,7 +15,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.listeners.frames import FrameListener
 from millrace_broker.listeners.grpc_server import add_handlers, bind, make_server
 from millrace_broker.log import Files
-from millrace_broker.log.starting import Progress
+from millrace_broker.log.recovery_threads import Progress
 from millrace_broker.opening import open_broker
 from millrace_broker.runtime import Clock
 

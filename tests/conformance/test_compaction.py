@@ -25,13 +25,13 @@ from millrace.records import BatchEntry, MessageEntry, read_file_entries
 from millrace.segments.names import LOG, segment_file_name
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.cleaning.batch_filter import LastRecord
 from millrace_broker.log.cleaning.batches import TopicKeys
-from millrace_broker.log.cleaning.candidates import CleanableRange, cleanable_range
 from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
+from millrace_broker.log.cleaning.cleaner_manager import CleanableRange, cleanable_range
 from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics
 from millrace_broker.log.cleaning.swap import CleanedSegment, promote, take_place
-from millrace_broker.log.cleaning.thinning import LastRecord
 from millrace_broker.runtime.clock import SystemClock
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "compaction"

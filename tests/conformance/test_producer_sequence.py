@@ -22,7 +22,8 @@ from millrace.errors import (
 )
 from millrace.records import BatchHeader, Record, attributes_of, build_rows_batch
 from millrace_broker.log import OsFiles, PartitionLog
-from millrace_broker.log.producers import (
+from millrace_broker.log.producer_snapshots import read_snapshot, write_snapshot
+from millrace_broker.log.producer_states import (
     CompletedTransaction,
     Origin,
     ProducedBatch,
@@ -30,7 +31,6 @@ from millrace_broker.log.producers import (
     append_batch,
     end_transaction,
 )
-from millrace_broker.log.snapshots import read_snapshot, write_snapshot
 from millrace_broker.runtime.clock import SystemClock
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "producer_sequence"

@@ -25,8 +25,8 @@ from millrace.records import BatchEntry, MessageEntry, read_entries, read_header
 from millrace.segments import OffsetIndex, TimeIndex
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.leader_epochs import LeaderEpochs
-from millrace_broker.log.producers import ProducerEntry
-from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.log.producer_snapshots import read_snapshot
+from millrace_broker.log.producer_states import ProducerEntry
 from millrace_broker.runtime.clock import SystemClock
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "segments"

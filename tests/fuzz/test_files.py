@@ -47,8 +47,8 @@ from millrace.segments.indexes import OffsetIndex, TimeIndex, pack_offset_entry,
 from millrace.segments.transaction_index import AbortedTransaction, pack_aborted, read_aborted
 from millrace_broker.log.checkpoints import read_epochs, read_offsets
 from millrace_broker.log.partition_metadata import read_topic_id
-from millrace_broker.log.producers import ProducerEntry
-from millrace_broker.log.snapshots import read_snapshot, write_snapshot
+from millrace_broker.log.producer_snapshots import read_snapshot, write_snapshot
+from millrace_broker.log.producer_states import ProducerEntry
 from millrace_broker.log.tiered.manifest import CopiedObject, Manifest
 from millrace_broker.log.tiered.names import CopyName, ManifestName
 from millrace_broker.share_groups.in_flight import InFlightBatch, RecordState, Snapshot

@@ -36,8 +36,8 @@ from millrace.records import (
 from millrace.schemas import encode_keys
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.log.cleaning.batches import TopicKeys
-from millrace_broker.log.cleaning.candidates import cleanable_range
 from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
+from millrace_broker.log.cleaning.cleaner_manager import cleanable_range
 from millrace_broker.log.cleaning.partition_view import PartitionView
 
 from .contents import TRANSACTIONAL, batches, last_sequence, latest_epoch, read_all, verify_transactions

@@ -25,7 +25,7 @@ from millrace_broker.runtime.spinning_loop import spinning_loop
 
 if TYPE_CHECKING:
     from millrace.config.broker import BrokerConfig
-    from millrace_broker.log.starting import Progress
+    from millrace_broker.log.recovery_threads import Progress
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _PROGRESS_INTERVAL_S = 1.0

@@ -40,7 +40,7 @@ from millrace.records import (
 )
 from millrace.records.control import ControlType
 from millrace_broker.log import PartitionLog
-from millrace_broker.log.producers import Origin
+from millrace_broker.log.producer_states import Origin
 from millrace_broker.quotas import parked
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ServedPartition
 from millrace_broker.replication.runtime.delayed_produce import DelayedProduce

@@ -4,20 +4,20 @@
     ``checkpoint_writer``, ``checkpointed_truncation``, ``background_work``
 ``partition_log``       one partition; it owns the parts in the next lines
 ``local_log``           its segment files: ``log_offsets``, ``segment_list``, writes and rolls
-``leader_appender``, ``follower_appender``  its appends; ``validation``, ``placing``: checks and offsets of a leader's
-``log_reader``, ``reading``  its reads and look-ups; ``timestamps``; ``recent``: records that are still in memory
+``leader_appender``, ``follower_appender``  its appends; ``validation``, ``offset_assignment``
+``log_reader``, ``segment_reads``  its reads and look-ups; ``record_timestamps``; ``recent_end``: records in memory
 ``log_flusher``, ``log_truncation``  its syncs and truncation
 ``segment_deletion``, ``retention``  its oldest segments; ``segment_replacement``: cleaned segments;
-    ``deletion``: deleted files
+    ``deleted_files``: files that wait for their removal
 ``leader_epoch_cache``, ``leader_epochs``  its leader epochs
-``producer_state_manager``, ``producers``, ``snapshots``  the states of its producers; ``aborted``: transaction indexes
-``segment``, ``appender``  one segment, read and written; ``index_building``, ``open_segments``
-``loading``, ``recovery``, ``producer_loading``  the work at start: leftovers, recovery, rebuilding; ``starting``:
-    all partitions in parallel
+``producer_state_manager``, ``producer_states``, ``producer_snapshots``  its producers
+``aborted_transactions``  its transaction indexes
+``segment``, ``segment_appender``  one segment, read and written; ``index_builder``, ``open_segments``
+``log_loader``, ``segment_recovery``, ``producer_state_rebuild``  a partition at start; ``recovery_threads``: all
 ``extents``             a range of offsets, cut for parallel reads
 ``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
 ``log_directories``     the working and the failed directories
-``fsync_batching``      appends that share an fsync; ``reads``: the threads of reads; ``periodic_work``
+``fsync_batching``      appends that share an fsync; ``read_threads``; ``periodic_work``
 ``workers``, ``throttle``  the threads of the cleaner and of tiered storage
 ``files``, ``watched_files``  the file system behind an interface; detection of failed disks
 ``cleaning``, ``tiered``  compaction, tiered storage

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from millrace_broker.log.checkpoints import Partition
-from millrace_broker.log.cleaning.threads import LogCleaner
+from millrace_broker.log.cleaning.log_cleaner import LogCleaner
 from millrace_broker.log.tiered.manager import RemoteLogManager
 
 

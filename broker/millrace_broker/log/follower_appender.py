@@ -12,12 +12,12 @@ from typing import Final
 from millrace.errors import CorruptBatchError
 from millrace.records import BatchHeader, scan_headers, verify_crc
 from millrace.records.header import ReadableBuffer, as_arrow_buffer
-from millrace_broker.log.aborted import index_entry
-from millrace_broker.log.appender import RELATIVE_OFFSET_MAX, SegmentAppender
+from millrace_broker.log.aborted_transactions import index_entry
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
-from millrace_broker.log.producer_loading import replayed_end
 from millrace_broker.log.producer_state_manager import ProducerStateManager
+from millrace_broker.log.producer_state_rebuild import replayed_end
+from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX, SegmentAppender
 
 Batches = Sequence[tuple[int, BatchHeader]]
 """The position and header of each batch."""

@@ -20,13 +20,13 @@ from millrace.records import (
     build_end_marker_batch,
     read_header,
 )
-from millrace_broker.log.aborted import index_entry
-from millrace_broker.log.appender import SegmentAppender
+from millrace_broker.log.aborted_transactions import index_entry
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
-from millrace_broker.log.placing import Placed, place, stamp
+from millrace_broker.log.offset_assignment import AssignedBatches, assign_offsets, set_append_time
 from millrace_broker.log.producer_state_manager import ProducerStateManager
-from millrace_broker.log.producers import Origin, ProducerEntry, append_batch, end_transaction
+from millrace_broker.log.producer_states import Origin, ProducerEntry, append_batch, end_transaction
+from millrace_broker.log.segment_appender import SegmentAppender
 from millrace_broker.log.validation import check_produced, check_times
 
 
@@ -76,23 +76,23 @@ class LeaderAppender:
             duplicate = self._find_duplicate(batches) if origin is Origin.CLIENT else None
             if duplicate is not None:
                 return duplicate
-            placed = place(batches, self._offsets.end, leader_epoch)
-            producer = self._judge_producer(placed, origin)
+            assigned = assign_offsets(batches, self._offsets.end, leader_epoch)
+            producer = self._judge_producer(assigned, origin)
             append_time_ms = -1
             if local.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
                 append_time_ms = now_ms
-                records, placed = stamp(records, placed, now_ms)
-            appender = self._ready_appender(placed.headers, len(records), leader_epoch, now_ms)
+                records, assigned = set_append_time(records, assigned, now_ms)
+            appender = self._ready_appender(assigned.headers, len(records), leader_epoch, now_ms)
             if appender is None:
                 if not may_wait:
                     return None
-                appender = self._new_appender(placed.headers, len(records), leader_epoch, now_ms)
-            local.write(appender, placed.parts(records), placed.headers, len(records))
+                appender = self._new_appender(assigned.headers, len(records), leader_epoch, now_ms)
+            local.write(appender, assigned.parts(records), assigned.headers, len(records))
             if producer is not None:
                 self._producers.update(producer, now_ms)
             return AppendResult(
-                base_offset=placed.headers[0].base_offset,
-                last_offset=placed.headers[-1].last_offset,
+                base_offset=assigned.headers[0].base_offset,
+                last_offset=assigned.headers[-1].last_offset,
                 log_append_time_ms=append_time_ms,
                 log_start_offset=self._offsets.start,
             )
@@ -177,8 +177,8 @@ class LeaderAppender:
             is_duplicate=True,
         )
 
-    def _judge_producer(self, placed: Placed, origin: Origin) -> ProducerEntry | None:
-        header = placed.headers[0]
+    def _judge_producer(self, assigned: AssignedBatches, origin: Origin) -> ProducerEntry | None:
+        header = assigned.headers[0]
         if header.producer_id == NO_PRODUCER_ID:
             return None
         entry = self._producers.states.get(header.producer_id)

@@ -25,15 +25,15 @@ from millrace.records import BatchHeader
 from millrace.segments.indexes import TimeEntry
 from millrace.segments.names import SEGMENT_SUFFIXES, segment_file_name
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.log.appender import SegmentAppender
-from millrace_broker.log.deletion import DeletedFiles
+from millrace_broker.log.deleted_files import DeletedFiles
 from millrace_broker.log.files import Part
-from millrace_broker.log.loading import LoadedLog, LogDirectory
+from millrace_broker.log.log_loader import LoadedLog, LogLoader
 from millrace_broker.log.log_offsets import LogOffsets
-from millrace_broker.log.producer_loading import write_snapshot_file
-from millrace_broker.log.producers import ProducerStates
-from millrace_broker.log.recent import NOTHING_RECENT
+from millrace_broker.log.producer_state_rebuild import write_snapshot_file
+from millrace_broker.log.producer_states import ProducerStates
+from millrace_broker.log.recent_end import NOTHING_RECENT
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_appender import SegmentAppender
 from millrace_broker.log.segment_list import SegmentList
 
 _LOG: Final = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _LOG: Final = logging.getLogger(__name__)
 class LocalLog:
     """The segments, the offsets and the active segment's appender of one partition."""
 
-    def __init__(self, name: str, loader: LogDirectory, loaded: LoadedLog) -> None:
+    def __init__(self, name: str, loader: LogLoader, loaded: LoadedLog) -> None:
         self.name: Final = name
         self.directory: Final = loader.directory
         self.config = loader.config
@@ -72,9 +72,9 @@ class LocalLog:
         """The end of the log that was appended a moment ago."""
         self.deleted_files: Final = DeletedFiles(self.files, self.clock)
 
-    def loader(self) -> LogDirectory:
+    def loader(self) -> LogLoader:
         """Return the loader of the partition's directory, with the present configuration."""
-        return LogDirectory(
+        return LogLoader(
             directory=self.directory,
             config=self.config,
             files=self.files,

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.errors import StorageError
-from millrace_broker.log.appender import SegmentAppender
 from millrace_broker.log.local_log import LocalLog
+from millrace_broker.log.segment_appender import SegmentAppender
 
 _LOG: Final = logging.getLogger(__name__)
 

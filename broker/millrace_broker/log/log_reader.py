@@ -18,11 +18,11 @@ from typing import Final
 
 from millrace.errors import CorruptBatchError, InvalidRequestError, OffsetOutOfRangeError, StorageError
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.log.aborted import aborted_transactions
+from millrace_broker.log.aborted_transactions import aborted_transactions
 from millrace_broker.log.extents import Extent, cut
 from millrace_broker.log.local_log import LocalLog
-from millrace_broker.log.reading import find_time, read_batches
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_reads import find_time, read_batches
 from millrace_broker.log.tiered.remote_log import RemoteLog
 from millrace_broker.log.tiered.remote_segment import RemoteSegment
 

@@ -15,12 +15,12 @@ from typing import Final
 
 from millrace.errors import StorageError
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
-from millrace_broker.log.producer_loading import ended_since, load_producers, remove_snapshots
 from millrace_broker.log.producer_state_manager import ProducerStateManager
-from millrace_broker.log.recent import NOTHING_RECENT
+from millrace_broker.log.producer_state_rebuild import ended_since, rebuild_producer_states, remove_snapshots
+from millrace_broker.log.recent_end import NOTHING_RECENT
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_list import floor
 
@@ -148,7 +148,7 @@ class LogTruncation:
         if not len(producers.states) and not last.transaction_index():
             return
         producers.reload(
-            load_producers(
+            rebuild_producer_states(
                 local.files,
                 local.directory,
                 self._segments.current,

@@ -33,16 +33,16 @@ from millrace_broker.log.checkpointed_truncation import CheckpointedTruncation
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
-from millrace_broker.log.cleaning.threads import CleanerSettings, CompactedPartition, LogCleaner
+from millrace_broker.log.cleaning.log_cleaner import CleanerSettings, CompactedPartition, LogCleaner
 from millrace_broker.log.data_directory import DataDirectory
-from millrace_broker.log.deletion import DeletedFiles
+from millrace_broker.log.deleted_files import DeletedFiles
 from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.hosted_logs import HostedLogs
 from millrace_broker.log.log_directories import LogDirectories
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.partition_metadata import read_topic_id
-from millrace_broker.log.starting import Progress, find_partitions, load_all
+from millrace_broker.log.recovery_threads import Progress, find_partitions, load_all
 from millrace_broker.log.tiered.deletions import RemoteDeletions
 from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
 from millrace_broker.log.tiered.store import RemoteStore

@@ -31,15 +31,15 @@ from millrace_broker.log.follower_appender import Batches, FollowerAppender
 from millrace_broker.log.leader_appender import AppendResult, LeaderAppender
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.leader_epochs import LeaderEpochs
-from millrace_broker.log.loading import LogDirectory
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.log_flusher import LogFlusher
+from millrace_broker.log.log_loader import LogLoader
 from millrace_broker.log.log_reader import LogReader
 from millrace_broker.log.log_truncation import LogTruncation
 from millrace_broker.log.open_segments import OpenSegments
-from millrace_broker.log.producer_loading import remove_snapshots, write_snapshot_file
 from millrace_broker.log.producer_state_manager import ProducerStateManager
-from millrace_broker.log.producers import Origin, ProducerEntry
+from millrace_broker.log.producer_state_rebuild import remove_snapshots, write_snapshot_file
+from millrace_broker.log.producer_states import Origin, ProducerEntry
 from millrace_broker.log.retention import SegmentFacts
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_deletion import SegmentDeletion
@@ -67,7 +67,7 @@ class PartitionLog:
         was_clean: bool = False,
         starts_remotely: bool = False,
     ) -> None:
-        """Load the log, as ``LogDirectory.load`` does, with the same errors."""
+        """Load the log, as ``LogLoader.load`` does, with the same errors."""
         self.topic: Final = topic
         self.topic_id: Final = topic_id
         self.partition: Final = partition
@@ -76,7 +76,7 @@ class PartitionLog:
         """``topic-partition``, as in the directory's name and in messages."""
         self.is_led_here = True
         """Whether this broker leads the partition; only the leader changes the copies in the remote store."""
-        loader = LogDirectory(
+        loader = LogLoader(
             directory=directory,
             config=config,
             files=files,

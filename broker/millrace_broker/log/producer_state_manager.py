@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.records import NO_PRODUCER_ID, BatchHeader
-from millrace_broker.log.producers import CompletedTransaction, ProducerEntry, ProducerStates
+from millrace_broker.log.producer_states import CompletedTransaction, ProducerEntry, ProducerStates
 
 
 class ProducerStateManager:

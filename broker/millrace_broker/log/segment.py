@@ -6,8 +6,8 @@ Invariants:
 
 - Bytes below ``size_bytes`` are *published*: whole batches, which never change. Only ``LogTruncation`` truncates them.
   Another ``Segment`` then represents the file. Readers map and read only published bytes. The bytes of a failed append
-  after them are truncated in place. Damage below them is removed by a new file in place of the old one (``recovery``),
-  so that no reader's mapping loses pages.
+  after them are truncated in place. Damage below them is removed by a new file in place of the old one
+  (``segment_recovery``), so that no reader's mapping loses pages.
 - ``size_bytes`` only grows, and only after the bytes are written.
 - An index entry is a hint: it is used only if its batch agrees with it. If it does not, the indexes are rebuilt from
   the log, or not used while the segment grows.
@@ -42,7 +42,7 @@ from millrace.segments.indexes import (
 )
 from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, segment_file_name
 from millrace_broker.log.files import File, Files
-from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.open_segments import OpenSegments
 
 _LOG: Final = logging.getLogger(__name__)

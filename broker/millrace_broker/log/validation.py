@@ -25,7 +25,7 @@ from millrace.records import (
     scan_headers,
     verify_crc,
 )
-from millrace_broker.log.timestamps import record_times
+from millrace_broker.log.record_timestamps import record_times
 
 _KNOWN_ATTRIBUTES: Final = 0x003F
 _UNLIMITED_MS: Final = 2**63 - 1

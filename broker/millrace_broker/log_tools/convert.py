@@ -34,7 +34,7 @@ from millrace.segments.transaction_index import AbortedTransaction, pack_aborted
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, LOG_START_OFFSETS, read_epochs, read_offsets
 from millrace_broker.log.files import OsFiles
 from millrace_broker.log.partition_metadata import PARTITION_METADATA, read_topic_id, write_topic_id
-from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.log.producer_snapshots import read_snapshot
 from millrace_broker.log_tools.findings import Problem, Row
 from millrace_broker.log_tools.repair import INDEX_INTERVAL_BYTES, build_indexes
 from millrace_broker.log_tools.verify import VerifyOptions, segment_bases, verify_partition

@@ -39,7 +39,7 @@ from millrace.segments.transaction_index import AbortedTransaction, pack_aborted
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, RECOVERY_POINTS, read_offsets, write_offsets
 from millrace_broker.log.data_directory import LOCK
 from millrace_broker.log.files import OsFiles, replace_file
-from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log_tools.aborted import AbortedReplay
 from millrace_broker.log_tools.batches import Entry, walk
 from millrace_broker.log_tools.epochs import WrongEpoch, known_epochs, write_epoch, wrong_epoch

@@ -10,7 +10,7 @@ from millrace.ids import id_text
 from millrace_broker.log.checkpoints import read_epochs, read_offsets
 from millrace_broker.log.files import OsFiles
 from millrace_broker.log.partition_metadata import read_topic_id
-from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.log.producer_snapshots import read_snapshot
 from millrace_broker.log_tools.findings import Finding, Problem, Row
 
 

@@ -37,7 +37,7 @@ from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs
 from millrace_broker.log.files import OsFiles
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.partition_metadata import PARTITION_METADATA
-from millrace_broker.log.snapshots import read_snapshot
+from millrace_broker.log.producer_snapshots import read_snapshot
 from millrace_broker.log_tools.aborted import AbortedReplay
 from millrace_broker.log_tools.batches import Entry, describe, walk
 from millrace_broker.log_tools.epochs import known_epochs, wrong_epoch

@@ -17,7 +17,7 @@ from millrace.errors import EnvironmentProblemError
 from millrace_broker.broker import BrokerStatistics
 from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.controller.statistics import ControllerStatistics
-from millrace_broker.log.cleaning.threads import CleanerStatistics
+from millrace_broker.log.cleaning.log_cleaner import CleanerStatistics
 from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.replication.runtime import ReplicationStatistics

@@ -23,7 +23,7 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.log import PartitionLog
-from millrace_broker.log.reads import LogReads
+from millrace_broker.log.read_threads import LogReads
 from millrace_broker.metadata import TopicCatalog, TopicInfo
 from millrace_broker.network import Peers
 from millrace_broker.network.peer_connection import Received

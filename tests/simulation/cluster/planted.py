@@ -19,7 +19,7 @@ from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.controller import elections
 from millrace_broker.decisions import Leadership
 from millrace_broker.log import PartitionLog
-from millrace_broker.log.producers import ProducerStates
+from millrace_broker.log.producer_states import ProducerStates
 from millrace_broker.replication.core import Follower, Leader, Replica
 from millrace_broker.replication.runtime import HostedReplica, ReplicaManager
 from millrace_broker.transactions import markers
@@ -219,7 +219,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         _TWICE,
         {
             "millrace_broker.log.leader_appender.LeaderAppender._find_duplicate": lambda appender, batches: None,
-            "millrace_broker.log.producers._check_sequence": lambda entry, header, lowest: None,
+            "millrace_broker.log.producer_states._check_sequence": lambda entry, header, lowest: None,
         },
     ),
     "what is appended counts as synced": Fault(
@@ -259,7 +259,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
     "producers that were replaced go on": Fault(
         f"{_HAUNTED}|{_TWICE}|{_LEFT_OPEN}|{_UNASKED}",
         {
-            "millrace_broker.log.producers._check_epoch": lambda *_: None,
+            "millrace_broker.log.producer_states._check_epoch": lambda *_: None,
             f"{_TRANSACTIONS}.coordinator.TransactionCoordinator.verify": _nothing_to_verify,
         },
     ),

@@ -13,7 +13,7 @@ from millrace_broker.cluster.standalone import Standalone, open_embedded_metadat
 from millrace_broker.coordinators import InternalTopics, ShardFactory
 from millrace_broker.log import LogManager, OsFiles
 from millrace_broker.log.fsync_batching import FsyncBatching
-from millrace_broker.log.reads import LogReads
+from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
 from millrace_broker.metadata import TopicChanges
 from millrace_broker.metadata.gone_topics import GoneTopics

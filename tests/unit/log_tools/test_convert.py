@@ -26,7 +26,7 @@ from millrace.segments.transaction_index import AbortedTransaction, pack_aborted
 from millrace_broker.log import OsFiles
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
 from millrace_broker.log.partition_metadata import read_topic_id
-from millrace_broker.log.snapshots import write_snapshot
+from millrace_broker.log.producer_snapshots import write_snapshot
 from millrace_broker.log_tools import Problem
 from millrace_broker.log_tools.convert import ConvertOptions, convert_partition
 from millrace_broker.log_tools.verify import VerifyOptions, segment_bases, verify_partition

@@ -36,7 +36,7 @@ from millrace.errors import (
 from millrace.records import read_header
 from millrace.records.rows import Record, build_rows_batch
 from millrace_broker.coordinators import StateRecord
-from millrace_broker.log.producers import ProducerStates, append_batch, end_transaction
+from millrace_broker.log.producer_states import ProducerStates, append_batch, end_transaction
 from millrace_broker.transactions import Attempt, states
 from millrace_broker.transactions.external_commits import TransactionalProducer
 from millrace_broker.transactions.metadata import (

@@ -2,11 +2,11 @@
 
 Only the last record of each key stays.
 
-``candidates``      the cleanable part of a log, and the dirtiest log: decisions on figures
+``cleaner_manager``   the cleanable part of a log, and the dirtiest log: decisions on figures
 ``cleaner``         the cleaning of one log in two passes: ``map_building``, then copying
 ``key_hashes``, ``offset_map``  the last offset of each key, vectorised
-``batches``, ``thinning``, ``transactions``  the remaining records of each batch, in either body and in old formats
+``batches``, ``batch_filter``, ``transactions``  the remaining records of each batch, in either body and in old formats
 ``grouping``, ``swap``  segments grouped into one, which replaces them safely in a crash
 ``partition_view``  a partition's log for the cleaner
-``threads``, ``settings``, ``checkpoints``, ``statistics``  the log cleaner of a broker
+``log_cleaner``, ``settings``, ``checkpoints``, ``statistics``  the log cleaner of a broker
 """

@@ -21,15 +21,15 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from millrace.config.topic import TopicConfig
 from millrace.segments.transaction_index import AbortedTransaction
+from millrace_broker.log.cleaning.batch_filter import BatchFilter, LastRecord
 from millrace_broker.log.cleaning.batches import CleanableBatch, ReadableSegment, TopicKeys, read_chunks
-from millrace_broker.log.cleaning.candidates import CleanableRange
+from millrace_broker.log.cleaning.cleaner_manager import CleanableRange
 from millrace_broker.log.cleaning.grouping import SegmentSizes, group
 from millrace_broker.log.cleaning.key_hashes import KeyHasher
 from millrace_broker.log.cleaning.map_building import MapBuilding
 from millrace_broker.log.cleaning.offset_map import OffsetMap
 from millrace_broker.log.cleaning.statistics import CleaningCounts, CleaningStatistics
 from millrace_broker.log.cleaning.swap import CleanedSegment, CleanedSegmentWriter
-from millrace_broker.log.cleaning.thinning import LastRecord, Thinning
 from millrace_broker.log.cleaning.transactions import CleanedTransactions
 from millrace_broker.log.files import Files
 
@@ -134,7 +134,7 @@ class _Cleaning(Generic[SegmentT]):
             expected_max=dirty.first_uncleanable_offset - dirty.first_dirty_offset,
         )
         self._transactions: Final = CleanedTransactions()
-        self._thinning: Final = Thinning(
+        self._batch_filter: Final = BatchFilter(
             map=self._offsets,
             hasher=self._hasher,
             transactions=self._transactions,
@@ -219,7 +219,7 @@ class _Cleaning(Generic[SegmentT]):
         self._transactions.expect(self._log.aborted_transactions(segment.base_offset, following))
         keeps_old_tombstones = segment.modified_ms() > self._old_horizon_ms
         for batches in self._chunks(segment, 0):
-            written = writer.append(self._thinning.thin(batches, keeps_old_tombstones=keeps_old_tombstones))
+            written = writer.append(self._batch_filter.thin(batches, keeps_old_tombstones=keeps_old_tombstones))
             self._cleaner.use_io(written)
 
     def _find_old_horizon_ms(self) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from millrace.config.topic import TopicConfig
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from millrace.segments.transaction_index import AbortedTransaction
+from millrace_broker.log.cleaning.batch_filter import LastRecord
 from millrace_broker.log.cleaning.swap import CleanedSegment
-from millrace_broker.log.cleaning.thinning import LastRecord
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.segment import Segment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.config.broker import BrokerConfig
-from millrace_broker.log.cleaning.threads import CleanerSettings
+from millrace_broker.log.cleaning.log_cleaner import CleanerSettings
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:

@@ -12,7 +12,7 @@ No crash loses or duplicates a segment:
 
 A start removes the segments that begin within the offsets of a ``.swap``. A segment without remaining records may begin
 after them. Its name must be gone durably before that of the next segment, which may hold the tombstone of its records.
-``loading`` is the other half, which handles each state at start.
+``log_loader`` handles each of these states at the next start.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from millrace.segments.names import (
     segment_file_name,
 )
 from millrace.segments.transaction_index import AbortedTransaction, pack_aborted
-from millrace_broker.log.cleaning.thinning import Kept
+from millrace_broker.log.cleaning.batch_filter import Kept
 from millrace_broker.log.files import File, Files, Part
-from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.segment import Segment
 
 

@@ -24,7 +24,7 @@ from millrace.records.header import NO_TIMESTAMP
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeEntry, TimeIndex
 from millrace.segments.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from millrace_broker.log.files import File, OsFiles, Part
-from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.tiered.cache import RemoteCache
 from millrace_broker.log.tiered.names import ManifestName, object_name

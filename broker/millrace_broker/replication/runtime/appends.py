@@ -16,7 +16,7 @@ from typing import Final
 from millrace.records import EndTransactionMarker
 from millrace_broker.log import AppendResult, LogManager
 from millrace_broker.log.fsync_batching import FsyncBatching
-from millrace_broker.log.producers import Origin
+from millrace_broker.log.producer_states import Origin
 from millrace_broker.replication.runtime.manager import ReplicaManager
 from millrace_broker.replication.runtime.partitions import ServedPartition
 from millrace_broker.replication.runtime.waiters import Waiters

@@ -31,7 +31,7 @@ from millrace_broker.decisions import (
     UpdateMetadataRequest,
 )
 from millrace_broker.log import LogManager, PartitionLog
-from millrace_broker.log.reads import LogReads
+from millrace_broker.log.read_threads import LogReads
 from millrace_broker.metadata import LiveBroker, TopicCatalog
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import PartitionKey, Timer

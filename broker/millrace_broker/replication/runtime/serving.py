@@ -26,7 +26,7 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
 from millrace_broker.log import LogManager
-from millrace_broker.log.reads import LogReads
+from millrace_broker.log.read_threads import LogReads
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.quotas import Lease, parked
 from millrace_broker.replication.core import EpochEnd, LeaderOutcome

@@ -24,8 +24,8 @@ from millrace.records.arrays import binary_array
 from millrace.schemas import encode_keys
 from millrace_broker.log import Files, OsFiles, PartitionLog
 from millrace_broker.log.cleaning.batches import TopicKeys
-from millrace_broker.log.cleaning.candidates import cleanable_range
 from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
+from millrace_broker.log.cleaning.cleaner_manager import cleanable_range
 from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics
 from millrace_broker.runtime.clock import SystemClock

@@ -69,7 +69,7 @@ class _Judged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thinning:
+class BatchFilter:
     """The rules of one cleaning."""
 
     map: OffsetMap

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from millrace.errors import CorruptBatchError
 from millrace.records import HEADER_BYTES, MAGIC, BatchHeader, crc_matches, read_entry_header
-from millrace_broker.log.appender import RELATIVE_OFFSET_MAX
-from millrace_broker.log.index_building import IndexBuilder, Mark
+from millrace_broker.log.index_builder import IndexBuilder, Mark
+from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

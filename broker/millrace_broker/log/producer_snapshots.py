@@ -14,7 +14,7 @@ from typing import Final
 
 from millrace.errors import StorageError
 from millrace.records.header import NO_SEQUENCE, checksum
-from millrace_broker.log.producers import ProducedBatch, ProducerEntry
+from millrace_broker.log.producer_states import ProducedBatch, ProducerEntry
 
 _VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">hI")

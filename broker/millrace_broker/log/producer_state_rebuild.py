@@ -17,9 +17,10 @@ from millrace.errors import StorageError
 from millrace.records import NO_PRODUCER_ID, BatchHeader, ControlType, read_end_marker, read_rows
 from millrace.segments.names import SNAPSHOT, parse_segment_file_name, segment_file_name
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.log.aborted import index_entry, index_path, replace_index
+from millrace_broker.log.aborted_transactions import index_entry, index_path, replace_index
 from millrace_broker.log.files import Files, Part, replace_file
-from millrace_broker.log.producers import (
+from millrace_broker.log.producer_snapshots import read_snapshot, write_snapshot
+from millrace_broker.log.producer_states import (
     BATCHES_KEPT,
     CompletedTransaction,
     Origin,
@@ -30,14 +31,13 @@ from millrace_broker.log.producers import (
     produced_batch,
 )
 from millrace_broker.log.segment import Segment
-from millrace_broker.log.snapshots import read_snapshot, write_snapshot
 
 _LOG: Final = logging.getLogger(__name__)
 _RECALLED_INDEX_ENTRIES: Final = 32
 _RECALLED_SEGMENTS: Final = 2
 
 
-def load_producers(
+def rebuild_producer_states(
     files: Files,
     directory: Path,
     segments: Sequence[Segment],

@@ -21,7 +21,7 @@ from millrace.segments.transaction_index import (
     read_aborted,
 )
 from millrace_broker.log.files import Files, replace_file
-from millrace_broker.log.producers import CompletedTransaction, ProducerStates
+from millrace_broker.log.producer_states import CompletedTransaction, ProducerStates
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_list import floor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace_broker.log.recent import NOTHING_RECENT
+from millrace_broker.log.recent_end import NOTHING_RECENT
 
 
 def test_nothing_is_recent_at_first() -> None:

@@ -14,7 +14,7 @@ from millrace.config.topic import TopicConfig
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.log.checkpoints import read_offsets
 from millrace_broker.log.cleaning.checkpoints import CLEANER_OFFSETS
-from millrace_broker.log.cleaning.threads import CleanerSettings, LogCleaner
+from millrace_broker.log.cleaning.log_cleaner import CleanerSettings, LogCleaner
 from millrace_broker.log.files import OsFiles
 
 from ....integration.waiting import eventually

@@ -1,4 +1,4 @@
-"""The loading of a partition directory at start, Kafka's ``LogLoader``.
+"""The loading of a partition directory at start.
 
 It finds the segments, repairs the leftovers of a crash, and rebuilds the state in memory. Assumptions of recovery:
 
@@ -36,13 +36,13 @@ from millrace.segments.names import (
 )
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, read_epochs, write_epochs
 from millrace_broker.log.files import TEMPORARY, Files
-from millrace_broker.log.index_building import IndexBuilder
+from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.open_segments import OpenSegments
-from millrace_broker.log.producer_loading import load_producers
-from millrace_broker.log.producers import ProducerStates
-from millrace_broker.log.recovery import SoundPart, check_segment
+from millrace_broker.log.producer_state_rebuild import rebuild_producer_states
+from millrace_broker.log.producer_states import ProducerStates
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_recovery import SoundPart, check_segment
 from millrace_broker.runtime import Clock
 
 _LOG: Final = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class LoadedLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirectory:
-    """A partition directory to be loaded, with its configuration."""
+class LogLoader:
+    """The loader of one partition directory, Kafka's ``LogLoader``."""
 
     directory: Path
     config: TopicConfig
@@ -99,7 +99,7 @@ class LogDirectory:
             self._remove_segments(segments)
             segments, log_end_offset = [self.create_segment(log_start_offset)], log_start_offset
         epochs = self._load_epochs(segments, log_start_offset, log_end_offset)
-        producers = load_producers(
+        producers = rebuild_producer_states(
             self.files,
             self.directory,
             segments,

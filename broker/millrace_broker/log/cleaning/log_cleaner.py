@@ -26,9 +26,9 @@ from typing import Final
 from millrace.errors import MillraceError
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.cleaning.batches import TopicKeys
-from millrace_broker.log.cleaning.candidates import CleanableRange, cleanable_range, dirtiest
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
 from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
+from millrace_broker.log.cleaning.cleaner_manager import CleanableRange, cleanable_range, dirtiest
 from millrace_broker.log.cleaning.offset_map import ENTRY_BYTES
 from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics

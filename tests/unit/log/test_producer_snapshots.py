@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import StorageError
-from millrace_broker.log.producers import ProducedBatch, ProducerEntry
-from millrace_broker.log.snapshots import read_snapshot, write_snapshot
+from millrace_broker.log.producer_snapshots import read_snapshot, write_snapshot
+from millrace_broker.log.producer_states import ProducedBatch, ProducerEntry
 
 int32 = st.integers(0, 2**31 - 1)
 int63 = st.integers(0, 2**62)

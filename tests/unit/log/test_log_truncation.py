@@ -1,16 +1,15 @@
-"""A follower's log: a leader's batches as they are, and going back."""
+"""A truncated log: what it forgets, and what a leader sends again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.errors import CorruptBatchError, FencedLeaderEpochError, OffsetOutOfRangeError, StorageError
-from millrace.records import ControlType, EndTransactionMarker, scan_headers
+from millrace.errors import OffsetOutOfRangeError, StorageError
+from millrace.records import scan_headers
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.follower_appender import check_replicated
 
@@ -27,96 +26,6 @@ def replicate(leader: PartitionLog, follower: PartitionLog, max_bytes: int = 2**
 
 def content(log: PartitionLog) -> bytes:
     return b"".join(segment.read(0, segment.size_bytes) for segment in log.segments)
-
-
-@pytest.fixture
-def leader(open_log: Open, tmp_path: Path) -> PartitionLog:
-    (tmp_path / "leader").mkdir()
-    return open_log(SMALL, directory=tmp_path / "leader")
-
-
-@pytest.fixture
-def follower(open_log: Open, tmp_path: Path) -> PartitionLog:
-    (tmp_path / "follower").mkdir()
-    log = open_log(SMALL, directory=tmp_path / "follower")
-    log.hold_watermark(0)
-    return log
-
-
-def test_batches_are_appended_as_they_are(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
-    for epoch in (0, 0, 2, 5, 5):
-        leader.append(batch([NOW_MS, NOW_MS + 1]), leader_epoch=epoch)
-    leader.append(batch(producer_id=7, producer_epoch=1, base_sequence=0), leader_epoch=5)
-    replicate(leader, follower)
-    assert content(follower) == content(leader)
-    assert follower.epochs.entries == leader.epochs.entries == ((0, 0), (2, 4), (5, 6))
-    assert follower.producers == leader.producers
-    assert len(follower.segments) > 1
-    assert follower.offset_for_time(NOW_MS + 1) == leader.offset_for_time(NOW_MS + 1)
-    assert (follower.high_watermark, follower.read(0, 1000)) == (0, b"")
-    follower.raise_watermark(5)
-    follower.raise_watermark(3)
-    assert follower.high_watermark == 5
-
-
-def test_what_takes_more_than_a_write_is_known_before(open_log: Open, tmp_path: Path, batch: Batch) -> None:
-    leader_directory, directory, synced = tmp_path / "leader", tmp_path / "follower", tmp_path / "synced"
-    for each in (leader_directory, directory, synced):
-        each.mkdir()
-    leader, follower = open_log(SMALL, directory=leader_directory), open_log(SMALL, directory=directory)
-    careful = open_log({"flush.before.ack": "true"}, directory=synced)
-    assert follower.takes_at_once(0), "only the watermark is told"
-    assert not follower.takes_at_once(1), "its file is not open"
-    leader.append(batch())
-    for log in (follower, careful):
-        replicate(leader, log)
-    assert follower.takes_at_once(500 - follower.size_bytes)
-    assert not follower.takes_at_once(501 - follower.size_bytes), "a segment has to be made"
-    assert not careful.takes_at_once(1), "it is to be synced"
-
-
-def test_transactions_are_known_to_followers(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
-    for sequence, type_ in ((0, ControlType.ABORT), (1, ControlType.COMMIT)):
-        records = batch(producer_id=1, producer_epoch=0, base_sequence=sequence, is_transactional=True)
-        leader.append(records, in_transaction=True)
-        leader.append_end_marker_unsynced(1, 0, EndTransactionMarker(type=type_, coordinator_epoch=3))
-    leader.append(batch(producer_id=1, producer_epoch=0, base_sequence=2, is_transactional=True), in_transaction=True)
-    replicate(leader, follower)
-    follower.raise_watermark(follower.log_end_offset)
-    assert follower.last_stable_offset == leader.last_stable_offset == 4
-    assert follower.aborted_transactions(0, 5) == leader.aborted_transactions(0, 5) != []
-    assert follower.producers == leader.producers
-
-
-@pytest.mark.parametrize("position", [0, 30, 80])
-def test_damaged_batches_are_refused(leader: PartitionLog, batch: Batch, position: int) -> None:
-    leader.append(batch())
-    records = bytearray(leader.read_to_end(0, 1000))
-    records[position] ^= 0x80
-    with pytest.raises(CorruptBatchError):
-        check_replicated(bytes(records))
-    with pytest.raises(CorruptBatchError):
-        check_replicated(leader.read_to_end(0, 1000)[:-1])
-
-
-def test_what_the_log_has_already_is_refused(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
-    leader.append(batch())
-    replicate(leader, follower)
-    records = leader.read_to_end(0, 1000)
-    with pytest.raises(CorruptBatchError):
-        follower.append_replicated(records, check_replicated(records))
-
-
-def test_an_epoch_begins_where_the_log_ends(open_log: Open, batch: Batch) -> None:
-    log = open_log()
-    log.append(batch(), leader_epoch=1)
-    log.begin_epoch(4)
-    assert log.epochs.entries == ((1, 0), (4, 1))
-    with pytest.raises(FencedLeaderEpochError):
-        log.append(batch(), leader_epoch=1)
-    assert open_log().epochs.entries == ((1, 0),)  # nothing was appended in it
-    log.append(batch(), leader_epoch=4)
-    assert open_log().epochs.entries == ((1, 0), (4, 1))
 
 
 def test_truncation_forgets_what_it_cuts_off(open_log: Open, batch: Batch) -> None:

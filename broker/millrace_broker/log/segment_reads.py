@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from millrace.errors import CorruptBatchError
 from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, RecordFormat, convert, read_header, verify_crc
+from millrace_broker.log.record_timestamps import first_at_or_after
 from millrace_broker.log.segment import PLACE, Segment
 from millrace_broker.log.segment_list import floor
-from millrace_broker.log.timestamps import first_at_or_after
 
 
 def read_batches(

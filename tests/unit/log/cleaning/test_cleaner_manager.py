@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millrace.config.topic import TopicConfig
-from millrace_broker.log.cleaning.candidates import CleanableRange, cleanable_range, dirtiest
+from millrace_broker.log.cleaning.cleaner_manager import CleanableRange, cleanable_range, dirtiest
 from millrace_broker.log.cleaning.grouping import SegmentSizes, group
 from millrace_broker.log.throttle import Throttle
 

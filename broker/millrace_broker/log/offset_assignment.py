@@ -1,4 +1,4 @@
-"""Assignment of offsets and leader epoch to batches, without copies.
+"""Assignment of offsets and leader epoch to batches (Kafka's ``LogValidator``), without copies.
 
 Both are in the first 16 bytes of a batch, outside its checksum, so only those bytes are rewritten. The result is a list
 of parts to write. The rest of each batch is a view of the bytes from the network.
@@ -16,7 +16,7 @@ from millrace_broker.log.files import Part
 _PREFIX: Final = struct.Struct(">qii")
 
 
-class Placed(NamedTuple):
+class AssignedBatches(NamedTuple):
     """Batches with assigned offsets: ``headers`` have offsets and epoch, ``positions`` are those in the input."""
 
     headers: tuple[BatchHeader, ...]
@@ -33,21 +33,23 @@ class Placed(NamedTuple):
         return parts
 
 
-def place(batches: Sequence[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int) -> Placed:
+def assign_offsets(batches: Sequence[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int) -> AssignedBatches:
     """Assign offsets to batches, each given as (position, header), from ``base_offset`` on."""
     headers = []
     for _, header in batches:
         headers.append(header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch))
         base_offset = headers[-1].next_offset
-    return Placed(
+    return AssignedBatches(
         headers=tuple(headers), positions=tuple(position for position, _ in batches), leader_epoch=leader_epoch
     )
 
 
-def stamp(records: bytes | bytearray, placed: Placed, now_ms: int) -> tuple[bytearray, Placed]:
+def set_append_time(
+    records: bytes | bytearray, assigned: AssignedBatches, now_ms: int
+) -> tuple[bytearray, AssignedBatches]:
     """Set the broker's time in all records of the batches; the checksum covers it, so this copies."""
     stamped = bytearray(records)
-    for position in placed.positions:
+    for position in assigned.positions:
         stamp_append_time(stamped, position, now_ms)
-    batches = [(position, read_header(stamped, position)) for position in placed.positions]
-    return stamped, place(batches, placed.headers[0].base_offset, placed.leader_epoch)
+    batches = [(position, read_header(stamped, position)) for position in assigned.positions]
+    return stamped, assign_offsets(batches, assigned.headers[0].base_offset, assigned.leader_epoch)

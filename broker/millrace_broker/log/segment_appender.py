@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from millrace.records import BatchHeader
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TimeEntry
 from millrace.segments.transaction_index import ABORTED_ENTRY_BYTES, AbortedTransaction, pack_aborted
-from millrace_broker.log.aborted import index_path
+from millrace_broker.log.aborted_transactions import index_path
 from millrace_broker.log.files import File, Files, Part
-from millrace_broker.log.index_building import Growth, IndexBuilder
+from millrace_broker.log.index_builder import Growth, IndexBuilder
 from millrace_broker.log.segment import Segment
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
