@@ -253,7 +253,7 @@ def test_a_follower_whose_disk_refuses_does_not_keep_others_waiting(pair: Replic
     append(pair, 1, "t", b"a")
     pair.settle("t")
     broken = pair.log(2, "t")
-    broken._failure = StorageError("input/output error")
+    broken._local.failure = StorageError("input/output error")
     assert append(pair, 1, "t", b"b").base_offset == 1  # once the follower is not in sync any more
     assert pair.isr("t") == {1}
     assert append(pair, 1, "t", b"c", partition=1).base_offset == 0
