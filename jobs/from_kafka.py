@@ -130,9 +130,9 @@ def carry_over(
         carried = carry_groups_over(kafka, admin, target, maps, chosen)
     for group, offsets in carried.items():
         places = ", ".join(f"{place.partition}: {offset}" for place, offset in sorted(offsets.items()))
-        say(f"group {group} goes on at {places}")
+        say(f"group {group} continues at {places}")
     if not carried:
-        say("no group has committed anything of the topic")
+        say("no group has committed offsets of the topic")
 
 
 if __name__ == "__main__":

@@ -241,7 +241,7 @@ def test_wrong_ways_to_consume(run: Run) -> None:
     assert "no partition 7" in run("consume", "wrong", "--partitions", "7", code=1).stderr
     assert "no column nope" in run("consume", "wrong", "--columns", "nope", code=2).stderr
     assert "no raw values" in run("consume", "wrong", "-f", "raw", code=2).stderr
-    assert "do not go together" in run("consume", "wrong", "-f", "table", "--follow", code=2).stderr
+    assert "does not support tables" in run("consume", "wrong", "-f", "table", "--follow", code=2).stderr
     assert "unknown option" in run("consume", "wrong", "-o", "fetch.max.byte=1", code=1).stderr
 
 

@@ -80,7 +80,7 @@ def test_the_steady_state_is_what_comes_after_the_warm_up(module_broker: Embedde
 
 def test_wrong_usage_is_said(module_broker: EmbeddedBroker) -> None:
     options = ["--topic", "nowhere", "--num-records", "1"]
-    assert "give --record-size or --payload-file" in _perf(module_broker, "produce", *options, code=2).stderr
+    assert "give either --record-size or --payload-file" in _perf(module_broker, "produce", *options, code=2).stderr
     warm = [*options, "--record-size", "1", "--warmup-records", "1"]
     assert "give fewer than the 1 records" in _perf(module_broker, "produce", *warm, code=2).stderr
     missing = _perf(module_broker, "produce", *options, "--record-size", "1", code=1).stderr

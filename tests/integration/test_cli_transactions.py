@@ -88,7 +88,7 @@ def test_a_hanging_transaction_is_found_and_ended(admin: Admin, module_broker: E
     assert stable == 0
     found = json.loads(run("find-hanging", "--topic", "hung", "--max-transaction-timeout", "0", "--json").stdout)
     assert [(row["Topic"], row["Partition"], row["StartOffset"]) for row in found] == [("hung", 0, 0)]
-    assert "say which" in run("abort", "--topic", "hung", "--partition", "0", code=2).stderr
+    assert "name the transaction" in run("abort", "--topic", "hung", "--partition", "0", code=2).stderr
     wrong = run("abort", "--topic", "hung", "--partition", "0", "--start-offset", "7", code=1).stderr
     assert "begins at offset 7" in wrong
     run("abort", "--topic", "hung", "--partition", "0", "--start-offset", "0")

@@ -155,7 +155,7 @@ def test_records_keep_all_they_have_and_groups_go_on_where_they_were(kafka, modu
         assert admin.describe_configs(orders.name)["max.message.bytes"].value in ("2000000", 2000000)
         reader = admin.list_group_offsets(f"reader-{orders.name}")
         done = admin.list_group_offsets(f"done-{orders.name}")
-    assert f"group reader-{orders.name} goes on at 0: " in output
+    assert f"group reader-{orders.name} continues at 0: " in output
     # Record 20 of partition 0 is number 40; 51 of partition 1 is after its first 50 records and a marker.
     next_values = {
         place.partition: next(each.value for each in found[place.partition] if each.offset >= committed.offset)

@@ -146,7 +146,7 @@ def test_a_running_query_ends_rather_than_going_on_beside_a_reset(numbers, spark
 def test_wishes_that_make_no_sense(numbers, capfd):
     numbers.ingest()
     numbers.command("reset", "--to-latest", "--to-earliest", code=2)
-    assert "say where to, by one of" in capfd.readouterr().err
+    assert "name the target by one of" in capfd.readouterr().err
     numbers.command("reset", "--to-latest", "--topic", "elsewhere", code=1)
     with Admin(numbers.servers) as admin:
         admin.create_topic("elsewhere")

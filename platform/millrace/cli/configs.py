@@ -74,7 +74,7 @@ def alter(
       millrace configs alter brokers default --add log.retention.ms=86400000
     """
     if not add and not delete:
-        raise UsageError("say what to change: --add NAME=VALUE or --delete NAME")
+        raise UsageError("name a change: --add NAME=VALUE or --delete NAME")
     values = dict(name_value(text, "--add") for text in add or ())
     with admin_client(bootstrap_server, client_config) as admin:
         admin.alter_configs(_resource_name(kind, name), values, delete=delete or (), resource=_resource(kind))

@@ -100,9 +100,9 @@ def consume(
     chosen = output_format or (OutputFormat.TABLE if sys.stdout.isatty() and not follow else OutputFormat.JSON)
     follow = follow or (start == "end" and group is None)
     if chosen is OutputFormat.TABLE and follow:
-        raise UsageError("--follow and tables do not go together: use --format json, value, hex or raw")
+        raise UsageError("--follow does not support tables: use --format json, value, hex or raw")
     if follow and end != "end":
-        raise UsageError("--follow has no end: leave --to out")
+        raise UsageError("--follow has no end: leave out --to")
     config = client_config(ConsumerConfig, bootstrap_server, client_config_file, option, **_group_options(group, start))
     if isolation_level is not None:
         config["isolation.level"] = isolation_level
@@ -120,7 +120,7 @@ def _group_options(group: str | None, start: str) -> dict[str, Any]:
     if group is None:
         return {}
     if start not in ("beginning", "end"):
-        raise UsageError("--group goes on where the group was: --from is beginning or end, for what it never read")
+        raise UsageError("--group starts at committed offsets: --from is beginning or end, for partitions without any")
     reset = "earliest" if start == "beginning" else "latest"
     return {"group_id": group, "enable_auto_commit": False, "auto_offset_reset": reset}
 
@@ -136,7 +136,7 @@ def _begin(
         consumer.assign(chosen)
         seek(consumer, start)
     elif partitions is not None:
-        raise UsageError("--group and --partitions do not go together: the group gives its members partitions")
+        raise UsageError("--group excludes --partitions: the group assigns partitions to its members")
     ends = None if end is None else find_ends(consumer, chosen, end)
     if in_group:
         consumer.subscribe(topic)

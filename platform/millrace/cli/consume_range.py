@@ -47,7 +47,7 @@ def _time(option: str, text: str) -> datetime:
         when = datetime.fromisoformat(text)
     except ValueError:
         names = "beginning, end, an offset" if option == "--from" else "end, an offset"
-        raise UsageError(f"{option} {text}: it is {names}, or a time in ISO 8601") from None
+        raise UsageError(f"{option} {text}: expected {names}, or a time in ISO 8601") from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
@@ -59,7 +59,7 @@ def _seek_to_offset(consumer: Consumer, offset: int) -> None:
         if not first[partition] <= offset <= end[partition]:
             raise OffsetOutOfRangeError(
                 f"{partition.topic}-{partition.partition} has offsets {first[partition]} to {end[partition]} (the end),"
-                f" not {offset}: start at another one, or choose partitions that have it with --partitions"
+                f" not {offset}: start at another offset, or choose partitions that have it with --partitions"
             )
         consumer.seek(partition, offset)
 

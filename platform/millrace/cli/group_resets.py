@@ -43,7 +43,7 @@ class Wish:
         given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False)}
         if len(given) != 1:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
-            raise UsageError(f"say where to, by one of {names}")
+            raise UsageError(f"name the target by one of {names}")
         ((name, value),) = given.items()
         if name == "from-file":
             return cls(target=None, file=value)
@@ -60,7 +60,7 @@ def plan_resets(admin: Admin, names: list[str], wish: Wish, topics: list[str], *
     if wish.file is not None:
         return _plans_of_file(admin, names, wish.file)
     if bool(topics) == all_topics:
-        raise UsageError("say of what: --topic TOPIC[:0,1,2], or --all-topics")
+        raise UsageError("name the topics: --topic TOPIC[:0,1,2], or --all-topics")
     chosen = chosen_partitions(admin, topics) if topics else None
     assert wish.target is not None
     plans = {}
@@ -166,4 +166,4 @@ def show_plans(plans: Plans, *, as_json: bool, was_executed: bool) -> None:
         return
     print_table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
     if not was_executed:
-        typer.echo("nothing was changed: --execute does it", err=True)
+        typer.echo("nothing was changed: --execute makes the change", err=True)

@@ -101,7 +101,7 @@ def describe(
     if offsets + members + state > 1:
         raise UsageError("--offsets, --members and --state: choose one")
     if verbose and not members:
-        raise UsageError("--verbose goes with --members")
+        raise UsageError("--verbose needs --members")
     with admin_client(bootstrap_server, client_config) as admin:
         names = _names(admin, group, all_groups)
         if members:
@@ -186,10 +186,7 @@ def _refuse_active(admin: Admin, name: str) -> None:
     except GroupIdNotFoundError:
         return  # the first offsets create the group
     if described.is_active:
-        raise UsageError(
-            f"group {name} is {described.state}, with {len(described.members)} members, whose offsets they are: stop "
-            "them first"
-        )
+        raise UsageError(f"group {name} is {described.state}, with {len(described.members)} members: stop them first")
 
 
 @app.command()
@@ -215,18 +212,18 @@ def delete_offsets(
     from millrace.cli.group_resets import chosen_partitions, is_shared
 
     if not topic:
-        raise UsageError("name what to forget: --topic orders, or --topic orders:0,1")
+        raise UsageError("name the topics: --topic orders, or --topic orders:0,1")
     with admin_client(bootstrap_server, client_config) as admin:
         if is_shared(admin, group):
             if any(":" in name for name in topic):
-                raise UsageError(f"{group} is a share group, which forgets whole topics: --topic orders")
+                raise UsageError(f"{group} is a share group, whose offsets are deleted by topic: --topic orders")
             forgotten = topic
             admin.delete_share_group_offsets(group, topic)
         else:
             partitions = chosen_partitions(admin, topic)
             forgotten = [str(partition) for partition in partitions]
             admin.delete_group_offsets(group, partitions)
-    typer.echo(f"group {group} has forgotten its offsets of {', '.join(forgotten)}")
+    typer.echo(f"group {group}: deleted the offsets of {', '.join(forgotten)}")
 
 
 @app.command("remove-members")

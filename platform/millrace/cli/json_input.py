@@ -187,7 +187,9 @@ def _record(line: bytes, number: int) -> dict[str, Any]:
         )
     unknown = fields.keys() - _RECORD_FIELDS - _PRINTED_FIELDS
     if unknown:
-        raise SchemaMismatchError(f"line {number}: unknown field {min(unknown)}, known are {', '.join(_RECORD_FIELDS)}")
+        raise SchemaMismatchError(
+            f"line {number}: unknown field {min(unknown)}, the fields are {', '.join(_RECORD_FIELDS)}"
+        )
     headers = fields.get("headers") or {}
     pairs = headers.items() if isinstance(headers, dict) else headers
     return {

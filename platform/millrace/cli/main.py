@@ -67,7 +67,7 @@ def _load(entry: EntryPoint) -> Any:
     except ModuleNotFoundError as error:
         raise EnvironmentProblemError(
             f"millrace {entry.name} needs the Python package {error.name}, which is not installed: install millrace "
-            "with the extras that bring it ('millrace[spark]', say)"
+            "with the extra that contains it, such as 'millrace[spark]'"
         ) from error
     if not isinstance(loaded, typer.Typer):
         single = typer.Typer(add_completion=False, rich_markup_mode="markdown")

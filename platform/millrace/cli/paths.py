@@ -31,7 +31,7 @@ def _find(name: str) -> Path:
         if (root / name).is_dir():
             return root / name
     searched = ", ".join(str(root / name) for root in _roots())
-    raise EnvironmentProblemError(f"millrace's {name} are not where they should be ({searched}): install it again")
+    raise EnvironmentProblemError(f"millrace's {name} were not found ({searched}): install millrace again")
 
 
 def conf_dir() -> Path:
@@ -64,7 +64,7 @@ def paths(
 
     found = {"jobs": jobs_dir, "conf": conf_dir}
     if what and what not in found:
-        raise UsageError(f"{what}: it is jobs or conf")
+        raise UsageError(f"{what}: expected jobs or conf")
     if what:
         typer.echo(found[what]())
         return

@@ -274,7 +274,7 @@ class _Reader:
 
         name = "headers" if self._topic.schema is None else "__headers"
         if name in table.column_names:
-            raise UsageError(f"--header: the data has a column {name} of its own")
+            raise UsageError(f"--header: the data already has a column {name}")
         return table.append_column(name, pa.chunked_array([headers_array([self._headers] * table.num_rows)]))
 
     def _json(self, source: BinaryIO) -> Iterator[pa.Table]:

@@ -44,14 +44,14 @@ def parse_shown(text: str | None) -> list[Shown]:
     try:
         wanted = {Shown(name) for name in names}
     except ValueError:
-        raise UsageError(f"--show {text}: it is some of {', '.join(Shown)}") from None
+        raise UsageError(f"--show {text}: expected some of {', '.join(Shown)}") from None
     return [shown for shown in Shown if shown in wanted]
 
 
 def writer(output_format: OutputFormat, columns: list[str] | None, shown: list[Shown]) -> Write:
     """Return the function that prints records in a format; raises ``UsageError`` if it does not support ``--show``."""
     if shown and output_format not in (OutputFormat.VALUE, OutputFormat.HEX):
-        raise UsageError(f"--show goes with --format value and hex: {output_format} has its own form")
+        raise UsageError(f"--show needs --format value or hex: {output_format} has its own fields")
     match output_format:
         case OutputFormat.JSON:
             return _json_writer(columns)

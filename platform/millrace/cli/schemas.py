@@ -190,7 +190,7 @@ def check(
     if refused is not None:
         raise refused
     same = would_be.version == described.schema_version
-    typer.echo("it is the present version" if same else f"it may be version {would_be.version} of {topic}")
+    typer.echo("it is the current version" if same else f"it may be version {would_be.version} of {topic}")
 
 
 def _change_row(change: SchemaChange) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ def import_schemas(
       millrace schemas import --dump registry.json
     """
     if schema_id and (dump or len(files) > 1):
-        raise UsageError("--id is for one file with one schema: dumps have ids of their own")
+        raise UsageError("--id is for one file with one schema: a dump contains its ids")
     found = [each for file in files for each in _read_file(file, schema_id, subject, version, dump, reference or ())]
     with admin_client(bootstrap_server, client_config) as admin:
         registered = admin.register_payload_schemas(found, validate_only=dry_run)

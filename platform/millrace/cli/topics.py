@@ -395,7 +395,7 @@ def _assignment_of_new(
     if text is None:
         return None
     if partitions is None:
-        raise UsageError("--replica-assignment: say with --partitions how many there are to be")
+        raise UsageError("--replica-assignment needs --partitions, the new number of partitions")
     present = admin.describe_topic(name).num_partitions
     chosen = _assignment(text)
     if len(chosen) != partitions:

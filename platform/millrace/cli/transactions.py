@@ -162,7 +162,7 @@ def find_hanging(
       millrace transactions find-hanging --topic orders
     """
     if partition is not None and len(topic or ()) != 1:
-        raise UsageError("--partition goes with one --topic")
+        raise UsageError("--partition needs exactly one --topic")
     now_ms = time.time_ns() // 1_000_000
     with admin_client(bootstrap_server, client_config) as admin:
         partitions = _partitions(admin, topic, partition)
@@ -228,14 +228,14 @@ def abort(
     by_producer = (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == all(each is None for each in by_producer):
         raise UsageError(
-            "say which: --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch together"
+            "name the transaction: --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch together"
         )
     with admin_client(bootstrap_server, client_config) as admin:
         if start_offset is not None:
             admin.abort_transaction((topic, partition), start_offset=start_offset)
             return
         if producer_id is None or producer_epoch is None or coordinator_epoch is None:
-            raise UsageError("--producer-id, --producer-epoch and --coordinator-epoch go together")
+            raise UsageError("--producer-id, --producer-epoch and --coordinator-epoch must be given together")
         admin.write_abort_marker(
             (topic, partition),
             producer_id=producer_id,

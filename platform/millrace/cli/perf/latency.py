@@ -40,7 +40,7 @@ def latency(
     from millrace.config.client import ConsumerConfig, ProducerConfig
 
     if producer_acks not in ("1", "all", "-1"):
-        raise UsageError(f"--producer-acks {producer_acks}: 1 or all, for records without acknowledgement have no end")
+        raise UsageError(f"--producer-acks {producer_acks}: expected 1 or all, to know when a record is written")
     options = [f"acks={producer_acks}", f"enable.idempotence={str(producer_acks != '1').lower()}"]
     producing = client_config(ProducerConfig, bootstrap_server, client_config_file, options)
     consuming = client_config(ConsumerConfig, bootstrap_server, client_config_file, ["auto.offset.reset=latest"])
@@ -73,10 +73,10 @@ def _measure(producer: Producer, consumer: Consumer, topic: str, num_records: in
             records = consumer.poll(_POLL_MS)
             taken_ms.append((time.perf_counter() - started) * 1000)
             if not records:
-                raise RequestTimedOutError(f"record {number} was acknowledged, and not read within {_POLL_MS} ms")
+                raise RequestTimedOutError(f"record {number} was acknowledged, but not read within {_POLL_MS} ms")
             if len(records) != 1 or records[0].value != value:
                 raise UnknownServerError(
-                    f"record {number} came back with another value, or others with it: who else writes to {topic}?"
+                    f"record {number} came back changed, or with other records: stop other writers to {topic}"
                 )
             if number % 1000 == 0:
                 typer.echo(f"{number}\t{taken_ms[-1]}")

@@ -91,7 +91,7 @@ def produce(
     from millrace.config.client import ProducerConfig
 
     if (record_size is None) == (payload_file is None):
-        raise UsageError("give --record-size or --payload-file, one of them")
+        raise UsageError("give either --record-size or --payload-file")
     if warmup_records >= num_records:
         raise UsageError(f"--warmup-records {warmup_records}: give fewer than the {num_records} records of the run")
     payloads = _payloads(record_size, payload_file, payload_delimiter)
@@ -102,7 +102,7 @@ def produce(
     config = client_config(ProducerConfig, bootstrap_server, client_config_file, options)
     with Producer(config) as producer:
         if producer.describe_topic(topic).schema is not None:
-            raise UsageError(f"topic {topic} is typed: this sends bytes, to an opaque topic")
+            raise UsageError(f"topic {topic} is typed: this command sends bytes, which need an opaque topic")
         transaction_s = _duration_s(producer, transaction_duration_ms)
         run = _Run(producer, topic, num_records, warmup_records, payloads, throughput, transaction_s)
         started_s = time.perf_counter()
@@ -133,7 +133,7 @@ def _payloads(record_size: int | None, file: Path | None, delimiter: str) -> lis
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     payloads = [line for line in text.split(delimiter.encode().decode("unicode_escape").encode()) if line]
     if not payloads:
-        raise UsageError(f"{file} has no records in it")
+        raise UsageError(f"{file} has no records")
     return payloads
 
 
