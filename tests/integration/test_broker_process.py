@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -27,11 +27,11 @@ MILLRACE = Path(sys.executable).with_name("millrace")
 class Process:
     """``millrace broker`` on a free port; killed with the test if it still runs."""
 
-    def __init__(self, data_dir: Path, *arguments: str) -> None:
+    def __init__(self, data_dir: Path, *arguments: str, given: IO[Any] | int | None = None) -> None:
         command = [str(MILLRACE), "broker", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *arguments]
         self.errors = data_dir.with_suffix(".stderr")
         with self.errors.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         self.line = self._process.stdout.readline()
         self.address = self.line.rpartition(" ")[2].strip()
@@ -65,8 +65,8 @@ class Process:
 def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
-    def start(*arguments: str, data_dir: Path = tmp_path / "data") -> Process:
-        started.append(Process(data_dir, *arguments))
+    def start(*arguments: str, data_dir: Path = tmp_path / "data", given: IO[Any] | int | None = None) -> Process:
+        started.append(Process(data_dir, *arguments, given=given))
         return started[-1]
 
     yield start
@@ -83,6 +83,23 @@ def test_it_says_where_it_listens_answers_and_ends_cleanly(
     assert process.line == f"millrace broker 0 listening on {process.address}\n"
     assert calls_to(process.address).call("ApiVersions", pb.ApiVersionsRequest()).protocol_version == 1
     assert process.end(number) == 0
+    assert "has stopped" in process.errors.read_text()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file", "nothing"])
+def test_it_ends_with_its_input(start: Callable[..., Process], tmp_path: Path, kind: str) -> None:
+    reading, writing = os.pipe()
+    (tmp_path / "input").write_text("a line\n")
+    with os.fdopen(reading), (tmp_path / "input").open() as file:
+        given = {"pipe": reading, "file": file, "nothing": subprocess.DEVNULL}[kind]
+        process = start("--until-input-ends", given=given)
+    assert "listening on" in process.line
+    with os.fdopen(writing, "w") as pipe:
+        if kind == "pipe":
+            pipe.write("a line\n")
+            pipe.flush()
+            assert process.is_running
+    assert process.wait() == 0
     assert "has stopped" in process.errors.read_text()
 
 

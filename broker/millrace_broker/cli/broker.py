@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +108,11 @@ async def _run(config: BrokerConfig, *, until_input_ends: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     if until_input_ends:
-        loop.add_reader(sys.stdin.fileno(), _take_input, loop, stopping)
+        # A thread, because an event loop cannot watch files and /dev/null.
+        reading = threading.Thread(
+            target=_await_end_of_input, args=(loop, stopping), name="millrace-input", daemon=True
+        )
+        reading.start()
     server = BrokerServer(config)
     with _progress() as progress:
         await server.start(progress)
@@ -125,10 +130,12 @@ async def _run(config: BrokerConfig, *, until_input_ends: bool) -> None:
     failed.cancel()
 
 
-def _take_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        loop.remove_reader(sys.stdin.fileno())
-        stopping.set()
+def _await_end_of_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    """Read standard input to its end, then let the broker stop."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    with contextlib.suppress(RuntimeError):  # the broker has stopped already, and closed its event loop
+        loop.call_soon_threadsafe(stopping.set)
 
 
 @contextlib.contextmanager
