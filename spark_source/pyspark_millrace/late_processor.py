@@ -82,7 +82,7 @@ class _Giving:
     def __getattr__(self, method: str) -> Any:
         def give(*arguments: Any, **keywords: Any) -> Any:
             call, state = next(self._opened)
-            assert call == _Call(method, arguments, keywords), f"{call.method} was noted, and {method} is called"
+            assert call == _Call(method, arguments, keywords), f"{call.method} was recorded, but {method} is called"
             return state
 
         return give

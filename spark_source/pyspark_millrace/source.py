@@ -139,7 +139,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         from pyspark_millrace.decoding.plan import plan_decoding
 
         if topics.schema is not None:
-            raise UsageError(f"decode: {topics.description} is typed and has columns already: leave decode out")
+            raise UsageError(
+                f"decode: {topics.description} is typed, so its records are already decoded: leave decode out"
+            )
         return plan_decoding(options, cluster, frozenset(topics.topic_ids))
 
     def _filtered(self, layout: ReadLayout) -> ReadLayout:

@@ -32,9 +32,9 @@ def decode_transform(text: str) -> Transform:
         function = pickle.loads(base64.b64decode(text, validate=True))
     except (binascii.Error, pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
         raise UsageError(
-            f"transform holds no function that can be loaded here ({error}): use encode_transform"
+            f"transform contains no function that can be loaded here ({error}): use encode_transform"
         ) from error
     if not callable(function):
-        raise UsageError(f"transform holds {function!r}: expected a function of an iterator of record batches")
+        raise UsageError(f"transform contains {function!r}: expected a function of an iterator of record batches")
     loaded: Transform = function
     return loaded

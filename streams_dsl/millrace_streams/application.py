@@ -267,7 +267,7 @@ def _checkpoint(given: str | None, tables: Mapping[str, str]) -> str:
     if given is not None:
         return given
     if not tables:
-        raise UsageError("--checkpoint PATH is needed: the topology writes no table beside which it could lie")
+        raise UsageError("--checkpoint PATH is needed, because the topology writes no table that gives a default place")
     return f"{next(iter(tables.values())).rstrip('/')}-checkpoint"
 
 
@@ -292,7 +292,7 @@ def milliseconds_of(text: str) -> int:
     try:
         time_given = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is no time: write it as 2013-01-31T12:00") from error
+        raise UsageError(f"{text!r} is not a time: write it as 2013-01-31T12:00") from error
     if time_given.tzinfo is None:
         time_given = time_given.replace(tzinfo=UTC)
     return round(time_given.timestamp() * 1000)

@@ -68,7 +68,7 @@ class Expression:
     def __bool__(self) -> bool:
         """Refuse use as a truth value. Raises ``TopologyError``."""
         raise TopologyError(
-            f"the expression {self!r} has no truth value: combine with &, | and ~, not with and, or, not"
+            f"the expression {self!r} has no truth value: combine expressions with &, | and ~, not with and, or, not"
         )
 
     def __add__(self, other: Operand) -> Expression:

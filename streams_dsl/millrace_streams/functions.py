@@ -132,7 +132,7 @@ def topic_function(function: Callable[..., Any] | Batchwise, node: str) -> Pytho
 def exact_function(function: Callable[..., Any], node: str, *takes: str) -> Callable[..., Any]:
     """Check that a function takes exactly these arguments. Raises ``TopologyError`` naming ``node``."""
     if not callable(function):
-        raise TopologyError(f"{node}: {function!r} is no function")
+        raise TopologyError(f"{node}: {function!r} is not a function")
     count = _parameters(function)
     if count not in (None, len(takes)):
         raise TopologyError(f"{node}: the function must take ({', '.join(takes)}), not {count} parameters")

@@ -83,7 +83,7 @@ class PayloadRows(RowSerde):
         if self.framing is Framing.NONE:
             return b""
         if self.schema_id is None:
-            raise TopologyError(f"{self}: which schema id is to be written before payloads? give schema_id=...")
+            raise TopologyError(f"{self}: payloads are written with a schema id, which is missing: give schema_id=...")
         header = _CONFLUENT_HEADER.pack(0, self.schema_id)
         return header + _FIRST_MESSAGE if self.payload.kind is PayloadKind.PROTOBUF else header
 
@@ -197,4 +197,4 @@ def _json_cell(cell: Any) -> Any:
         return b64encode(cell).decode()
     if isinstance(cell, decimal.Decimal):
         return str(cell)
-    raise TypeError(f"{type(cell).__name__} is no JSON value")
+    raise TypeError(f"{type(cell).__name__} is not a JSON value")

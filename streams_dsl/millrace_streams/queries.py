@@ -117,7 +117,7 @@ class QueryableStore:
     def _by_key(self) -> dict[Any, StoreEntry]:
         if self.described.kind == "buffer":
             raise UsageError(
-                f"the store {self.described.name} is what {self.described.node} keeps for itself and has no values by "
+                f"the store {self.described.name} is internal to {self.described.node} and has no values by "
                 "key: millrace streams export-state writes its rows"
             )
         found = [entry for store in self.buckets.values() for entry in entries_of(store, self.described)]

@@ -134,7 +134,7 @@ def serde_of(given: Any, node: str) -> Serde | RowSerde:
                 return serde
         refuse = _no_bytes(given)
         return Serde(name=str(given), data_type=given, serialize=refuse, deserialize=refuse, has_bytes=False)
-    raise TopologyError(f"{node}: {given!r} is no serde: give one of {', '.join(SERDES)}, or row(schema)")
+    raise TopologyError(f"{node}: {given!r} is not a serde: give one of {', '.join(SERDES)}, or row(schema)")
 
 
 def scalar_serde(given: Any, node: str) -> Serde:

@@ -54,7 +54,7 @@ class TimeWindows:
         if not 0 < self.advance_ms <= self.size_ms:
             raise TopologyError(
                 f"windows of {self.size_ms} ms advancing by {self.advance_ms} ms: the advance must be positive and at "
-                "most the size, or records would fall into no window"
+                "most the size, or some records would belong to no window"
             )
         _check_grace(self.grace_ms)
         object.__setattr__(self, "retention_ms", _retention(self.retention_ms, self.size_ms + self.grace_ms))
@@ -228,7 +228,7 @@ def milliseconds(duration: Duration) -> int:
             raise TopologyError(f"{duration} is not a whole number of milliseconds")
         return whole
     if not isinstance(duration, int):
-        raise TopologyError(f"{duration!r} is no length of time: give a timedelta, or whole milliseconds")
+        raise TopologyError(f"{duration!r} is not a length of time: give a timedelta, or whole milliseconds")
     return duration
 
 
@@ -258,7 +258,7 @@ def windowed(key: Any, start_ms: int, end_ms: int) -> Windowed:
 def check_windows(window: object, kinds: UnionType | type, where: str, remedy: str) -> None:
     """Check that windows are of these kinds. Raises ``TopologyError`` naming ``where``."""
     if not isinstance(window, kinds):
-        raise TopologyError(f"{where}: {window!r} are no such windows: {remedy}")
+        raise TopologyError(f"{where}: {window!r} is not allowed here: {remedy}")
 
 
 def _check_grace(grace_ms: int) -> None:

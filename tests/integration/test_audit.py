@@ -199,7 +199,7 @@ def test_a_table_of_changes_by_key_is_proved_by_its_transactions(merged, capfd):
     assert not told["counts_rows"]
     assert (sum(batch["rows"] or 0 for batch in told["batches"]) == 30) == (len(verdicts) == 1), "a row for each key"
     main(["audit", "-c", str(merged.checkpoint), "-t", str(merged.table), "-b", merged.servers])
-    assert "no rows were counted: the query merges: rows replace others" in capfd.readouterr().out
+    assert "no rows were counted: the query merges, so new rows replace old ones" in capfd.readouterr().out
 
 
 def test_a_batch_of_changes_that_was_taken_out_of_the_log_is_missing(merged, capfd):
@@ -224,7 +224,7 @@ def test_a_version_that_lacks_is_named(case, capfd):
     case.commit(version).unlink()
     code, _, told = case.audit(capfd)
     assert code == FAULTS
-    assert f"version {version} is missing in the table's log" in str(told["findings"])
+    assert f"version {version} is missing from the table's log" in str(told["findings"])
 
 
 @pytest.mark.parametrize("with_transaction", [True, False])
@@ -244,7 +244,7 @@ def test_a_batch_that_was_written_twice_is_doubled(case, with_transaction, capfd
     else:
         # Nobody can tell whose rows these are; that they are there is said.
         assert code == UNVERIFIABLE
-        assert "rows that are not the query's" in str(told["findings"])
+        assert "rows of another writer" in str(told["findings"])
 
 
 def test_rows_that_were_deleted_are_found(case, capfd):
@@ -271,7 +271,7 @@ def test_rows_lost_in_putting_files_together_are_found(case, capfd):
     case.write(case.newest, actions)
     code, _, told = case.audit(capfd)
     assert code == FAULTS
-    assert "says that it changed no rows, and made 59 of 60" in str(told["findings"])
+    assert "states that it changed no rows, but it replaced 60 rows by 59" in str(told["findings"])
 
 
 def test_a_file_that_is_gone_is_found(case, capfd):
@@ -309,7 +309,7 @@ def test_an_older_checkpoint_is_found(case, capfd):
             (case.checkpoint / name / str(batch)).unlink()
     code, _, told = case.audit(capfd)
     assert code == FAULTS
-    assert "an older state of it was put back" in str(told["findings"])
+    assert "an older copy of the checkpoint was restored" in str(told["findings"])
 
 
 def test_an_unfinished_batch_that_landed_is_no_fault(case, capfd):
@@ -323,7 +323,7 @@ def test_another_querys_table_is_found(sound, case, capfd):
     other = next(each for each in sound.values() if each.query_id != case.query_id)
     code, verdicts, told = Case(case.servers, case.topic, other.table, case.checkpoint).audit(capfd)
     assert code == FAULTS
-    assert "it is the table of another query" in str(told["findings"])
+    assert "the table belongs to another query" in str(told["findings"])
     assert told["by_rows"] or "missing" in verdicts.values()
 
 
@@ -332,7 +332,7 @@ def test_another_topic_of_the_same_name_is_found(case, capfd):
         case.change_offsets(batch, lambda offsets: offsets["@topic-ids"].update({case.topic: id_text(uuid.uuid4())}))
     code, _, told = case.audit(capfd)
     assert code == FAULTS
-    assert f"topic {case.topic} is not the one that was read" in str(told["findings"])
+    assert f"topic {case.topic} is not the topic that was read" in str(told["findings"])
 
 
 def test_purged_entries_leave_something_unproved(case, capfd):
@@ -370,7 +370,7 @@ def test_rows_of_others(by_counts, by_rows, capfd):
     write_deltalake(str(by_rows.table), pa.table(row), mode="append")
     code, _, told = by_rows.audit(capfd)
     assert code == FAULTS
-    assert f"offsets 10000 of {by_rows.topic}-0 are in the table, and no batch of the query read them" in str(told)
+    assert f"offsets 10000 of {by_rows.topic}-0 are in the table, but no batch of the query read them" in str(told)
 
 
 def test_what_retention_took_cannot_be_proved_by_counts(module_broker, by_counts, capfd):

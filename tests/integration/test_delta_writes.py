@@ -201,7 +201,9 @@ def test_types_that_do_not_fit_the_table_are_named(spark, changes, table, tmp_pa
     changes.send((2, "12"))
     with pytest.raises(StreamingQueryException) as failure:
         written_as("word")
-    problem = f"{table}: column word is int there, and string in what is written: cast it (select), or choose another"
+    problem = (
+        f"{table}: column word is int in the table and string in the written rows: cast it (select), or choose another"
+    )
     assert explain(failure.value).startswith(problem)
     assert "An error occurred while calling" not in explain(failure.value)
     assert versions(table) == before
@@ -315,15 +317,15 @@ def test_what_is_wrong_is_said_before_anything_is_read(spark, changes, table, tm
     options = {"kafka.bootstrap.servers": changes.servers, "topic": changes.name}
     spark.sql(f"CREATE TABLE delta.`{table}` (id INT, extra STRING) USING delta")
     place = str(tmp_path / "c")
-    with pytest.raises(UsageError, match="keeps no changes: ALTER TABLE"):
+    with pytest.raises(UsageError, match="has no change data feed: run ALTER TABLE"):
         changes_to_topic(spark, str(table), options, checkpoint=place, key=["id"])
     with pytest.raises(UsageError, match="has no column nowhere"):
         changes_to_topic(spark, str(table), options, checkpoint=place, key=["nowhere"], appended_only=True)
     with pytest.raises(SchemaMismatchError, match="has no column extra: leave it out"):
         changes_to_topic(spark, str(table), options, checkpoint=place, key=["id"], appended_only=True)
-    with pytest.raises(UsageError, match="is no Delta table"):
+    with pytest.raises(UsageError, match="is not a Delta table"):
         changes_to_topic(spark, str(tmp_path / "no"), options, checkpoint=place, key=["id"])
-    with pytest.raises(UsageError, match="name the columns by which"):
+    with pytest.raises(UsageError, match="name the columns that identify"):
         upsert(str(table), key=[])
 
 

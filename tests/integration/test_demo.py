@@ -233,7 +233,7 @@ def test_killed_in_any_step_and_run_again_the_tables_are_the_same(tmp_path: Path
         run_and_kill(tmp_path, ROWS * number // rounds, step, victim, chance)
     logged_before = {log.name: log.stat().st_size for log in (tmp_path / "logs").glob("spark.log")}
     printed = Demo(tmp_path, ROWS).finish()
-    assert "continuing where the last run ended" in printed
+    assert "continues where the last run ended" in printed
     assert_tables_are_right(tmp_path, read_datasets(conf_dir(), ROWS))
     for name, size in logged_before.items():
         written = HANGING_UP.sub(b"", (tmp_path / "logs" / name).read_bytes()[size:])

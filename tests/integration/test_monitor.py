@@ -179,7 +179,7 @@ def test_a_query_that_runs_keeps_its_checkpoint_from_being_reset(spark, module_b
     try:
         query.processAllAvailable()
         assert main(reset) == 2
-        assert "runs (query locked, process" in capfd.readouterr().err
+        assert "is running (query locked, process" in capfd.readouterr().err
     finally:
         query.stop()
     assert monitor(spark).drain(STALL_S)

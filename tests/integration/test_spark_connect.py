@@ -65,8 +65,8 @@ def test_errors_are_a_sentence(done):
     assert errors["topic"][0] == "UnknownTopicOrPartitionError"
     assert errors["topic"][1].startswith("topic nowhere: no such topic")
     assert errors["table"][0] == "UsageError", errors["table"]
-    assert "no Delta table can be made or opened there" in errors["table"][1]
+    assert "no Delta table can be created or opened there" in errors["table"][1]
     assert errors["unnamed"] == [
         "UsageError",
-        "the id of the query is unknown here, as in Spark Connect: say application=<a name>",
+        "the id of the query is unknown here, as in Spark Connect: give application=<a name>",
     ]

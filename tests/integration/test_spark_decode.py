@@ -212,7 +212,7 @@ def test_a_stream_decodes_schemas_registered_while_it_runs(
     [
         ({"decode": "xml"}, "decode='xml': expected one of avro, json, protobuf"),
         ({"decode": "avro"}, "exactly one of decode.schema, decode.schemaFile, decode.schemaId, decode.subject"),
-        ({"decode_schema": "{}"}, "decode.schema='{}' belongs to decode=avro|json|protobuf, which is not given"),
+        ({"decode_schema": "{}"}, "decode.schema='{}' belongs to decode=avro|json|protobuf, which is missing"),
         ({"badRecords": "null"}, "badRecords='null' belongs to decode"),
         (
             {"decode": "json", "decode_schema": "a INT", "badRecords": "skip"},

@@ -382,9 +382,9 @@ BAD_OPTIONS = [
     ({"minPartitions": "0"}, "minPartitions='0': expected a whole number from 1"),
     ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition='0': expected a whole number from 1"),
     ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger=9 is above"),
-    ({"kafka.auto.offset.reset": "latest"}, "is decided by startingOffsets"),
-    ({"kafka.key.deserializer": "x"}, "is decided by a cast of the key column"),
-    ({"kafka.enable.auto.commit": "true"}, "is decided by the query's checkpoint"),
+    ({"kafka.auto.offset.reset": "latest"}, "set startingOffsets instead"),
+    ({"kafka.key.deserializer": "x"}, "cast the column key instead"),
+    ({"kafka.enable.auto.commit": "true"}, "the query's checkpoint keeps its offsets"),
     ({"kafka.interceptor.classes": "x"}, "kafka.interceptor.classes='x' is not supported"),
 ]
 

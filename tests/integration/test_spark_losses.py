@@ -104,7 +104,7 @@ def test_a_query_goes_on_where_nobody_can_say_whether_it_is_late_for_tombstones(
 def test_offsets_beyond_the_end_are_refused(filled):
     beyond = json.dumps({filled.name: {"0": 1201, "1": -2, "2": -2}})
     reader = stream(filled, {"startingOffsets": beyond})
-    with pytest.raises(UsageError, match=rf"beyond the end of the log are {filled.name}-0 1201 \(the end is 1200\)"):
+    with pytest.raises(UsageError, match=rf"beyond the end of the log: {filled.name}-0 1201 \(the end is 1200\)"):
         reader.initialOffset()
     reader.stop()
     found, schema = source(filled, startingOffsets=beyond)
@@ -136,7 +136,7 @@ def test_the_checkpoint_of_another_cluster_is_recognised(new_model, tmp_path):
         elsewhere = Model(other.bootstrap_servers, model.name, 1)
         sentence = losing(stream(elsewhere, {}), start)
         elsewhere.producer.close()
-    assert f"the checkpoint is of cluster {start['@cluster']}, and these brokers are cluster " in sentence
+    assert f"the checkpoint is of cluster {start['@cluster']}, but these brokers are cluster " in sentence
 
 
 def test_the_checkpoint_of_another_topic_is_recognised(new_model):
@@ -158,7 +158,7 @@ def test_a_topic_made_anew_with_fewer_partitions_is_one_loss(new_model, admin):
     admin.delete_topic(model.name)
     admin.create_topic(model.name, partitions=1, configs={"retention.ms": "-1"})
     sentence = losing(reader, start)
-    assert f"topic {model.name} is not the one that was read" in sentence
+    assert f"topic {model.name} is not the topic that was read" in sentence
     assert f"{model.name}-1 from 5 on" in sentence
 
 

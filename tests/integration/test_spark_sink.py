@@ -177,7 +177,7 @@ def test_what_was_read_can_be_written(spark, make, records, write, module_broker
         ("'v' AS value, 1L AS partition", "column partition is BIGINT, expected INT: cast it"),
         ("'v' AS value, '1' AS timestamp", "column timestamp is STRING, expected TIMESTAMP: cast it"),
         ("'v' AS value, map('a', 'b') AS headers", "column headers is MAP<STRING,STRING>, expected ARRAY<STRUCT<key"),
-        ("'v' AS value, 1 AS partition, 2 AS __partition", "the columns partition and __partition say the same"),
+        ("'v' AS value, 1 AS partition, 2 AS __partition", "the columns partition and __partition have the same"),
     ],
 )
 def test_columns_that_do_not_fit_are_named_before_anything_starts(spark, make, write, records, columns, message):
@@ -218,8 +218,8 @@ def test_typed_columns_that_do_not_fit_are_named_with_both_types(spark, make, wr
             {"txnAppId": "a", "txnVersion": "1", "deliveryGuarantee": "at-least-once"},
             "are for deliveryGuarantee=exactly",
         ),
-        ({"kafka.transactional.id": "x"}, "it is decided by txnAppId"),
-        ({"kafka.value.serializer": "x"}, "it is decided by the type of the column value"),
+        ({"kafka.transactional.id": "x"}, "set txnAppId instead"),
+        ({"kafka.value.serializer": "x"}, "the type of the column value (STRING or BINARY) decides"),
         ({"kafka.linger": "x"}, "in the kafka.* options: "),
         ({"kafka.bootstrap.servers": "nowhere"}, "expected host:port"),
     ],
@@ -266,7 +266,7 @@ def test_a_write_with_a_number_is_made_once_and_others_are_new(spark, make, writ
     write(frame, topic)
     assert len(records(topic)) == 400, "without a name each is one of its own"
     said = refused(UsageError, lambda: write(frame, make(), txnAppId=name, txnVersion="3"))
-    assert "is in use by another" in said
+    assert "belongs to another query" in said
     assert f"batch writes to {topic}" in said
 
 
@@ -304,7 +304,7 @@ def test_at_least_once_writes_without_transactions(spark, make, write, records, 
 def test_a_transaction_that_takes_too_long_says_what_to_raise(spark, make, write, records):
     topic, slow = make(), spark.range(2, numPartitions=2).mapInArrow(_slowly, "value STRING")
     said = refused(InvalidTxnStateError, lambda: write(slow, topic, **{"kafka.transaction.timeout.ms": "300"}))
-    assert "raise that (and the broker's transaction.max.timeout.ms)" in said
+    assert "raise that setting (and the broker's transaction.max.timeout.ms)" in said
     assert records(topic) == []
 
 
@@ -375,8 +375,8 @@ def test_a_name_belongs_to_one_query(stream, make, records, module_broker):
     stream(source, target, txnAppId=name)
     stream(source, target, txnAppId=name)
     said = refused(UsageError, lambda: stream(source, target, checkpoint="another", txnAppId=name))
-    assert f"txnAppId='{name}' is in use by another" in said
-    assert "Give a txnAppId that nobody has used" in said
+    assert f"txnAppId='{name}' belongs to another query" in said
+    assert "Give a txnAppId that is not in use" in said
     assert _numbers(records(target)) == list(range(50))
     stream(source, target, checkpoint="a third")
     assert _numbers(records(target)) == sorted([*range(50), *range(50)]), "a new checkpoint is a new query"

@@ -164,8 +164,8 @@ def test_a_topic_deleted_and_made_anew_is_not_read_on(query, admin, topic, send)
     send(topic, range(100, 130))
     error = failure(query(topic).run)
     assert isinstance(millrace_error_in(error), OffsetsLostError)
-    assert f"topic {topic} is not the one that was read: its id is" in explain(error)
-    assert "another checkpoint, or set failOnDataLoss=false" in explain(error)
+    assert f"topic {topic} is not the topic that was read: its id is" in explain(error)
+    assert "new checkpoint, or set failOnDataLoss=false" in explain(error)
     assert query(topic, failOnDataLoss="false").run().values() == list(range(100, 130))
 
 

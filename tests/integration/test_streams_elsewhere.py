@@ -72,7 +72,7 @@ def test_a_checkpoint_elsewhere_is_checked_and_read(spark: SparkSession, elsewhe
     listed = CliRunner().invoke(app, ["query", "counts", "-c", checkpoint, "--key", "a", "--format", "csv"])
     assert listed.stdout.splitlines()[1].startswith("a,2,")
     assert "counts" in CliRunner().invoke(app, ["stores", "-c", checkpoint]).stdout
-    with pytest.raises(IncompatibleStateError, match=r"its store counts is called others now, so name it"):
+    with pytest.raises(IncompatibleStateError, match=r"its store counts is now called others: set"):
         run(spark, tmp_path, counting("others"), checkpoint, "c")
     run(spark, tmp_path, counting(), checkpoint, "c a")
     with open_state(checkpoint, spark=spark) as state:

@@ -297,9 +297,9 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(spark: SparkSessio
         build(builder.stream("flights", key_columns=["origin"], timestamp="at"))
         run_batch(builder.build(), spark, tables=tables, inputs={"flights": given})
 
-    with pytest.raises(UsageError, match=r"KSTREAM-SINK-0000000001: where is the topic out\? give bootstrap_servers"):
+    with pytest.raises(UsageError, match=r"KSTREAM-SINK-0000000001: the brokers of topic out are unknown: give"):
         run(lambda s: s.to("out"), tables=None)
-    with pytest.raises(UsageError, match="where does the table t lie"):
+    with pytest.raises(UsageError, match="the path of table t is unknown"):
         run(lambda s: s.to_delta("t"), tables=None)
     with pytest.raises(TopologyError, match="needs a long column __offset"):
         run(lambda s: s.to_delta("t"), given=frame.drop("__offset"))

@@ -447,7 +447,8 @@ def test_records_without_a_topic_stop_the_query_or_become_dead_letters(
         return [record.value for record in consumed(servers, "n-there") if record.key == runner.encode()]
 
     with pytest.raises(
-        Exception, match=r"by-value: .*gave None, which cannot be a topic \(record of topic n-.*offset 1"
+        Exception,
+        match=r"by-value: .*returned None, which cannot be the name of a topic \(record of topic n-.*offset 1",
     ):
         run(named_by_value, "stops")
     with pytest.raises(Exception, match="topic n-missing does not exist"):
@@ -462,5 +463,5 @@ def test_records_without_a_topic_stop_the_query_or_become_dead_letters(
     assert {offset: letter[:2] for offset, letter in found.items()} == {
         number: ("by-value", long(number)) for number in (1, 2, 3)
     }
-    assert "gave 'no topic', which cannot be a topic" in found[2][2]
+    assert "returned 'no topic', which cannot be the name of a topic" in found[2][2]
     assert "raised KeyError: 'no topic for 3'" in found[3][2]

@@ -72,10 +72,12 @@ def find_changes(history: TableHistory, application: str, *, others_allowed: boo
         elif not commit.changes_data:
             if gone != come and None not in (gone, come):
                 findings.append(
-                    Finding(Severity.FAULT, f"{where} says that it changed no rows, and made {come} of {gone}")
+                    Finding(
+                        Severity.FAULT, f"{where} states that it changed no rows, but it replaced {gone} rows by {come}"
+                    )
                 )
         elif taken_from:
-            left = "" if None in (gone, come) else f": {come} of their {gone} rows stayed"
+            left = "" if None in (gone, come) else f": {gone} rows before, {come} after"
             findings.append(Finding(Severity.FAULT, f"{where} rewrote files with rows of {_named(taken_from)}{left}"))
         elif commit.added:
             findings.append(_of_others(commit, where, come, others_allowed=others_allowed))
@@ -86,7 +88,7 @@ def _of_others(commit: TableCommit, where: str, rows: int | None, *, others_allo
     names = ", ".join(f"{name} {number}" for name, number in commit.transactions)
     return Finding(
         Severity.NOTE if others_allowed else Severity.UNVERIFIABLE,
-        f"{where} added {'rows' if rows is None else f'{rows} rows'} that are not the query's"
+        f"{where} added {'rows' if rows is None else f'{rows} rows'} of another writer"
         + (f" (transaction {names})" if names else ""),
     )
 
@@ -94,7 +96,7 @@ def _of_others(commit: TableCommit, where: str, rows: int | None, *, others_allo
 def _named(batches: frozenset[int]) -> str:
     known = sorted(batches - {_FROM_BEFORE})
     if not known:
-        return "commits that the log has no more"
+        return "commits that the log no longer contains"
     shown = ", ".join(map(str, known[:10])) + (" …" if len(known) > 10 else "")
     return f"batch {shown}" if len(known) == 1 else f"batches {shown}"
 

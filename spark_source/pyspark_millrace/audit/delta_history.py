@@ -87,7 +87,7 @@ def read_history(location: str) -> TableHistory:
         raise UsageError(f"{directory} is not a Delta table: it has no _delta_log") from None
     versions = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
     if not versions:
-        raise UsageError(f"{directory}: the table's log has no commits left that could be looked at")
+        raise UsageError(f"{directory}: the table's log contains no commits: nothing can be audited")
     metadata: dict[str, Any] = {}
     commits = tuple(_read_commit(log / f"{version:020d}.json", version, metadata) for version in versions)
     base_version = -1

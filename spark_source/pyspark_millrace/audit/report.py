@@ -159,7 +159,7 @@ class _Case:
     @cached_property
     def why_not_by_rows(self) -> str | None:
         if self._merges:
-            return "the query merges: rows replace others"
+            return "the query merges, so new rows replace old ones"
         columns = find_offset_columns(self._history.columns, self._options.offset_columns)
         return obstacle(self._history, self._topic_names, columns)
 
@@ -184,7 +184,7 @@ class _Case:
 
     def discrepancies(self) -> tuple[Discrepancies, list[str]]:
         columns = find_offset_columns(self._history.columns, self._options.offset_columns)
-        assert columns is not None, "why_not_by_rows has said so"
+        assert columns is not None, "why_not_by_rows is None only if the table has offset columns"
         table, unreadable = offsets_in_table(self._history, columns, self._topic_names)
         landed = [batch for batch in self.batches if batch.is_done or batch.batch_id in self.landings]
         ranges = [wanted for batch in landed for wanted in batch.ranges or ()]
@@ -192,7 +192,10 @@ class _Case:
 
     def of_the_checkpoint(self) -> list[Finding]:
         findings = [
-            Finding(Severity.FAULT, f"the checkpoint has no entry of batch {number}, and entries before and after it")
+            Finding(
+                Severity.FAULT,
+                f"the checkpoint has no entry of batch {number}, although it has entries before and after it",
+            )
             for number in self._checkpoint.missing()
         ]
         first, last = self.batches[0].batch_id, self.batches[-1].batch_id
@@ -200,16 +203,17 @@ class _Case:
             findings.append(
                 Finding(
                     Severity.UNVERIFIABLE,
-                    f"the checkpoint has no entries of batches 0 to {first - 1} any more "
-                    "(spark.sql.streaming.minBatchesToRetain): what they read is not known",
+                    f"the checkpoint no longer has the entries of batches 0 to {first - 1} "
+                    "(spark.sql.streaming.minBatchesToRetain): the offsets that they read are unknown",
                 )
             )
         if beyond := sorted(number for number in self.landings if number > last):
             findings.append(
                 Finding(
                     Severity.FAULT,
-                    f"the table has batches up to {beyond[-1]} of the query, and the checkpoint ends with {last}: "
-                    "an older state of it was put back",
+                    f"the table has batches up to {beyond[-1]} of the query, but the checkpoint ends with "
+                    f"batch {last}: "
+                    "an older copy of the checkpoint was restored",
                 )
             )
         findings += [
@@ -231,8 +235,8 @@ class _Case:
                 findings.append(
                     Finding(
                         Severity.FAULT,
-                        f"topic {topic} is not the one that was read: its id is {id_text(now)} and was "
-                        f"{id_text(found)} (deleted and made anew, or the cluster is another)",
+                        f"topic {topic} is not the topic that was read: its id is {id_text(now)} and was "
+                        f"{id_text(found)} (the topic was deleted and created again, or this is another cluster)",
                     )
                 )
         return findings
@@ -240,7 +244,7 @@ class _Case:
     def of_the_tables_log(self) -> list[Finding]:
         history = self._history
         findings = [
-            Finding(Severity.FAULT, f"version {version} is missing in the table's log")
+            Finding(Severity.FAULT, f"version {version} is missing from the table's log")
             for version in history.missing_versions
         ]
         if not history.is_complete:
@@ -249,7 +253,7 @@ class _Case:
             findings.append(
                 Finding(
                     Severity.FAULT,
-                    f"the table has no transaction of {self._application}: it is the table of another query, or "
+                    f"the table has no transaction of {self._application}: the table belongs to another query, or "
                     "the query writes without txnAppId (see --app-id)",
                 )
             )
@@ -286,15 +290,15 @@ def _by_rows(
         return result
     missing, doubled, unknown = (_within(each, ranges) for each in (found.missing, found.doubled, found.unknown))
     if doubled:
-        return replace(result, verdict=Verdict.DOUBLED, reason=f"rows of {doubled} are there more than once")
+        return replace(result, verdict=Verdict.DOUBLED, reason=f"the table has the rows of {doubled} more than once")
     if missing and not options.rows_differ:
-        return replace(result, verdict=Verdict.MISSING, reason=f"rows of {missing} are not there")
+        return replace(result, verdict=Verdict.MISSING, reason=f"the table has no rows of {missing}")
     if unknown and not options.rows_differ:
-        reason = f"rows of {unknown} are not there, and the topic no longer says whether there were records"
+        reason = f"the table has no rows of {unknown}, and the topic no longer shows whether records existed"
         return replace(result, verdict=Verdict.UNVERIFIABLE, reason=reason)
     if result.verdict is Verdict.ONCE or result.verdict is Verdict.NOTHING:
         return result
-    return replace(result, verdict=Verdict.ONCE, reason=f"by its rows, although: {result.reason}")
+    return replace(result, verdict=Verdict.ONCE, reason=f"each row was found, although: {result.reason}")
 
 
 def _within(found: Mapping[PartitionKey, Sequence[Interval]], ranges: Iterable[OffsetRange]) -> str:
@@ -308,7 +312,7 @@ def _within(found: Mapping[PartitionKey, Sequence[Interval]], ranges: Iterable[O
 def _of_rows(found: Discrepancies, unreadable: Sequence[str]) -> list[Finding]:
     findings = [Finding(Severity.FAULT, f"file {problem}") for problem in unreadable]
     findings += [
-        Finding(Severity.FAULT, f"offsets {text(spans)} of {key} are in the table, and no batch of the query read them")
+        Finding(Severity.FAULT, f"offsets {text(spans)} of {key} are in the table, but no batch of the query read them")
         for key, spans in found.foreign.items()
     ]
     return findings + [

@@ -74,11 +74,11 @@ def find_offset_columns(columns: Mapping[str, str], given: str | None) -> Offset
 def obstacle(history: TableHistory, topics: Iterable[str], columns: OffsetColumns | None) -> str | None:
     """Return the reason why rows cannot be checked; None if they can."""
     if columns is None:
-        return "the table has no columns that say whence a row is (__partition and __offset)"
+        return "the table has no columns with a row's partition and offset (__partition and __offset)"
     if columns.topic is None and len(set(topics)) > 1:
-        return "several topics are read, and the table has no column that says of which a row is (__topic)"
+        return "several topics are read, and the table has no column with a row's topic (__topic)"
     if (mode := history.properties.get("delta.columnMapping.mode", "none")) != "none":
-        return f"the table maps its columns by {mode}"
+        return f"the table uses column mapping (mode {mode})"
     if any(file.has_deletion_vector for file in history.live.values()):
         return "the table has deletion vectors"
     return None

@@ -110,19 +110,21 @@ def judge(batch: LoggedBatch, evidence: Evidence) -> AuditedBatch:
         return AuditedBatch(batch.batch_id, named, offsets, rows if landings else None, versions, verdict, reason)
 
     if batch.is_reset:
-        return result(Verdict.NOTHING, "a reset: millrace offsets reset")
+        return result(Verdict.NOTHING, "a reset (millrace offsets reset)")
     if len(landings) > 1:
-        return result(Verdict.DOUBLED, f"versions {', '.join(map(str, versions))} of the table hold it")
+        return result(Verdict.DOUBLED, f"versions {', '.join(map(str, versions))} of the table contain it")
     if not landings:
         return result(*_absent(batch, evidence))
     if batch.ranges is None:
-        return result(Verdict.UNVERIFIABLE, "its offsets are not known: the checkpoint's entry before it is gone")
+        return result(
+            Verdict.UNVERIFIABLE, "its offsets are unknown, because the checkpoint no longer has the entry before it"
+        )
     if landings[0].is_merge:
-        return result(Verdict.ONCE, "merged: rows are not counted")
+        return result(Verdict.ONCE, "merged, so its rows are not counted")
     if not evidence.counts_rows:
-        return result(Verdict.ONCE, "rows are not counted")
+        return result(Verdict.ONCE, "its rows are not counted")
     if rows is None:
-        return result(Verdict.UNVERIFIABLE, "neither the table's log nor its files say how many rows it has")
+        return result(Verdict.UNVERIFIABLE, "neither the table's log nor its files give its number of rows")
     if rows == offsets:
         return result(Verdict.ONCE)
     return result(*_by_count(batch.ranges, rows, offsets or 0, evidence))
@@ -133,17 +135,17 @@ def _absent(batch: LoggedBatch, evidence: Evidence) -> tuple[Verdict, str]:
     if batch.ranges is not None and not any(wanted.count for wanted in batch.ranges):
         return Verdict.NOTHING, "no offsets"
     if not batch.is_done:
-        return Verdict.PENDING, "planned; the next start of the query runs it"
+        return Verdict.PENDING, "planned but not finished; the next start of the query runs it"
     if batch.batch_id <= evidence.history_floor:
-        return Verdict.UNVERIFIABLE, "the table's log does not go back so far"
+        return Verdict.UNVERIFIABLE, "the table's log begins after this batch"
     if batch.ranges is None:
-        return Verdict.UNVERIFIABLE, "no version holds it, and its offsets are not known"
+        return Verdict.UNVERIFIABLE, "no version of the table contains it, and its offsets are unknown"
     held = [evidence.holding(wanted) for wanted in batch.ranges]
     readable, lost = sum(size(each.readable) for each in held), sum(size(each.lost) for each in held)
     if readable:
-        return Verdict.MISSING, f"no version of the table holds it; the topic has {readable} records of it"
+        return Verdict.MISSING, f"no version of the table contains it, although the topic has {readable} of its records"
     if lost:
-        return Verdict.UNVERIFIABLE, "no version of the table holds it, and the topic no longer says what it had"
+        return Verdict.UNVERIFIABLE, "no version of the table contains it, and the topic no longer has its records"
     return Verdict.NOTHING, "no records in these offsets"
 
 
@@ -154,11 +156,11 @@ def _by_count(ranges: Sequence[OffsetRange], rows: int, offsets: int, evidence: 
     held = [evidence.holding(wanted) for wanted in ranges]
     readable, lost = sum(size(each.readable) for each in held), sum(size(each.lost) for each in held)
     if rows < readable:
-        return Verdict.MISSING, f"{rows} rows, where the topic has {readable} records"
+        return Verdict.MISSING, f"{rows} rows, but the topic has {readable} records"
     if rows == readable and not lost:
-        return Verdict.ONCE, f"{offsets - rows} offsets have no record"
+        return Verdict.ONCE, f"{offsets - rows} offsets without a record"
     if lost:
-        return Verdict.UNVERIFIABLE, f"{rows} rows of {offsets} offsets, of which the topic has lost {lost}"
+        return Verdict.UNVERIFIABLE, f"{rows} rows of {offsets} offsets, {lost} of which the topic no longer has"
     if any(evidence.is_compacted(wanted.key.topic) for wanted in ranges):
-        return Verdict.UNVERIFIABLE, f"{rows} rows; compaction has left {readable} records"
-    return Verdict.DOUBLED, f"{rows} rows, where the topic has {readable} records"
+        return Verdict.UNVERIFIABLE, f"{rows} rows, but the compacted topic has {readable} records"
+    return Verdict.DOUBLED, f"{rows} rows, but the topic has {readable} records"

@@ -94,7 +94,8 @@ class Checkpoint:
         """Entry of the last planned batch. Raises ``UsageError`` if there is none."""
         if not self.entries:
             raise UsageError(
-                f"{self.directory}: the query has planned no batch yet: startingOffsets says where it begins"
+                f"{self.directory}: the query has planned no batch yet, so its checkpoint has no offsets: set "
+                "startingOffsets instead"
             )
         return self.entries[max(self.entries)]
 
@@ -153,8 +154,7 @@ def read_checkpoint(location: str | Path) -> Checkpoint:
         query_id = str(json.loads((directory / "metadata").read_text(encoding="utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(
-            f"{directory} is not the checkpoint of a query (it has no metadata): give what the query has as "
-            "checkpointLocation"
+            f"{directory} is not the checkpoint of a query (it has no metadata): give the query's checkpointLocation"
         ) from None
     checkpoint = Checkpoint(
         directory,

@@ -71,8 +71,9 @@ def plan_reset(
     for partition in sorted(old.keys() - new.keys()):
         if partition.topic in recreated:
             raise UsageError(
-                f"topic {partition.topic} was deleted and made anew since: give {partition} an offset as well, by "
-                "--to-earliest or --to-latest say"
+                f"topic {partition.topic} was deleted and created again since the query read it: give {partition} "
+                "an offset as "
+                "well, for example with --to-earliest or --to-latest"
             )
     return ResetPlan(
         checkpoint,
@@ -109,7 +110,7 @@ def execute_reset(plan: ResetPlan, now: datetime, *, drop_pending: bool = False,
     with not_running(directory):
         checkpoint = read_checkpoint(directory)
         if (checkpoint.newest, checkpoint.done) != (plan.checkpoint.newest, plan.checkpoint.done):
-            raise UsageError(f"the query of {directory} has gone on meanwhile: stop it first")
+            raise UsageError(f"the query of {directory} has run another batch meanwhile: stop the query first")
         _check_stopped_well(checkpoint, drop_pending=drop_pending, keep_state=keep_state)
         backup = _back_up(checkpoint, now)
         _append(directory, plan.batch_id, reset_entry(plan, plan.batch_id).to_text())
@@ -125,18 +126,18 @@ def _check_stopped_well(checkpoint: Checkpoint, *, drop_pending: bool, keep_stat
     batch = checkpoint.newest.batch_id
     if checkpoint.has_state and checkpoint.is_pending:
         raise UsageError(
-            f"batch {batch} of {checkpoint.directory} is not finished, and the query keeps state, which has to be in "
-            "step: start the query once to finish it"
+            f"batch {batch} of {checkpoint.directory} is not finished, and the query keeps state, which must match "
+            "the finished batches: start the query once to finish the batch"
         )
     if checkpoint.has_state and not keep_state:
         raise UsageError(
-            f"the query of {checkpoint.directory} keeps state (aggregates, joins or the like), in which what it has "
-            "read is counted already: start it anew with another checkpoint, or give --keep-state"
+            f"the query of {checkpoint.directory} keeps state (for aggregates or joins), which already includes the "
+            "records it has read: start the query with a new checkpoint, or give --keep-state"
         )
     if checkpoint.is_pending and not drop_pending:
         raise UsageError(
-            f"batch {batch} of {checkpoint.directory} was planned and not finished; what it reads may be in the sink "
-            "or not: start the query once to finish it, or give --drop-pending to go on without it"
+            f"batch {batch} of {checkpoint.directory} was planned but not finished, so its records may or may not be "
+            "in the sink: start the query once to finish the batch, or give --drop-pending to drop it"
         )
 
 
@@ -173,7 +174,7 @@ def _back_up(checkpoint: Checkpoint, now: datetime) -> Path:
         text = write_plans({checkpoint.query_id: offsets_of(checkpoint)})
         (backup / "offsets.csv").write_text(text, encoding="utf-8")
     except OSError as error:
-        raise EnvironmentProblemError(f"no copy of the logs could be made in {backup}: {error}") from error
+        raise EnvironmentProblemError(f"the logs cannot be copied to {backup}: {error}") from error
     return backup
 
 
@@ -190,7 +191,9 @@ def _append(directory: Path, batch_id: int, text: str) -> None:
         os.link(temporary, target)
         _sync(target.parent)
     except FileExistsError:
-        raise UsageError(f"the query of {directory} has logged batch {batch_id} meanwhile: stop it first") from None
+        raise UsageError(
+            f"the query of {directory} has logged batch {batch_id} meanwhile: stop the query first"
+        ) from None
     except OSError as error:
         raise EnvironmentProblemError(f"{target} cannot be written: {error}; nothing was changed") from error
     finally:

@@ -91,7 +91,7 @@ def not_running(checkpoint: Path) -> Iterator[None]:
     except OSError as error:
         raise EnvironmentProblemError(f"{checkpoint} cannot be written: {error.strerror}") from error
     if lock is None:
-        raise UsageError(f"the query of {checkpoint} runs ({_holder(checkpoint)}): stop it first")
+        raise UsageError(f"the query of {checkpoint} is running ({_holder(checkpoint)}): stop it first")
     try:
         yield
     finally:

@@ -70,12 +70,13 @@ def plan_decoding(options: DecodeOptions, payload_schemas: PayloadSchemas, topic
     if options.dead_letter_topic is not None:
         if options.dead_letter_topic in topics:
             raise UsageError(
-                f"badRecords=deadletter:{options.dead_letter_topic} is read itself: bad records would come back"
+                f"badRecords=deadletter:{options.dead_letter_topic} is among the topics that the query reads, so "
+                "it would read its own bad records: name another topic"
             )
         if payload_schemas.describe(options.dead_letter_topic).schema is not None:
             raise UsageError(
-                f"badRecords=deadletter:{options.dead_letter_topic} is a typed topic, and bad records are bytes: "
-                "create an opaque one"
+                f"badRecords=deadletter:{options.dead_letter_topic} is a typed topic, but bad records are bytes: "
+                "name an opaque topic"
             )
     value, key = parts
     return DecodePlan(value, key, options.bad_records, options.dead_letter_topic)

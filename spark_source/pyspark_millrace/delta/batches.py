@@ -53,7 +53,7 @@ class BatchWriter:
         spark = rows.sparkSession
         application = self.application or query_id_of(spark)
         if application is None:
-            raise UsageError("the id of the query is unknown here, as in Spark Connect: say application=<a name>")
+            raise UsageError("the id of the query is unknown here, as in Spark Connect: give application=<a name>")
         check_delta(spark)
         chosen = self._select(rows) if self._select is not None else rows
         added_bytes = self._write(chosen, Transaction(application=application, version=batch_id))
@@ -104,7 +104,7 @@ def upsert(
     and ``merge_schema``. ``append`` describes the other arguments. Raises ``UsageError`` without a key.
     """
     if not key:
-        raise UsageError("key: name the columns by which rows of the table are known")
+        raise UsageError("key: name the columns that identify a row of the table")
     rules = ChangeRules(
         key=tuple(key),
         delete_when=delete_when,

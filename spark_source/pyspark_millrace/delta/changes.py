@@ -55,7 +55,9 @@ class ChangeRules:
         columns = [name for name in changes.columns if name not in _METADATA and name not in self.drop]
         for name in (*self.key, *([self.guard] if self.guard else [])):
             if name not in columns:
-                raise UsageError(f"column {name} is not among those written ({', '.join(columns)}): correct the key")
+                raise UsageError(
+                    f"column {name} is not among the written columns ({', '.join(columns)}): correct the key"
+                )
         return columns
 
     def _order(self, changes: DataFrame) -> tuple[str, ...]:
@@ -119,6 +121,6 @@ def _is_of_one_partition(key: Sequence[str]) -> Column:
         F.col("first"),
         F.lit(" and "),
         F.col("last"),
-        F.lit(": their offsets say nothing of their order; give order_by"),
+        F.lit(": their offsets do not order them; give order_by"),
     )
     return F.when(F.col("first") == F.col("last"), True).otherwise(F.raise_error(problem).cast("boolean"))

@@ -44,7 +44,7 @@ class Compaction:
 
     def __post_init__(self) -> None:
         if self.after_batches is None and self.after_seconds is None and self.after_bytes is None:
-            raise UsageError("Compaction: say after_batches, after_seconds or after_bytes")
+            raise UsageError("Compaction: give after_batches, after_seconds or after_bytes")
         for name in ("after_batches", "after_seconds", "after_bytes", "target_bytes"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -84,9 +84,15 @@ class Compactor:
         try:
             metrics = compact(spark, self._path, self._compaction.target_bytes)
         except conflict_errors() as error:
-            _log.warning("%s is compacted another time, for another writer was first: %s", self._path, error)
+            _log.warning(
+                "compaction of %s failed, because another writer committed first; a later batch compacts it: %s",
+                self._path,
+                error,
+            )
         else:
-            _log.info("%s: %s files put together to %s", self._path, metrics.numFilesRemoved, metrics.numFilesAdded)
+            _log.info(
+                "compaction of %s replaced %s files by %s", self._path, metrics.numFilesRemoved, metrics.numFilesAdded
+            )
 
 
 def _last_added_bytes(spark: SparkSession, path: str) -> int:

@@ -127,7 +127,7 @@ class _DataFile:
     def close(self) -> dict[str, Any]:
         """Finish the file and return its row of ``FILE_SCHEMA``."""
         if self._described is None:
-            assert self._writer is not None, "a file is opened by its first rows"
+            assert self._writer is not None, "the first rows of a file open it"
             self._writer.close()
             footer = self._footer[0]
             self._described = {
@@ -147,7 +147,7 @@ class _DataFile:
                 self._writer.close()
             self._location.unlink(missing_ok=True)
         except (OSError, pa.ArrowException) as error:
-            _log.warning("%s is left behind for VACUUM: %s", self._location, error)
+            _log.warning("%s could not be deleted and is left to VACUUM: %s", self._location, error)
 
     @property
     def _location(self) -> Path:

@@ -77,7 +77,7 @@ def ingest(
     given = {name.lower(): str(value) for name, value in options.items() if value is not None}
     remote = is_connect(spark)
     if remote and compaction is not None:
-        raise UsageError("compaction: not through Spark Connect; run OPTIMIZE on the table")
+        raise UsageError("compaction is not supported over Spark Connect: run OPTIMIZE on the table")
     schema = _schema(spark, given, transform, transform_schema)
     arrow_schema = _arrow_schema(schema)
     check_partition_columns(arrow_schema, partition_by)

@@ -95,7 +95,7 @@ class DirectMerge:
         """
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             if (refusal := self._refusal(written, changes)) is not None:
-                _log.info("%s is merged into by Spark: %s", self._directory, refusal)
+                _log.info("Spark does the merge into %s, because %s", self._directory, refusal)
                 return None
             if self._has(transaction):
                 return 0
@@ -111,7 +111,7 @@ class DirectMerge:
             if not self._has(transaction):
                 self._discard(outcomes)
         raise EnvironmentProblemError(
-            f"{self._directory}: other writers were first {_ATTEMPTS_MAX} times in a row; start the query again"
+            f"{self._directory}: other writers committed first {_ATTEMPTS_MAX} times in a row; start the query again"
         ) from failure
 
     def _has(self, transaction: Transaction) -> bool:
@@ -126,14 +126,14 @@ class DirectMerge:
         for field in written:
             kept = there.get(field.name)
             if kept is None or kept.dataType != field.dataType:
-                return f"column {field.name} is another in the table"
+                return f"column {field.name} has another type in the table"
         for name in (*changes.key, *([changes.guard] if changes.guard else [])):
             if there[name].dataType.typeName() in ("float", "double", "boolean"):
-                return f"column {name} is compared by Spark"
+                return f"only Spark can compare column {name}"
         for name, kept in there.items():
             is_filled = name in changes.rows.column_names and changes.rows.column(name).null_count == 0
             if not kept.nullable and not is_filled:
-                return f"column {name} is NOT NULL and may be null in what is written"
+                return f"column {name} is NOT NULL in the table but nullable in the written rows"
         return None
 
     def _rewritten(self, spark: SparkSession, changes: Changes) -> list[Outcome]:

@@ -55,8 +55,8 @@ def _mismatch(
         kept = there.get(field.name.lower())
         if kept is not None and not fits(field.dataType, kept):
             return (
-                f"{path}: column {field.name} is {kept.simpleString()} there, and {field.dataType.simpleString()} in "
-                "what is written: cast it (select), or choose another table"
+                f"{path}: column {field.name} is {kept.simpleString()} in the table and "
+                f"{field.dataType.simpleString()} in the written rows: cast it (select), or choose another table"
             )
     missing = [field.name for field in schema if field.name.lower() not in there]
     if missing and not merge_schema:

@@ -177,7 +177,7 @@ class TargetTable:
             self._table.update_incremental()
             return int(self._table.version())
         raise EnvironmentProblemError(
-            f"{self.directory}: other writers were first {_ATTEMPTS_MAX} times in a row; run the ingest again"
+            f"{self.directory}: other writers committed first {_ATTEMPTS_MAX} times in a row; run the ingest again"
         ) from last
 
     def _open(self) -> DeltaTable:
@@ -190,7 +190,7 @@ class TargetTable:
             return DeltaTable.create(directory, schema, mode="ignore", partition_by=list(self._partition_by) or None)
         except (DeltaError, OSError) as error:
             reason = " ".join(re.sub(r"\x1b\[\d+m|↳", " ", str(error)).split())  # delta-rs prints a coloured tree
-            raise UsageError(f"{directory}: no Delta table can be made or opened there: {reason}") from error
+            raise UsageError(f"{directory}: no Delta table can be created or opened there: {reason}") from error
 
     def _check(self) -> None:
         """Check that the table takes the rows. Adds the columns that the table lacks first, if ``merge`` is true."""
@@ -215,7 +215,10 @@ class TargetTable:
             _check_field(there[field["name"]], field, self.directory)
         absent = there.keys() - {field["name"] for field in self._schema["fields"]}
         if required := sorted(name for name in absent if not there[name]["nullable"]):
-            raise SchemaMismatchError(f"{self.directory}: column {', '.join(required)} is NOT NULL and is not ingested")
+            raise SchemaMismatchError(
+                f"{self.directory}: column {', '.join(required)} is NOT NULL but not ingested: ingest it too, or "
+                "drop NOT NULL"
+            )
 
     def _check_duties(self) -> None:
         properties = self._table.metadata().configuration
@@ -265,7 +268,9 @@ def _check_types(schema: Any, directory: Path, column: str = "") -> None:
     """Raise ``UsageError`` for a type that Delta tables do not have."""
     if isinstance(schema, str):
         if schema not in _TYPES and not schema.startswith("decimal("):
-            raise UsageError(f"{directory}: column {column} is {schema}, which Delta has not: choose other columns")
+            raise UsageError(
+                f"{directory}: column {column} is {schema}, a type that Delta does not support: choose other columns"
+            )
         return
     for field in schema.get("fields", ()):
         _check_types(field["type"], directory, column or field["name"])
@@ -277,12 +282,13 @@ def _check_types(schema: Any, directory: Path, column: str = "") -> None:
 def _check_field(there: Mapping[str, Any], ours: Mapping[str, Any], directory: Path) -> None:
     if _nullable(there["type"]) != _nullable(ours["type"]):
         raise SchemaMismatchError(
-            f"{directory}: column {ours['name']} is {_type_text(there['type'])} there, and {_type_text(ours['type'])} "
-            "in what is ingested: choose other columns, or another table"
+            f"{directory}: column {ours['name']} is {_type_text(there['type'])} in the table and "
+            f"{_type_text(ours['type'])} in the ingested rows: choose other columns, or another table"
         )
     if ours["nullable"] and not there["nullable"]:
         raise SchemaMismatchError(
-            f"{directory}: column {ours['name']} is NOT NULL there, and may be null in what is ingested: drop NOT NULL"
+            f"{directory}: column {ours['name']} is NOT NULL in the table but nullable in the ingested rows: "
+            "drop NOT NULL"
         )
 
 

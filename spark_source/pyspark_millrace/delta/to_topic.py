@@ -73,7 +73,7 @@ def changes_to_topic(
     if missing := [name for name in key if name not in columns]:
         raise UsageError(f"key: {table} has no column {', '.join(missing)}")
     if not key:
-        raise UsageError("key: name the columns by which rows of the table are known")
+        raise UsageError("key: name the columns that identify a row of the table")
     schema = describe_topic(parsed, parsed.topic).schema
     if schema is not None:
         _check_typed(parsed.topic, schema, columns)
@@ -112,7 +112,7 @@ class _Write:
         if "txnappid" not in names:
             query_id = query_id_of(changes.sparkSession)
             if query_id is None:
-                raise UsageError("the id of the query is unknown here, as in Spark Connect: say txnAppId=<a name>")
+                raise UsageError("the id of the query is unknown here, as in Spark Connect: give txnAppId=<a name>")
             options["txnAppId"] = f"spark-{query_id}"
         chosen = self._select(changes) if self._select is not None else changes
         if not self._appended_only:
@@ -171,12 +171,13 @@ def _check_change_feed(spark: SparkSession, table: str) -> None:
     from delta.tables import DeltaTable
 
     if not DeltaTable.isDeltaTable(spark, table):
-        raise UsageError(f"{table} is no Delta table: correct the path")
+        raise UsageError(f"{table} is not a Delta table: correct the path")
     properties = DeltaTable.forPath(spark, table).detail().head()["properties"]
     if properties.get("delta.enableChangeDataFeed", "false").lower() != "true":
         raise UsageError(
-            f"{table} keeps no changes: ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.enableChangeDataFeed = "
-            "true), and start with the version after that; or, if rows are only added to it, read those (appended_only)"
+            f"{table} has no change data feed: run ALTER TABLE delta.`{table}` SET TBLPROPERTIES "
+            "(delta.enableChangeDataFeed = true) and start with the next version; if the table only gets new rows, "
+            "set appended_only"
         )
 
 

@@ -48,7 +48,7 @@ def probe_rename(directory: str | Path) -> RenameProbe:
         path.mkdir(parents=True, exist_ok=True)
         kind = _file_system(path)
         if kind is not None and kind not in _LOCAL_FILE_SYSTEMS:
-            return RenameProbe(False, f"{path} is on {kind}, where renames are not known to be atomic")
+            return RenameProbe(False, f"{path} is on {kind}, on which it is not known whether renames are atomic")
         with tempfile.TemporaryDirectory(dir=path, prefix=".rename-probe-") as scratch:
             fault = _try_renames(Path(scratch))
     except OSError as error:
@@ -77,7 +77,7 @@ def _try_renames(scratch: Path) -> str | None:
             if content != _content(number):
                 faults.append("a half-written file was seen")
             elif number < newest:
-                faults.append("old content came back")
+                faults.append("the old content was seen after the new")
             newest = number
 
     reader = threading.Thread(target=read, name="rename-probe", daemon=True)

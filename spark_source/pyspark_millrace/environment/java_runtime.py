@@ -42,7 +42,7 @@ def _java_command() -> Path:
         return java
     found = shutil.which("java")
     if found is None:
-        raise EnvironmentProblemError(f"no java command found, and Spark runs on one: {_REMEDY}")
+        raise EnvironmentProblemError(f"no java command found, which Spark needs: {_REMEDY}")
     return Path(found)
 
 

@@ -42,7 +42,7 @@ def build_package(target: Path) -> int:
     for a zip file, and ``EnvironmentProblemError`` if millrace's code does not exist as files.
     """
     if target.suffix != ".zip":
-        raise UsageError(f"{target}: expected a name that ends in .zip, for Spark goes by it")
+        raise UsageError(f"{target}: expected a name that ends in .zip, because Spark recognises the format by it")
     modules = [(PurePosixPath(root.name, path.relative_to(root)), path) for root in _roots() for path in _modules(root)]
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         unfinished = Path(scratch, target.name)
@@ -68,7 +68,7 @@ def _roots() -> Iterator[Path]:
         places = [] if spec is None else list(spec.submodule_search_locations or ())
         if not places or not Path(places[0]).is_dir():
             raise EnvironmentProblemError(
-                f"the package {package} is not there as files: run this where millrace is installed by pip"
+                f"the package {package} is not installed as files: run this command where pip has installed millrace"
             )
         yield Path(places[0])
 

@@ -326,8 +326,8 @@ def _check_delta_classes() -> None:
 def _delta_remedy() -> str:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return (
-            "this program's JVM was started for a session without Delta, and stopping that does not end it: "
-            "make the program's first session with session(delta=True)"
+            "this program's JVM was started for a session without Delta, and it outlives that session: "
+            "create the program's first session with session(delta=True)"
         )
     return (
         f"run spark-submit with --packages {DELTA_PACKAGE} (when it cannot resolve a module that ~/.m2 knows, set "

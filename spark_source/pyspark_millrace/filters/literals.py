@@ -36,7 +36,7 @@ def parse_date(text: str) -> datetime.date:
     try:
         return datetime.date.fromisoformat(text.strip())
     except ValueError:
-        raise UnfitLiteralError(f"{text!r} is no date such as 2024-05-17") from None
+        raise UnfitLiteralError(f"{text!r} is not a date such as 2024-05-17") from None
 
 
 def parse_timestamp(text: str) -> datetime.datetime:
@@ -44,7 +44,7 @@ def parse_timestamp(text: str) -> datetime.datetime:
     try:
         return datetime.datetime.fromisoformat(text.strip())
     except ValueError:
-        raise UnfitLiteralError(f"{text!r} is no time such as 2024-05-17T10:00:00Z") from None
+        raise UnfitLiteralError(f"{text!r} is not a time such as 2024-05-17T10:00:00Z") from None
 
 
 def literal_of(value: Any, data_type: DataType) -> BoundLiteral:

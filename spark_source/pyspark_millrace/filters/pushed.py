@@ -59,7 +59,7 @@ def _expression(pushed: spark.Filter) -> Condition:
         return negate(_expression(pushed.child))
     path: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(path) != 1:
-        raise UnfitLiteralError(f"{pushed} is about no column as a whole")
+        raise UnfitLiteralError(f"{pushed} does not concern a top-level column")
     (column,) = path
     kind = type(pushed)
     if kind in _OPERATORS:

@@ -134,7 +134,7 @@ def follow(
         stopping.wait(_POLL_SECONDS)
         each_time(query)
     if stopping.is_set() and query.isActive:
-        say(f"stopping: what is not committed in {_LAST_BATCH_SECONDS:.0f} s is read again by the next run")
+        say(f"stopping: the next run reads records again that are not committed within {_LAST_BATCH_SECONDS:.0f} s")
         _let_batch_end(query)
         query.stop()
     else:
@@ -182,7 +182,7 @@ def _watch(context: SparkContext, stopping: Event, over: Event) -> None:
     try:
         _tell_progress(context, stopping, over)
         if not over.is_set():
-            say("stopping: what is not committed yet is left out")
+            say("stopping: records that are not committed yet are left out")
         while not over.wait(_POLL_SECONDS):
             context.cancelAllJobs()  # repeatedly, because Spark may be between two jobs
     except Py4JError:

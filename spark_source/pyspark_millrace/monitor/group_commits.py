@@ -93,7 +93,9 @@ class GroupCommits:
             self._connect(target.bootstrap_servers).alter_group_offsets(target.group_id, offsets)
             failed = 0
         except MillraceError as error:
-            _log.warning("group %s was not told how far the query is: %s", target.group_id, error.message)
+            _log.warning(
+                "the progress of the query could not be committed to group %s: %s", target.group_id, error.message
+            )
             failed = 1
         took = time.perf_counter() - started
         with self._lock:

@@ -66,7 +66,7 @@ class Lags:
                 lags = self._connect(bootstrap_servers).lag_of(offsets)
             except MillraceError as error:
                 _log.warning(
-                    "lags at %s are not known, and not asked for during %d s: %s",
+                    "the lags at %s are unknown, and the next attempt is in %d s: %s",
                     bootstrap_servers, _AWAY_S, error.message,
                 )  # fmt: skip
                 self._away_until_s[bootstrap_servers] = self._clock() + _AWAY_S

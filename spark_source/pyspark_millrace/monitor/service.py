@@ -273,4 +273,4 @@ def _wait_for_events(spark: SparkSession, timeout_s: float) -> None:
     try:
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(timeout_s * 1000))
     except (Py4JError, OSError) as error:
-        _log.warning("Spark's events were not waited for: %s", error)
+        _log.warning("waiting for Spark's events failed: %s", error)

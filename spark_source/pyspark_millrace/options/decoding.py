@@ -63,7 +63,10 @@ def parse_decode(given: GivenOptions) -> DecodeOptions | None:
     value, key = _part(given, DECODE), _part(given, DECODE_KEY)
     if value is None and key is None:
         for name, text in given.present(*names_of(DECODE_OPTIONS)).items():
-            raise UsageError(f"{name}={text!r} belongs to decode={'|'.join(_KINDS)}, which is not given")
+            raise UsageError(
+                f"{name}={text!r} belongs to decode={'|'.join(_KINDS)}, which is missing: set it, or leave "
+                "this option out"
+            )
         return None
     bad_records, topic = _bad_records(given.text(BAD_RECORDS))
     return DecodeOptions(value=value, key=key, bad_records=bad_records, dead_letter_topic=topic)
@@ -74,13 +77,16 @@ def _part(given: GivenOptions, prefix: str) -> PartOptions | None:
     options = given.present(*(f"{prefix}.{name}" for name in _PART_OPTIONS))
     if kind is None:
         for name, text in options.items():
-            raise UsageError(f"{name}={text!r} belongs to {prefix}={'|'.join(_KINDS)}, which is not given")
+            raise UsageError(
+                f"{name}={text!r} belongs to {prefix}={'|'.join(_KINDS)}, which is missing: set it, or leave "
+                "this option out"
+            )
         return None
     named = [name for name in _SCHEMA_OPTIONS if f"{prefix}.{name}" in options]
     if len(named) != 1:
         forms = ", ".join(f"{prefix}.{name}" for name in _SCHEMA_OPTIONS)
         found = ", ".join(f"{prefix}.{name}" for name in named) or "none of them"
-        raise UsageError(f"{prefix}={kind}: exactly one of {forms} says what payloads hold; found {found}")
+        raise UsageError(f"{prefix}={kind}: give exactly one of {forms} as the schema of the payloads; found {found}")
     message = options.get(f"{prefix}.message", "")
     if message and kind != "protobuf":
         raise UsageError(f"{prefix}.message={message!r} belongs to {prefix}=protobuf, not {kind}")

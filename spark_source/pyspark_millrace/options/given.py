@@ -97,8 +97,8 @@ class GivenOptions:
     ) -> None:
         """Raise ``UsageError`` for an unknown or unsupported option.
 
-        ``not_supported`` maps an option to the reason for its refusal. ``decided`` maps a client setting to the option
-        that replaces it.
+        ``not_supported`` maps an option to the reason for its refusal. ``decided`` maps a client setting to the remedy,
+        mostly the option that replaces it.
         """
         known = {name.lower() for name in supported}
         reasons = {name.lower(): reason for name, reason in not_supported.items()}
@@ -109,9 +109,7 @@ class GivenOptions:
             if name in reasons:
                 raise UsageError(f"option {name}={shown(name, value)} is not supported: {reasons[name]}")
             if name != setting and setting in decided:
-                raise UsageError(
-                    f"option {name}={shown(name, value)} is not supported: it is decided by {decided[setting]}"
-                )
+                raise UsageError(f"option {name}={shown(name, value)} is not supported: {decided[setting]}")
             if name != setting and setting.startswith(_SECURITY):
                 raise UsageError(f"option {name} is not supported: brokers have neither TLS nor SASL; leave it out")
             if name == setting:

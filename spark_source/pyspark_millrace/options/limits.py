@@ -67,7 +67,8 @@ def parse_trigger_limits(given: GivenOptions) -> TriggerLimits:
     ):
         if least is not None and most is not None and least > most:
             raise UsageError(
-                f"min{unit}PerTrigger={least} is above max{unit}PerTrigger={most}: no batch could have both"
+                f"min{unit}PerTrigger={least} is above max{unit}PerTrigger={most}, so no batch could satisfy "
+                "both: lower the minimum"
             )
     return limits
 

@@ -63,12 +63,12 @@ def parse_offsets(option: str, text: str, *, edges: tuple[OffsetSpec, ...]) -> P
     if word in named:
         return named[word]
     if word in {edge.name.lower() for edge in OffsetSpec}:
-        raise UsageError(f"{option}={text!r} makes no sense in this kind of query: give one of: {forms}")
+        raise UsageError(f"{option}={text!r} is not possible in this kind of query: give one of: {forms}")
     offsets = _partition_numbers(option, text, f"one of: {forms}", lowest=OffsetSpec.EARLIEST)
     for key, offset in offsets.items():
         if offset < 0 and offset not in edges:
             raise UsageError(
-                f"{option}: {OffsetSpec(offset).name.lower()} ({offset}) for {key} makes no sense in this kind of "
+                f"{option}: {OffsetSpec(offset).name.lower()} ({offset}) for {key} is not possible in this kind of "
                 f"query: give one of: {forms}"
             )
     return ExactOffsets(offsets)

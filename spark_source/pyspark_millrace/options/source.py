@@ -223,29 +223,30 @@ _STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "starting
 _ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 _NOT_SUPPORTED: Final = {
-    "provider": "Spark keeps no tables of Python sources; use CREATE TEMPORARY VIEW ... USING millrace OPTIONS (...)",
+    "provider": "Spark cannot keep tables of Python sources; use CREATE TEMPORARY VIEW ... USING millrace "
+    "OPTIONS (...)",
     "path": "load() takes no path; name topics by subscribe, subscribePattern or assign",
     "topic": "name topics by subscribe, subscribePattern or assign",
 }
 
 # Settings of a Kafka consumer that the source controls itself. Spark's connector refuses the first five as well.
 _DECIDED_BY_THE_SOURCE: Final = {
-    "auto.offset.reset": "startingOffsets",
-    "key.deserializer": "a cast of the key column",
-    "value.deserializer": "a cast of the value column",
-    "enable.auto.commit": "the query's checkpoint",
-    "interceptor.classes": "nothing",
+    "auto.offset.reset": "set startingOffsets instead",
+    "key.deserializer": "cast the column key instead",
+    "value.deserializer": "cast the column value instead",
+    "enable.auto.commit": "the query's checkpoint keeps its offsets; leave it out",
+    "interceptor.classes": "the source has no interceptors; leave it out",
     # Settings of a consumer's poll loop or of a group member.
-    "max.poll.records": "maxRecordsPerBatch",
-    "max.poll.interval.ms": "nothing, for tasks do not poll",
-    "fetch.min.bytes": "minBytesPerTrigger",
-    "fetch.max.bytes": "splitBytes",
-    "fetch.max.wait.ms": "the query's trigger",
-    "max.partition.fetch.bytes": "splitBytes",
-    "session.timeout.ms": "nothing, for a query is no member of its group",
-    "heartbeat.interval.ms": "nothing, for a query is no member of its group",
-    "group.instance.id": "nothing, for a query is no member of its group",
-    "partition.assignment.strategy": "nothing, for a query is no member of its group",
+    "max.poll.records": "set maxRecordsPerBatch instead",
+    "max.poll.interval.ms": "tasks do not poll; leave it out",
+    "fetch.min.bytes": "set minBytesPerTrigger instead",
+    "fetch.max.bytes": "set splitBytes instead",
+    "fetch.max.wait.ms": "set the query's trigger instead",
+    "max.partition.fetch.bytes": "set splitBytes instead",
+    "session.timeout.ms": "a query is not a member of its group; leave it out",
+    "heartbeat.interval.ms": "a query is not a member of its group; leave it out",
+    "group.instance.id": "a query is not a member of its group; leave it out",
+    "partition.assignment.strategy": "a query is not a member of its group; leave it out",
 }
 
 
@@ -288,7 +289,7 @@ def _subscription(given: GivenOptions) -> Subscription:
     present = given.present("subscribe", "subscribePattern", "assign")
     if len(present) != 1:
         found = ", ".join(f"{name}={text!r}" for name, text in present.items()) or "none of them"
-        raise UsageError(f"exactly one of subscribe, subscribePattern and assign says what to read; found {found}")
+        raise UsageError(f"give exactly one of subscribe, subscribePattern and assign; found {found}")
     (name, text), *_ = present.items()
     if name == "assign":
         return AssignedPartitions(parse_assignment(name, text))
@@ -344,9 +345,13 @@ def _check_together(options: SourceOptions, given: GivenOptions) -> None:
     for name in _BY_PARTITION:
         _check_read(given, name, options.subscription)
     if (options.transform is None) != (options.transform_schema is None):
-        raise UsageError("transform and transformSchema go together: a pickled function and the DDL of what it yields")
+        raise UsageError(
+            "transform and transformSchema go together: give a pickled function, and the DDL of the columns it returns"
+        )
     if options.by_reference and options.transform is not None:
-        raise UsageError("byReference=true and transform contradict each other: who reads the reference transforms")
+        raise UsageError(
+            "byReference=true and transform contradict each other: apply the function to the rows of read_reference"
+        )
 
 
 _BY_PARTITION: Final = (

@@ -263,7 +263,7 @@ class Cluster:
             except MillraceError as error:
                 if not error.retriable or tries_left == 0:
                     raise
-                _log.warning("asking for offsets failed: %s; asking again", error.message)
+                _log.warning("the offset look-up failed: %s; retrying", error.message)
             tries_left -= 1
             time.sleep(self._retry_interval_s)
 
@@ -273,7 +273,8 @@ class Cluster:
             f"{key} {offset} (the end is {ends[key]})" for key, offset in offsets.items() if offset > ends[key]
         ]:
             raise UsageError(
-                f"{option}: beyond the end of the log are {', '.join(beyond)}: give at most the end, or -1 for latest"
+                f"{option}: these offsets are beyond the end of the log: {', '.join(beyond)}: give at most the "
+                "end, or -1 for latest"
             )
 
     def first_offsets_from(self, times_ms: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | None]:

@@ -94,7 +94,7 @@ class StreamOffsets:
             )
         except (KeyError, ValueError, AttributeError, TypeError):
             raise UsageError(
-                f"the checkpoint's offsets {dict(value)} are not millrace's: it belongs to another source; "
+                f"the checkpoint's offsets {dict(value)} belong to another source, not to millrace: "
                 "give the query a checkpoint of its own"
             ) from None
 
@@ -168,7 +168,7 @@ class Loss:
 
     def __str__(self) -> str:
         """Return the whole message."""
-        return f"{self.what}: {self.remedy}, or set failOnDataLoss=false to go on without them"
+        return f"{self.what}: {self.remedy}, or set failOnDataLoss=false to continue without them"
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class LossReport:
     def warn(self, logger: logging.Logger) -> None:
         """Log the accepted losses."""
         for loss in self.losses:
-            logger.warning("%s; going on without them, for failOnDataLoss is false", loss.what)
+            logger.warning("%s; the query continues without them, because failOnDataLoss is false", loss.what)
 
 
 def clip_to_log(
@@ -228,7 +228,7 @@ def why_removed(configs: Mapping[str, str]) -> str:
     kept = {name: configs.get(name, "-1") for name in ("retention.ms", "retention.bytes")}
     if "delete" in configs.get("cleanup.policy", "delete") and any(value != "-1" for value in kept.values()):
         return f"by retention, {', '.join(f'{name}={value}' for name, value in kept.items())}, or DeleteRecords"
-    return "by DeleteRecords, for the topic has no retention"
+    return "by DeleteRecords, because the topic has no retention"
 
 
 def losses_between(since: StreamOffsets, newest: StreamOffsets, subscription: Subscription) -> list[Loss]:
@@ -236,9 +236,9 @@ def losses_between(since: StreamOffsets, newest: StreamOffsets, subscription: Su
     if since.cluster_id and newest.cluster_id and since.cluster_id != newest.cluster_id:
         return [
             Loss(
-                f"the checkpoint is of cluster {since.cluster_id}, and these brokers are cluster {newest.cluster_id}: "
-                "its offsets mean nothing there",
-                "correct kafka.bootstrap.servers, or start with another checkpoint",
+                f"the checkpoint is of cluster {since.cluster_id}, but these brokers are cluster {newest.cluster_id}: "
+                "the offsets are not valid there",
+                "correct kafka.bootstrap.servers, or start with a new checkpoint",
             )
         ]
     anew = {
@@ -266,16 +266,16 @@ def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
     return Loss(
         f"the log of {key} went back: offsets up to {read_up_to - 1} have been read, and it now ends at {log_end} "
         "(records were truncated)",
-        "start anew with another checkpoint",
+        "start with a new checkpoint",
     )
 
 
 def recreated(topic: str, was: uuid.UUID, now: uuid.UUID, lost: str) -> Loss:
     """Return the loss for a topic with a changed id; ``lost`` names its unread offsets."""
     return Loss(
-        f"topic {topic} is not the one that was read: its id is {id_text(now)} and was {id_text(was)} "
-        f"(deleted and made anew); {lost} of the old one are gone",
-        "start anew with another checkpoint",
+        f"topic {topic} is not the topic that was read: its id is {id_text(now)} and was {id_text(was)} "
+        f"(deleted and created again); {lost} of the old topic are gone",
+        "start with a new checkpoint",
     )
 
 

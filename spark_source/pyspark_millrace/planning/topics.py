@@ -42,7 +42,7 @@ def common_schema(topics: Sequence[TopicDescription]) -> pa.Schema | None:
         same = mine.equals(theirs) if mine and theirs else mine is theirs
         if not same:
             raise UsageError(
-                f"topics {first.name} and {other.name} have different schemas, and one DataFrame has one schema: "
-                "read them separately and join or union what they have in common"
+                f"topics {first.name} and {other.name} have different schemas, but a DataFrame has one schema: "
+                "read them separately, and join or union their common columns"
             )
     return first.read_schema

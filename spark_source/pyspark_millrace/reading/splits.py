@@ -129,11 +129,11 @@ def _after_loss(
         raise error
     lost = f"offsets {start}..{first_left - 1} of {split.range.key} were removed while they were being read"
     if options.fail_on_data_loss:
-        remedy = "read it anew" if first_left == end else f"start at {first_left}"
+        remedy = "read the topic again" if first_left == end else f"start at {first_left}"
         raise OffsetsLostError(
-            f"{lost} ({error.message}): {remedy}, or set failOnDataLoss=false to go on without them"
+            f"{lost} ({error.message}): {remedy}, or set failOnDataLoss=false to continue without them"
         ) from error
-    _log.warning("%s (%s); going on without them, for failOnDataLoss is false", lost, error.message)
+    _log.warning("%s (%s); the query continues without them, because failOnDataLoss is false", lost, error.message)
     return first_left
 
 
@@ -288,8 +288,8 @@ class Assembler:
         required = "" if column.nullable else " NOT NULL"
         return SchemaMismatchError(
             f"column {column.name} of {self._where} {what} from offset {decoded.header.base_offset} (schema "
-            f"{decoded.schema_id}), and the query started with {column.type.simpleString().upper()}{required}: start "
-            "it again, so that it takes the topic's schema as it is now"
+            f"{decoded.schema_id}), but the query started with {column.type.simpleString().upper()}{required}: start "
+            "the query again, so that it uses the topic's newest schema"
         )
 
     def _metadata(self, kind: Metadata, decoded: DecodedBatch) -> pa.Array:

@@ -49,7 +49,8 @@ class Route:
             # Kafka's producers refuse it too. millrace's producer would take -1 in a table as null.
             if least is not None and least < 0:
                 raise UnknownTopicOrPartitionError(
-                    f"topic {self.topic} has no partition {least}: name one of its own, or NULL for the key to decide"
+                    f"topic {self.topic} has no partition {least}: name one of its partitions, or NULL to choose "
+                    "it by the key"
                 )
         return table.select([source for source, _ in self.columns]).rename_columns([to for _, to in self.columns])
 
@@ -80,7 +81,7 @@ def route_to(
     names = schema.names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"column {twice} stands twice in the DataFrame: drop one")
+        raise UsageError(f"column {twice} is twice in the DataFrame: drop one")
     if topic_schema is None:
         found = _opaque_columns(topic, schema)
     else:
@@ -105,7 +106,7 @@ def _opaque_columns(topic: str, schema: StructType) -> dict[str, str]:
     for name, metadata in _WITH_METADATA_NAMES.items():
         given = [each for each in (name, metadata) if each in schema.names]
         if len(given) > 1:
-            raise UsageError(f"the columns {' and '.join(given)} say the same of a record: drop one")
+            raise UsageError(f"the columns {' and '.join(given)} have the same meaning: drop one")
         for source in given:
             _check_metadata(schema, source, metadata)
             found[name] = source

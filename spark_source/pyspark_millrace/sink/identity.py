@@ -67,8 +67,8 @@ def identity_of_stream(
     query_id, batch_id = local_property(QUERY_ID), local_property(BATCH_ID)
     if not query_id or not batch_id:
         raise UsageError(
-            f"the task has no property {QUERY_ID if not query_id else BATCH_ID}, by which a micro-batch is written "
-            "once: write with deliveryGuarantee=at-least-once"
+            f"the task has no property {QUERY_ID if not query_id else BATCH_ID}, which an exactly-once write needs: "
+            "set deliveryGuarantee=at-least-once"
         )
     external_id = options.transaction_app_id or f"spark-{query_id}"
     return WriteIdentity(external_id=external_id, epoch=int(batch_id), owner=f"query {query_id}", attempt=attempt)

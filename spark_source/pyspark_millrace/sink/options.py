@@ -75,17 +75,17 @@ def parse_sink_options(values: Mapping[str, str], *, is_stream: bool) -> SinkOpt
 
 _NOT_SUPPORTED: Final = {
     "path": "save() and start() take no path; name the topic by the option or a column topic",
-    "subscribe": "it says what to read; name the topic to write to by the option or a column topic",
-    "subscribePattern": "it says what to read; name the topic to write to by the option or a column topic",
-    "assign": "it says what to read; rows are sent to the partition that a column partition names",
+    "subscribe": "the option is for reading; name the topic to write to by the option or a column topic",
+    "subscribePattern": "the option is for reading; name the topic to write to by the option or a column topic",
+    "assign": "the option is for reading; rows are sent to the partition that a column partition names",
 }
 
 # Settings of a Kafka producer that the sink controls itself; Spark's sink refuses them as well.
 _DECIDED_BY_THE_SINK: Final = {
-    "key.serializer": "the type of the column key: STRING or BINARY",
-    "value.serializer": "the type of the column value: STRING or BINARY",
-    "transactional.id": "txnAppId",
-    "coordinator.key": "txnAppId",
+    "key.serializer": "the type of the column key (STRING or BINARY) decides; leave it out",
+    "value.serializer": "the type of the column value (STRING or BINARY) decides; leave it out",
+    "transactional.id": "set txnAppId instead",
+    "coordinator.key": "set txnAppId instead",
 }
 
 
@@ -102,8 +102,8 @@ def _check_together(options: SinkOptions, *, is_stream: bool) -> None:
         if app_id is not None or version is not None:
             raise UsageError("txnAppId and txnVersion are for deliveryGuarantee=exactly-once: leave them out")
     elif is_stream and version is not None:
-        raise UsageError(f"txnVersion={version}: a stream counts its micro-batches; leave it out")
+        raise UsageError(f"txnVersion={version}: a stream numbers its micro-batches itself; leave it out")
     elif not is_stream and (app_id is None) != (version is None):
         raise UsageError(
-            "txnAppId and txnVersion go together: the name of a series of writes, and the number of this one"
+            "txnAppId and txnVersion go together: give the name of a series of writes, and the number of this write"
         )

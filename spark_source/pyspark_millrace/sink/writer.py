@@ -73,7 +73,7 @@ class _Writer:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        assert context is not None, "a task has one"
+        assert context is not None, "a task that began has one"
         return type(self)._identify(self._options, self._attempt, context.getLocalProperty)
 
     def _send_at_least_once(self, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -119,9 +119,10 @@ class _Writer:
             )
         except InvalidTxnStateError as error:
             raise InvalidTxnStateError(
-                f"{identity} is not committed, for a task's transaction was not open any more. If it took longer than "
-                "kafka.transaction.timeout.ms, raise that (and the broker's transaction.max.timeout.ms), or write less "
-                f"at a time, with maxOffsetsPerTrigger for instance ({error.message})"
+                f"{identity} was not committed, because the transaction of a task was no longer open. If the "
+                "write took longer "
+                "than kafka.transaction.timeout.ms, raise that setting (and the broker's transaction.max.timeout.ms), "
+                f"or write fewer rows at a time, for example with maxOffsetsPerTrigger ({error.message})"
             ) from None
         if outcome.was_committed_before:
             _log.info("%s was committed before, and is not written again", identity)
@@ -183,9 +184,11 @@ def _was_committed(producer: Producer, identity: WriteIdentity) -> bool:
         )
     except CommitOwnerError as error:
         raise UsageError(
-            f"txnAppId={identity.external_id!r} is in use by another: its writes would be taken for those of this one, "
-            "and passed over. Give a txnAppId that nobody has used (in foreachBatch one for each topic); a stream "
-            f"needs none, and has a new one with each checkpoint ({error.message})"
+            f"txnAppId={identity.external_id!r} belongs to another query or series of writes, so this write "
+            "would be taken "
+            "for a repeated one and skipped. Give a txnAppId that is not in use (in foreachBatch one for "
+            "each topic). A "
+            f"stream needs none: it gets a new one with each checkpoint ({error.message})"
         ) from None
     return outcome.was_committed_before
 
@@ -195,7 +198,11 @@ def _abort(producer: Producer, identity: WriteIdentity) -> None:
     try:
         producer.abort_transaction()
     except MillraceError as error:
-        _log.warning("a transaction of %s is left to the driver and to time: %s", identity, error.message)
+        _log.warning(
+            "a transaction of %s could not be aborted; the driver or the transaction timeout aborts it: %s",
+            identity,
+            error.message,
+        )
 
 
 # --- before anything is written ---------------------------------------------------------------------------------

@@ -29,8 +29,9 @@ def admit(now: Manifest, files: CheckpointFiles) -> None:
         differences = list(differences_between(before, now))
         if differences:
             raise IncompatibleStateError(
-                f"{files.location} is of another topology: {'; '.join(differences)}. Undo that, make its state anew "
-                "(millrace streams rebuild), or begin with a new checkpoint"
+                f"{files.location} is of another topology: {'; '.join(differences)}. Undo the change, "
+                "rebuild the state "
+                "(millrace streams rebuild), or start with a new checkpoint"
             )
     if before is None or before.to_json() != now.to_json():
         write_manifest(files, now)
@@ -49,14 +50,12 @@ def differences_between(before: Manifest, now: Manifest) -> Iterator[str]:
             continue
         renamed = next((other for other in added if other.meaning == store.meaning), None)
         if renamed is None:
-            yield f"{store.node}: its store {store.name} is gone"
+            yield f"{store.node}: its store {store.name} was removed"
         else:
             added.remove(renamed)
-            yield (
-                f"{renamed.node}: its store {store.name} is called {renamed.name} now, so name it: store={store.name!r}"
-            )
+            yield (f"{renamed.node}: its store {store.name} is now called {renamed.name}: set store={store.name!r}")
     for store in added:
-        yield f"{store.node}: its store {store.name} is new, and would begin without what was read before"
+        yield f"{store.node}: its store {store.name} is new, and would lack the records that were read before"
 
 
 def _changed_sources(before: Manifest, now: Manifest) -> Iterator[str]:
@@ -68,7 +67,7 @@ def _changed_sources(before: Manifest, now: Manifest) -> Iterator[str]:
             yield f"{node}: it reads the topic {topic}, which was not read before"
     for topic, node in before.sources:
         if topic not in new_topics:
-            yield f"{node}: the topic {topic} is read no more"
+            yield f"{node}: the topic {topic} is no longer read"
     if sorted(topics) == sorted(new_topics):
         yield f"{now.sources[0][1]}: topics are read in the order {', '.join(new_topics)}, before {', '.join(topics)}"
 
@@ -80,8 +79,8 @@ def _changed_moves(before: Manifest, now: Manifest) -> Iterator[str]:
         yield f"{node}: records move in {new_stages} stages, before in {stages}"
     if before.stores and now.stores and before.buckets != now.buckets:
         yield (
-            f"{now.sources[0][1]}: state lies in {before.buckets} buckets, and there are {now.buckets} now, as many as "
-            "the topic of the most partitions has"
+            f"{now.sources[0][1]}: the state has {before.buckets} buckets, but the topology now has {now.buckets}, "
+            "the partitions of its largest topic"
         )
 
 

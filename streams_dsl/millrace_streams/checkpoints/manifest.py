@@ -101,10 +101,10 @@ def read_manifest(files: CheckpointFiles) -> Manifest | None:
         if version == VERSION:
             return Manifest.from_json(found)
     except (ValueError, KeyError, TypeError) as error:
-        raise IncompatibleStateError(f"{place} cannot be read ({error}): put it back from a copy") from error
+        raise IncompatibleStateError(f"{place} cannot be read ({error}): restore it from a copy") from error
     raise IncompatibleStateError(
-        f"{place} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it, make "
-        "its state anew (millrace streams rebuild), or begin with a new checkpoint"
+        f"{place} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it, "
+        "rebuild its state (millrace streams rebuild), or start with a new checkpoint"
     )
 
 

@@ -32,9 +32,7 @@ def manifest_of(files: CheckpointFiles) -> Manifest:
     """Return the manifest of a checkpoint. Raises ``UsageError`` if the directory is no topology's checkpoint."""
     manifest = read_manifest(files)
     if manifest is None:
-        raise UsageError(
-            f"{files.location} is not the checkpoint of a topology: give what run_stream has as checkpoint"
-        )
+        raise UsageError(f"{files.location} is not the checkpoint of a topology: give the checkpoint of run_stream")
     return manifest
 
 
@@ -50,7 +48,7 @@ def committed_batch(files: CheckpointFiles, wanted: int | None = None) -> int:
         return done[-1]
     if wanted not in done:
         raise UsageError(
-            f"{files.location}: batch {wanted} has no state to read: there is that of {done[0]} to {done[-1]}"
+            f"{files.location}: batch {wanted} has no state to read: give a batch from {done[0]} to {done[-1]}"
         )
     return wanted
 

@@ -47,8 +47,8 @@ def stopped_checkpoint(directory: Path) -> Checkpoint:
     checkpoint = read_checkpoint(directory)
     if checkpoint.entries and checkpoint.is_pending:
         raise UsageError(
-            f"batch {checkpoint.newest.batch_id} of {directory} was planned and not finished; what it gives may be out "
-            "or not: start the query once to finish it"
+            f"batch {checkpoint.newest.batch_id} of {directory} was planned but not finished, so its rows may or may "
+            "not be written: start the query once to finish the batch"
         )
     return checkpoint
 

@@ -1,8 +1,8 @@
 """First stage of the compiler: checks and layouts of all nodes.
 
-Errors are refused here with the node's name: unknown columns, predicates that are not boolean, changes of the key where
-it must stay, aggregates of unsuitable types, tables in place of streams, joins of keys with different types. The
-layouts of each kind of node are in ``layouts`` (streams) and ``table_layouts``.
+The checks refuse unknown columns, predicates that are not boolean, and aggregates of unsuitable types. They also refuse
+changes of a key that must stay, tables in place of streams, and joins of keys with different types. Each error names
+the node. The layouts of each kind of node are in ``layouts`` (streams) and ``table_layouts``.
 """
 
 from __future__ import annotations

@@ -109,7 +109,9 @@ def _(node: PeekNode | ForEachNode, given: tuple[Layout, ...]) -> Layout:
 def _(node: RepartitionNode, given: tuple[Layout, ...]) -> Layout:
     [layout] = given
     if not layout.key:
-        raise TopologyError(f"{node.name}: the records have no key to be moved by: select_key(column) first")
+        raise TopologyError(
+            f"{node.name}: the records have no key, which a repartition needs: select_key(column) first"
+        )
     _check_produced(node, layout)
     return replace(layout, bucket_columns=layout.key)
 
@@ -125,8 +127,8 @@ def _(node: MergeNode, given: tuple[Layout, ...]) -> Layout:
     right = named_alike(right, left)
     if columns(left) != columns(right) or left.key != right.key or left.windowed != right.windowed:
         raise TopologyError(
-            f"{node.name}: {node.parents[0]} has {describe(left)}, {node.parents[1]} has {describe(right)}: only what "
-            "is alike can be merged: select() the same columns, select_key() the same key"
+            f"{node.name}: {node.parents[0]} has {describe(left)}, {node.parents[1]} has {describe(right)}: merged "
+            "streams need the same columns and key: select() the same columns, select_key() the same key"
         )
     return left if left.bucket_columns == right.bucket_columns else replace(left, bucket_columns=None)
 
@@ -240,7 +242,7 @@ def with_key(node: Node, given: Layout, serde: Serde | None) -> Layout:
     elif len(given.key) == 1:
         field = given.schema.field(given.key[0]).with_name(KEY)
     else:
-        raise TopologyError(f"{node.name}: of which type is the new key? give key='string', or another serde")
+        raise TopologyError(f"{node.name}: the type of the new key is unknown: give key='string', or another serde")
     kept = [each for each in given.schema if each.name != KEY]
     if given.value is not None:
         kept = [each for each in kept if each.name == given.value]

@@ -46,7 +46,7 @@ class _Part:
     def serde(self, given: Serde | RowSerde | None) -> Serde | RowSerde | None:
         if not self._columns and self._word == "key":
             if given is not None:
-                raise TopologyError(f"{self._what}: the records have none: select_key(column) first")
+                raise TopologyError(f"{self._what}: the records have no key: select_key(column) first")
             return None
         if isinstance(given, RowSerde):
             return self._of_rows(given)

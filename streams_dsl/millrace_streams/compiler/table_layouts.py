@@ -52,7 +52,7 @@ from millrace_streams.windows import SessionWindows, Windows
 def _(node: ToTableNode, given: tuple[Layout, ...]) -> Layout:
     [stream] = given
     if stream.table:
-        raise TopologyError(f"{node.name}: to_table of what is a table already")
+        raise TopologyError(f"{node.name}: this is already a table: leave to_table() out")
     if not stream.key:
         raise TopologyError(f"{node.name}: the rows of a table need a key: select_key(column) first, or key_columns=")
     return replace(stream, table=True)
@@ -86,7 +86,7 @@ def _(node: TableSelectNode, given: tuple[Layout, ...]) -> Layout:
 def _(node: ToStreamNode, given: tuple[Layout, ...]) -> Layout:
     [table] = given
     if not table.table:
-        raise TopologyError(f"{node.name}: to_stream of what is a stream already")
+        raise TopologyError(f"{node.name}: this is already a stream: leave to_stream() out")
     return replace(table, table=False)
 
 
@@ -165,7 +165,7 @@ def _(node: SubscribeNode, given: tuple[Layout, ...]) -> Layout:
 def _(node: AnswerNode, given: tuple[Layout, ...]) -> Layout:
     asked, right = given
     if not right.table:
-        raise TopologyError(f"{node.name}: {node.parents[1]} is no table: to_table() first")
+        raise TopologyError(f"{node.name}: {node.parents[1]} is not a table: to_table() first")
     wanted, found = asked.schema.field(KEY).type, [right.schema.field(name).type for name in right.key]
     if right.windowed or found != [wanted]:
         raise TopologyError(

@@ -53,7 +53,7 @@ from millrace_streams.steps import Operator
 @singledispatch
 def words_of(node: Node, operator: Operator) -> str:
     """Return the text of a node, with its stores."""
-    raise TypeError(f"{node.name}: there are no words for {type(node).__name__}")
+    raise TypeError(f"{node.name}: {type(node).__name__} has no text in the plan")
 
 
 @words_of.register(FilterNode)
@@ -64,7 +64,7 @@ def _(node: FilterNode | TableFilterNode, operator: Operator) -> str:
 
 @words_of.register
 def _(node: BranchNode, operator: Operator) -> str:
-    return f"branch {_function(node.predicate) if node.predicate is not None else 'of the rest'}"
+    return f"branch {_function(node.predicate) if node.predicate is not None else 'of all other records'}"
 
 
 @words_of.register(MapValuesNode)
@@ -97,12 +97,12 @@ def _(node: SelectKeyFunctionNode, operator: Operator) -> str:
 @words_of.register(PeekNode)
 @words_of.register(ForEachNode)
 def _(node: PeekNode | ForEachNode, operator: Operator) -> str:
-    return f"show to {_function(node.function)}"
+    return f"call {_function(node.function)}"
 
 
 @words_of.register
 def _(node: MergeNode, operator: Operator) -> str:
-    return f"{_parents(node)} together"
+    return f"merge {_parents(node)}"
 
 
 @words_of.register
@@ -129,12 +129,12 @@ def _(node: ProcessNode, operator: Operator) -> str:
 
 @words_of.register
 def _(node: ChildNode, operator: Operator) -> str:
-    return f"what {node.parents[0]} forwards to {node.child}"
+    return f"records that {node.parents[0]} forwards to {node.child}"
 
 
 @words_of.register
 def _(node: PartialAggregateNode, operator: Operator) -> str:
-    return "partial aggregates of what is read together, for the aggregation"
+    return "partial aggregates of each batch, input of the aggregation"
 
 
 @words_of.register
@@ -163,13 +163,13 @@ def _(node: ToTableNode, operator: Operator) -> str:
 
 @words_of.register
 def _(node: MaterializeNode, operator: Operator) -> str:
-    return f"rows of {_parents(node)}, to be looked up{_kept(node)}"
+    return f"look-up table of {_parents(node)}{_kept(node)}"
 
 
 @words_of.register
 def _(node: GroupTableNode, operator: Operator) -> str:
     by = _function(node.selector) if node.selector is not None else _assignments(node.columns)
-    return f"rows grouped anew by {by}: what was is taken away, what is comes"
+    return f"rows grouped by {by}: subtract the old row, add the new one"
 
 
 @words_of.register
@@ -201,17 +201,17 @@ def _(node: TableTableJoinNode, operator: Operator) -> str:
 
 @words_of.register
 def _(node: SubscribeNode, operator: Operator) -> str:
-    return f"{node.kind} join by foreign key, {_function(node.extractor)}: ask for the right row"
+    return f"{node.kind} join by foreign key, {_function(node.extractor)}: request the right row"
 
 
 @words_of.register
 def _(node: AnswerNode, operator: Operator) -> str:
-    return f"answer with the right row{_kept(node)}"
+    return f"respond with the right row{_kept(node)}"
 
 
 @words_of.register
 def _(node: ResponseJoinNode, operator: Operator) -> str:
-    return f"{node.kind} join with the answer, {_function(node.joiner)}{_kept(node)}"
+    return f"{node.kind} join with the response, {_function(node.joiner)}{_kept(node)}"
 
 
 def _named(node: AggregateNode | FoldNode | TableFoldNode) -> str:
@@ -251,7 +251,7 @@ def _produced(node: RepartitionNode | TopicSinkNode) -> str:
 
 def _function(function: Expression | PythonFunction | JoinColumns) -> str:
     if isinstance(function, JoinColumns):
-        kept = ["all of the left"] if function.keep else []
+        kept = ["all of the left side"] if function.keep else []
         computed = [_assignments(function.columns)] if function.columns else []
         return f"columns {', '.join([*kept, *computed])}"
     return repr(function) if isinstance(function, Expression) else f"Python {function}"

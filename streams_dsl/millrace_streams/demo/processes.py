@@ -77,7 +77,7 @@ class RunningBroker:
         status = _wait(self.process, seconds)
         if status is not None:
             raise EnvironmentProblemError(
-                f"the broker has died (exit code {status}); run the demo again and it continues. "
+                f"the broker has stopped (exit code {status}); run the demo again and it continues. "
                 f"The end of {self.log_path}:\n{_tail(self.log_path)}"
             )
 

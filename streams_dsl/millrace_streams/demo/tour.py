@@ -62,7 +62,7 @@ def run_tour(tour: Tour, console: Console) -> None:
     lock = DemoLock(tour.work_dir)
     if continued:
         console.print(
-            f"{tour.work_dir} is there already: continuing where the last run ended, nothing is written twice",
+            f"{tour.work_dir} exists: the demo continues where the last run ended and writes nothing twice",
             soft_wrap=True,
         )
     with running_broker(tour.work_dir, lock) as broker:

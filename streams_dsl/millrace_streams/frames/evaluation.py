@@ -76,7 +76,7 @@ def _regular(pattern: str) -> str:
     try:
         pl.select(pl.lit("").str.contains(pattern))
     except pl.exceptions.PolarsError as error:
-        raise TopologyError(f"{pattern!r} is no regular expression: {error}") from error
+        raise TopologyError(f"{pattern!r} is not a regular expression: {error}") from error
     return pattern
 
 

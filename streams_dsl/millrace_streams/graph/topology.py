@@ -76,8 +76,8 @@ class Topology:
                 _check_topic(node.name, node.topic)
             if isinstance(node, TopicSinkNode | RepartitionNode) and node.topic in read:
                 raise TopologyError(
-                    f"{node.name}: the topology reads the topic {node.topic} that it writes, in a circle: write "
-                    "another topic, or go on with through(topic) where it is written"
+                    f"{node.name}: the topology reads the topic {node.topic} that it writes, which is a "
+                    "cycle: write another topic, or use through(topic) in place of the sink"
                 )
 
     @cached_property

@@ -49,7 +49,7 @@ class Handle:
         for other in others:
             if other._builder is not self._builder:
                 raise TopologyError(
-                    f"{name or kind.prefix}: {self.name} and {other.name} are of two builders: build both with one "
+                    f"{name or kind.prefix}: {self.name} and {other.name} belong to two builders: build both with one "
                     "StreamsBuilder"
                 )
         parents = (self._node.name, *(other._node.name for other in others))

@@ -44,7 +44,7 @@ Joined: TypeAlias = "KStream | KTable | GlobalKTable"
 class KStream(Handle):
     """A stream of independent records (Kafka's ``KStream``)."""
 
-    _instead = "group_by_key() groups it, to_table() makes a table of it"
+    _instead = "group it by group_by_key(), or make it a table by to_table()"
 
     def filter(self, predicate: Predicate, *, name: str | None = None, negate: bool = False) -> KStream:
         """Keep the records for which ``predicate`` is true."""

@@ -283,8 +283,8 @@ class KGroupedTable(Handle):
             for column, aggregate in aggregates.items():
                 if aggregate.kind in ("min", "max"):
                     raise TopologyError(
-                        f"{where}: {column}={aggregate!r}: rows of a table come and go, and nothing tells what is left "
-                        "when this one goes: give initializer, adder and subtractor"
+                        f"{where}: {column}={aggregate!r}: rows of a table can be deleted, and this aggregate cannot "
+                        "subtract a row: give initializer, adder and subtractor"
                     )
             return self._fold(where, store, emit, name, aggregates=tuple(aggregates.items()))
         if initializer is None or adder is None or subtractor is None or aggregates:

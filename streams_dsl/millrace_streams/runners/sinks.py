@@ -214,7 +214,7 @@ class Sinks:
                 targets[node.name] = TopicTarget(sink, node, bootstrap_servers)
             else:
                 raise UsageError(
-                    f"{node.name}: where is the topic {name}? give bootstrap_servers, or foreach_batch="
+                    f"{node.name}: the brokers of topic {name} are unknown: give bootstrap_servers, or foreach_batch="
                     f"{{{name!r}: function}}"
                 )
         if dead_letters is not None and dead_letters in functions:
@@ -222,7 +222,9 @@ class Sinks:
             targets[DEAD_LETTERS] = FunctionTarget(aside, functions[dead_letters])
         elif dead_letters is not None:
             if bootstrap_servers is None:
-                raise UsageError(f"dead_letters: where is the topic {dead_letters}? give bootstrap_servers")
+                raise UsageError(
+                    f"dead_letters: the brokers of topic {dead_letters} are unknown: give bootstrap_servers"
+                )
             targets[DEAD_LETTERS] = DeadLetterTarget(dead_letters, bootstrap_servers)
         return cls(targets)
 
@@ -261,5 +263,5 @@ def _paths(names: Sequence[str], tables: Mapping[str, str] | str | None) -> dict
         raise UsageError(f"the topology writes no table {name}; its tables are {', '.join(names)}")
     missing = [name for name in names if name not in given]
     if missing:
-        raise UsageError(f"where does the table {missing[0]} lie? give tables={{{missing[0]!r}: path}}")
+        raise UsageError(f"the path of table {missing[0]} is unknown: give tables={{{missing[0]!r}: path}}")
     return given

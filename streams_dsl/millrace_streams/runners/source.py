@@ -61,9 +61,7 @@ class JobInputs:
         if topic in self.frames:
             return _frame_shape(self.frames[topic], declared_key), None
         if self.bootstrap_servers is None:
-            raise UsageError(
-                f"nothing to read {topic} from: give bootstrap_servers, or inputs={{{topic!r}: DataFrame}}"
-            )
+            raise UsageError(f"topic {topic} has no input: give bootstrap_servers, or inputs={{{topic!r}: DataFrame}}")
         from millrace.clients import Admin
 
         with Admin({"bootstrap.servers": self.bootstrap_servers}) as admin:
@@ -233,7 +231,7 @@ class Job:
             return self.buckets
         if self._partitions_in_frames:
             raise TopologyError(
-                f"{reader.source.name}: a global table goes to every partition, and how many there are is not known: "
+                f"{reader.source.name}: a global table goes to every partition, and their number is unknown: "
                 f"leave the column {PARTITION} out of the DataFrames, or read topics"
             )
         return 1
@@ -310,8 +308,9 @@ def _check_serdes(source: SourceNode, serdes: tuple[Serde, Serde | RowSerde], sh
     for what, serde in zip(("key", "value"), serdes, strict=True):
         if not (serde.has_bytes if isinstance(serde, Serde) else isinstance(serde, PayloadRows)):
             raise TopologyError(
-                f"{source.name}: {source.topic} is a topic of bytes, and how the {what} is read from them {serde} does "
-                f"not say: give one of {', '.join(SERDES)}, json_rows(...), avro(...) or protobuf(...), or a serde of "
+                f"{source.name}: {source.topic} is a topic of bytes, and {serde} does not define how to read "
+                f"the {what}: "
+                f"give one of {', '.join(SERDES)}, json_rows(...), avro(...) or protobuf(...), or a serde of "
                 "your own, Serde(...)"
             )
 

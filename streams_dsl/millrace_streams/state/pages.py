@@ -1,14 +1,13 @@
 """Pages: parts of a large store, read one by one.
 
-A batch reads only the pages of its keys. A row's page is given by its *slot*, a stretch of time (if rows expire by
-time), and by its *part* of the slot, which the hash of its key selects. So expired rows are dropped by whole slots,
-unread.
+A batch reads only the pages of its keys. The page of a row is a *part* of a *slot*. A slot is an interval of time, if
+rows expire by time. The hash of the key selects the part. So expired rows are dropped by whole slots, unread.
 
 Invariants:
 
-* the number of parts of a slot is a power of four, and a row is in part ``hash mod parts``. When a slot gets four times
-  as many parts, the rows of each part go to four new ones;
-* slots have the same length for the life of a checkpoint, whatever the retention is later.
+* The number of parts of a slot is a power of four, and a row is in part ``hash mod parts``. When a slot gets four times
+  as many parts, the rows of each part go to four new ones.
+* Slots have the same length for the life of a checkpoint, whatever the retention is later.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class KeptRows:
         kept._log = kept._newest([*chunks[:1], _merged(chunks[1:], spec)])
         if buckets is not None and kept.facts.buckets != buckets:
             raise IncompatibleStateError(
-                f"store {spec.name}: its state lies in {kept.facts.buckets} buckets, and there are {buckets} now, as "
-                "many as the topic of the most partitions has: begin with a new checkpoint"
+                f"store {spec.name}: its state has {kept.facts.buckets} buckets, but the topology now has {buckets}, "
+                "the partitions of its largest topic: start with a new checkpoint"
             )
         return kept
 

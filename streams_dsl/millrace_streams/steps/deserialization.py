@@ -74,8 +74,8 @@ class Deserializer:
     def _unreadable(self, frame: pl.DataFrame, name: str, serde: object, row: int, why: str) -> UserFunctionError:
         source, offset = self.source, int(frame[OFFSET][row])
         return UserFunctionError(
-            f"{source.name}: the {name} of the record at offset {offset} of {source.topic}-{self.partition} is no "
-            f"{serde}: {why}",
+            f"{source.name}: the {name} of the record at offset {offset} of {source.topic}-{self.partition} is not "
+            f"a valid {serde}: {why}",
             node=source.name,
             topic=source.topic,
             partition=self.partition,

@@ -62,7 +62,7 @@ class MapFunctionStep(StatelessStep):
         computed = call_batchwise(node.function, inputs.batch.with_layout(self.operator.given), inputs, node.name)
         if not isinstance(computed, pl.DataFrame) or computed.height != frame.height:
             raise UserFunctionError(
-                f"{node.name}: {node.function} must give a polars frame of {frame.height} rows, one per record"
+                f"{node.name}: {node.function} must return a polars frame of {frame.height} rows, one per record"
             )
         kept = frame.select(*self.operator.given.key_columns, *reserved_of(frame))
         columns = [_column(node, computed, name, types) for name, types in self._value_types().items()]
@@ -76,7 +76,9 @@ class MapFunctionStep(StatelessStep):
 
 def _column(node: Node, frame: pl.DataFrame, name: str, data_type: pl.DataType) -> pl.Series:
     if name not in frame.columns:
-        raise UserFunctionError(f"{node.name}: the function gave no column {name}; it gave {', '.join(frame.columns)}")
+        raise UserFunctionError(
+            f"{node.name}: the function returned no column {name}; it returned {', '.join(frame.columns)}"
+        )
     try:
         return frame[name].cast(data_type)
     except pl.exceptions.PolarsError as error:

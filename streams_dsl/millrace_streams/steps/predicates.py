@@ -44,14 +44,12 @@ def call_batchwise(function: PythonFunction, batch: Batch, inputs: Inputs, node:
     try:
         return function.call(batch.frame.select(batch.layout.names))
     except Exception as error:
-        text = (
-            f"{function} raised {type(error).__name__}: {error}, for {batch.height} records of which this is the first"
-        )
+        text = f"{function} raised {type(error).__name__}: {error} (batch of {batch.height} records, this is the first)"
         raise inputs.failure(node, text, 0) from error
 
 
 def _batchwise(function: PythonFunction, batch: Batch, inputs: Inputs, node: str) -> pl.Series:
     passed = call_batchwise(function, batch, inputs, node)
     if not isinstance(passed, pl.Series) or passed.dtype != pl.Boolean or len(passed) != batch.height:
-        raise UserFunctionError(f"{node}: {function} must give a boolean polars series of {batch.height} rows")
+        raise UserFunctionError(f"{node}: {function} must return a boolean polars series of {batch.height} rows")
     return passed.fill_null(False)

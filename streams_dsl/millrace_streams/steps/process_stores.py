@@ -143,7 +143,7 @@ def view_of(store: ObjectStore) -> Any:
             return SessionView(store)
         case VersionedStore():
             return VersionedView(store)
-    raise TypeError(f"{type(store).__name__} is no store of processors")
+    raise TypeError(f"{type(store).__name__} is not a store of processors")
 
 
 def _whole(store: ObjectStore, key: Any, value: Any) -> Any:

@@ -39,9 +39,12 @@ def _culprit(batch: Batch, error: Exception, what: str) -> tuple[str, int | None
             columns_of(layout, [key], [value])
         except MISFITS as reason:
             if not layout.scalar and value is not None and not isinstance(value, dict):
-                return f"the function must give a dict of {', '.join(layout.value_columns)}, not {value!r}", row
+                return f"the function must return a dict of {', '.join(layout.value_columns)}, not {value!r}", row
             if isinstance(reason, KeyError):
-                return f"the function gave no column {reason.args[0]}; it gave {', '.join(map(str, value))}", row
+                return (
+                    f"the function returned no column {reason.args[0]}; it returned {', '.join(map(str, value))}",
+                    row,
+                )
             wanted = layout.schema.field(layout.value).type if layout.value is not None else "the row's types"
             remedy = "key=..." if _is_key(batch, key) else "value=..."
             why = str(reason).partition("\n")[0]

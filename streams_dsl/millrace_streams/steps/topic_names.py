@@ -34,7 +34,9 @@ def with_topics(node: TopicSinkNode, flow: Flow, origin: Callable[[int], Origin]
             text = f"{node.extractor} raised {type(error).__name__}: {error}"
             raise failure_of(node.name, text, place, time_ms) from error
         if not is_topic_name(topic):
-            raise failure_of(node.name, f"{node.extractor} gave {topic!r}, which cannot be a topic", place, time_ms)
+            raise failure_of(
+                node.name, f"{node.extractor} returned {topic!r}, which cannot be the name of a topic", place, time_ms
+            )
         topics.append(topic)
     named = batch.frame.with_columns(pl.Series(TOPIC, topics, dtype=pl.String))
     return Flow(Batch.of_frame(batch.layout, named), flow.marks)

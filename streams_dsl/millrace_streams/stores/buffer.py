@@ -1,7 +1,7 @@
 """Buffer: entries held until their time, ordered by time and then key.
 
-A removed entry leaves an empty place in the order until there are enough empty places, because closing each gap would
-take time proportional to the number of entries.
+A removed entry leaves an empty place in the order. The buffer closes empty places only when there are enough of them,
+because closing each one would take time proportional to the number of entries.
 
 Finding the first entry requires all entries, so a buffer is loaded completely. If entries wait for the end of their
 key's window, later windows are not loaded.

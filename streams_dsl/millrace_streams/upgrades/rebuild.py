@@ -65,7 +65,9 @@ def rebuild(
     _say_where_schemas_lie(fresh, fresh)
     start(job, Sinks({}), spark, checkpoint=str(fresh), available_now=True, on_batch=on_batch).awaitTermination()
     if stopped_checkpoint(directory).newest != old.newest:
-        raise UsageError(f"the query of {directory} has gone on meanwhile: stop it, and start the rebuild again")
+        raise UsageError(
+            f"the query of {directory} has run another batch meanwhile: stop it, and start the rebuild again"
+        )
     _say_where_schemas_lie(fresh, directory)
     return swap(directory, fresh, because="rebuild", now=now)
 

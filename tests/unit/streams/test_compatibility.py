@@ -95,7 +95,7 @@ def test_what_state_does_not_depend_on_may_change(change: dict[str, Any]) -> Non
         ({"aggregates": {"n": count()}}, "columns of its store hours: origin String, __window Int64, n.count"),
         ({"aggregates": {"n": count(), "delay": mean(col("delay") + lit(1.0))}}, "aggregates of its store hours: n="),
         ({"keys": {"carrier": col("carrier")}}, "columns of its store hours: origin String, carrier String"),
-        ({"store": "per-hour"}, "its store hours is called per-hour now, so name it: store='hours'"),
+        ({"store": "per-hour"}, "its store hours is now called per-hour: set store='hours'"),
     ],
 )
 def test_what_state_depends_on_is_named(change: dict[str, Any], said: str) -> None:
@@ -121,9 +121,9 @@ def test_stores_that_come_and_go_are_named() -> None:
     more = list(differences_between(one, two))
     less = list(differences_between(two, one))
     assert any("reads the topic others, which was not read before" in clause for clause in more), more
-    assert any("its store totals is new, and would begin without" in clause for clause in more), more
-    assert any("the topic others is read no more" in clause for clause in less), less
-    assert any("its store totals is gone" in clause for clause in less), less
+    assert any("its store totals is new, and would lack the records" in clause for clause in more), more
+    assert any("the topic others is no longer read" in clause for clause in less), less
+    assert any("its store totals was removed" in clause for clause in less), less
 
 
 def test_another_order_of_topics_and_other_moves_are_named() -> None:
@@ -192,8 +192,8 @@ def test_what_named_joins_keep_stays_theirs_when_a_node_is_put_before_them() -> 
 def test_more_partitions_are_named() -> None:
     found = list(differences_between(manifest(hours), manifest(hours, buckets=5)))
     assert found == [
-        "KSTREAM-SOURCE-0000000000: state lies in 2 buckets, and there are 5 now, as many as the topic of the most "
-        "partitions has"
+        "KSTREAM-SOURCE-0000000000: the state has 2 buckets, but the topology now has 5, the partitions of its "
+        "largest topic"
     ]
 
 

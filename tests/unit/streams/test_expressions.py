@@ -81,7 +81,7 @@ def test_an_expression_knows_its_columns_and_its_text():
 
 
 def test_python_connectives_are_refused_with_the_remedy():
-    with pytest.raises(TopologyError, match=r"\(a > 1\) has no truth value: combine with &"):
+    with pytest.raises(TopologyError, match=r"\(a > 1\) has no truth value: combine expressions with &"):
         bool(col("a") > 1)
 
 
@@ -189,7 +189,7 @@ def test_times_texts_and_structs_are_taken_apart(expression, expected):
         (lambda: col("t").truncate("decade"), r"truncate\('decade'\): not a unit of time; one of second"),
         (lambda: col("s").substring(0, 1), "1 is the first character"),
         (lambda: col("s").split_part(",", 0), "parts begin with 1"),
-        (lambda: to_polars(col("s").matches("(")), r"'\(' is no regular expression: "),
+        (lambda: to_polars(col("s").matches("(")), r"'\(' is not a regular expression: "),
         (lambda: result_types([to_polars(col("s").part("year"))], times().schema, "mine"), "mine: the expression does"),
         (lambda: result_types([to_polars(col("r").field("m"))], times().schema, "mine"), "mine: the expression does"),
         (lambda: result_types([to_polars(col("d").part("hour"))], times().schema, "mine"), "mine: the expression does"),

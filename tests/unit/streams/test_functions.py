@@ -77,7 +77,7 @@ def test_functions_of_an_opaque_topic_get_bare_values():
         ),
         (
             lambda s: s.map_values(lambda value: 5, schema=TWICE),
-            "KSTREAM-MAPVALUES-0000000001: the function must give a dict of twice, not 5",
+            "KSTREAM-MAPVALUES-0000000001: the function must return a dict of twice, not 5",
         ),
         (
             lambda s: s.map_values(lambda value: {"twice": "no"}, schema=TWICE),
@@ -85,11 +85,11 @@ def test_functions_of_an_opaque_topic_get_bare_values():
         ),
         (
             lambda s: s.filter(batchwise(lambda frame: 1 / 0)),
-            "batchwise. raised ZeroDivisionError: division by zero, for 3 records of which",
+            r"batchwise. raised ZeroDivisionError: division by zero \(batch of 3 records",
         ),
-        (lambda s: s.filter(batchwise(lambda frame: frame)), "must give a boolean polars series of 3 rows"),
+        (lambda s: s.filter(batchwise(lambda frame: frame)), "must return a boolean polars series of 3 rows"),
         (lambda s: s.map_values(batchwise(lambda frame: frame.head(1)), schema=TWICE), "a polars frame of 3 rows"),
-        (lambda s: s.map_values(batchwise(lambda frame: frame), schema=TWICE), "the function gave no column twice"),
+        (lambda s: s.map_values(batchwise(lambda frame: frame), schema=TWICE), "the function returned no column twice"),
     ],
 )
 def test_a_functions_failure_names_the_node_and_the_record(build, message):

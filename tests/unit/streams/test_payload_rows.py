@@ -83,7 +83,7 @@ def test_a_topic_of_payloads_becomes_columns_and_no_payload_a_row_without_a_valu
 def test_what_is_no_payload_is_named_with_its_place(kind: str) -> None:
     serde = SERDES[kind]
     with pytest.raises(
-        UserFunctionError, match=f"the value of the record at offset 41 of orders-3 is no {kind} of id"
+        UserFunctionError, match=f"the value of the record at offset 41 of orders-3 is not a valid {kind} of id"
     ) as e:
         reader_of(serde).run(topic_of([serde.serialize(ROW), b"\xff\xff\xff"]), 3)
     assert (e.value.node, e.value.topic, e.value.partition, e.value.offset) == (
@@ -105,7 +105,7 @@ def test_framed_payloads_name_their_schema_and_are_read_with_the_writers(make: A
     found = new.deserialize(data)
     assert (found["id"], found["name"]) == (1, "x")
     assert found["more"] in (None, 0.0)
-    with pytest.raises(TopologyError, match="which schema id is to be written before payloads"):
+    with pytest.raises(TopologyError, match="payloads are written with a schema id, which is missing"):
         make(COLUMNS, framing="confluent").serialize(ROW)
 
 
@@ -141,9 +141,11 @@ def test_single_values_are_read_as_kafkas_deserializers_do(serde: str, cells: li
     ("serde", "wrong"), [("string", b"\xff"), ("long", b"\x01"), ("double", b""), ("integer", b"12345")]
 )
 def test_bytes_of_another_type_are_named_with_their_place(serde: str, wrong: bytes) -> None:
-    with pytest.raises(UserFunctionError, match=rf"the value of the record at offset 41 of orders-0 is no {serde}: "):
+    with pytest.raises(
+        UserFunctionError, match=rf"the value of the record at offset 41 of orders-0 is not a valid {serde}: "
+    ):
         reader_of(serde).run(topic_of([None, wrong]), 0)
-    with pytest.raises(UserFunctionError, match="the key of the record at offset 40 of orders-0 is no long"):
+    with pytest.raises(UserFunctionError, match="the key of the record at offset 40 of orders-0 is not a valid long"):
         reader_of("bytes", key="long").run(topic_of([None], [b"x"]), 0)
 
 

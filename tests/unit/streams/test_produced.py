@@ -147,7 +147,10 @@ def test_a_topic_to_go_through_is_written_alike() -> None:
             "the value of out: its column n is int64, not int32 as in avro of n: cast",
         ),
         (lambda b: longs(b).to("out", value="string"), "the value of out is long, not string: make it one by"),
-        (lambda b: orders(b).to("out", key="string", value=json_rows("n BIGINT")), "the records have none: select_key"),
+        (
+            lambda b: orders(b).to("out", key="string", value=json_rows("n BIGINT")),
+            "the records have no key: select_key",
+        ),
         (
             lambda b: orders(b).select_key("day").to("out", value=json_rows("n BIGINT")),
             r"the key of out is date32\[day\], which no serde writes: cast\(\) it to one of string, .*key=Serde",

@@ -191,5 +191,5 @@ def test_batches_that_are_not_there_are_refused(tmp_path: Path) -> None:
         (tmp_path / "commits" / str(number)).touch()
     assert committed_batch(MountedFiles(tmp_path)) == 10
     assert committed_batch(MountedFiles(tmp_path), 9) == 9
-    with pytest.raises(UsageError, match="batch 7 has no state to read: there is that of 8 to 10"):
+    with pytest.raises(UsageError, match="batch 7 has no state to read: give a batch from 8 to 10"):
         committed_batch(MountedFiles(tmp_path), 7)

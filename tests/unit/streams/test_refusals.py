@@ -53,7 +53,10 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
     ("build", "message"),
     [
         (lambda b: b.stream("s", key="string"), "source of s: give the serdes of both key and value"),
-        (lambda b: b.stream("s", key="text", value="long"), "'text' is no serde: give one of string, bytes, integer"),
+        (
+            lambda b: b.stream("s", key="text", value="long"),
+            "'text' is not a serde: give one of string, bytes, integer",
+        ),
         (lambda b: b.stream("s", key=pa.schema([("a", pa.int64())]), value="long"), "a single value is needed here"),
         (lambda b: b.stream("s", **TYPES, schema=pa.schema([])), "schema= is of a typed topic"),
         (lambda b: stream(b).join(stream(b, "r"), both), "two streams are joined within a window: give window=within"),
@@ -95,18 +98,18 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
             lambda b: [b.add_state_store(key_value_store("st", **TYPES)) for _ in range(2)],
             "the store st was added already",
         ),
-        (lambda b: tumbling("1 hour"), "'1 hour' is no length of time: give a timedelta, or whole milliseconds"),
+        (lambda b: tumbling("1 hour"), "'1 hour' is not a length of time: give a timedelta, or whole milliseconds"),
         (
             lambda b: stream(b).group_by_key().windowed_by(60_000),
-            "windowed_by after KSTREAM-SOURCE-0000000000: 60000 are no such windows: give tumbling",
+            "windowed_by after KSTREAM-SOURCE-0000000000: 60000 is not allowed here: give tumbling",
         ),
         (
             lambda b: stream(b).group_by_key().cogroup(lambda k, v, a: a).windowed_by("hour"),
-            "'hour' are no such windows: give tumbling",
+            "'hour' is not allowed here: give tumbling",
         ),
         (
             lambda b: stream(b).join(stream(b, "r"), both, window=60_000),
-            r"inner join after KSTREAM-SOURCE-0000000000: 60000 are no such windows: give window=within",
+            r"inner join after KSTREAM-SOURCE-0000000000: 60000 is not allowed here: give window=within",
         ),
         (
             lambda b: stream(b).group_by_key().reduce(both, emit="newest"),
@@ -115,7 +118,7 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
         (lambda b: table(b).suppress("hour"), "'hour': give Suppressed.until_window_closes"),
         (
             lambda b: table(b).group_by("value").aggregate(n=count(), least=min_("value")),
-            r"least=min\(value\): rows of a table come and go, and nothing tells what is left when this one goes",
+            r"least=min\(value\): rows of a table can be deleted, and this aggregate cannot subtract a row",
         ),
         (
             lambda b: table(b).group_by("value").aggregate(lambda: 0, n=count()),
@@ -146,7 +149,7 @@ def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
     [
         (
             lambda b: stream(b).to("s"),
-            "KSTREAM-SINK-0000000001: the topology reads the topic s that it writes, in a circle: write another topic",
+            "KSTREAM-SINK-0000000001: the topology reads the topic s that it writes, which is a cycle: write",
         ),
         (
             lambda b: stream(b).join(table(b, key="long"), both).to("o"),
@@ -159,7 +162,7 @@ def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
         ),
         (
             lambda b: stream(b).merge(stream(b, "r", value="string")).to("o"),
-            "only what is alike can be merged: select",
+            "merged streams need the same columns and key: select",
         ),
         (
             lambda b: b.stream("typed", schema=pa.schema([("a", pa.int64())])).to_table().to_stream().to("o"),
@@ -222,7 +225,7 @@ def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
                 .select_key(lambda key, value: key)
                 .to("o")
             ),
-            "of which type is the new key\\? give key='string'",
+            "the type of the new key is unknown: give key='string'",
         ),
     ],
 )
@@ -359,7 +362,7 @@ def test_a_function_over_a_batch_names_the_first_record_and_how_many_there_were(
     stream(builder).map_values(batchwise(lambda frame: failing())).to("o")
     driver = TopologyTestDriver(builder.build())
     with pytest.raises(
-        UserFunctionError, match=r"for 2 records of which this is the first \(record of topic s, .*offset 0"
+        UserFunctionError, match=r"\(batch of 2 records, this is the first\) \(record of topic s, .*offset 0"
     ):
         driver.pipe_records([TestRecord("s", "a", 1, 5), TestRecord("s", "b", 1, 5)])
 
@@ -378,7 +381,7 @@ def test_what_two_builders_made_is_not_put_together() -> None:
         lambda: stream(one).join(table(other), both, name="lookup"),
         lambda: table(one).join(table(other), both),
     ):
-        with pytest.raises(TopologyError, match="are of two builders: build both with one StreamsBuilder"):
+        with pytest.raises(TopologyError, match="belong to two builders: build both with one StreamsBuilder"):
             build()
 
 

@@ -166,7 +166,7 @@ def test_matching_gives_the_rows_of_these_keys_null_keys_among_them() -> None:
 def test_state_of_other_columns_is_refused() -> None:
     other = StoreSpec(name="counts", schema=pl.Schema({"key": pl.String(), "sum": pl.Float64()}), key=("key",))
     with pytest.raises(
-        IncompatibleStateError, match=r"store counts: the state's columns are .* begin with a new checkpoint"
+        IncompatibleStateError, match=r"store counts: the state's columns are .* start with a new checkpoint"
     ):
         kept_rows(other, filled(3, LARGE))
 

@@ -57,7 +57,7 @@ def test_a_query_that_runs_is_not_swapped(tmp_path: Path) -> None:
     checkpoint, fresh = checkpoints(tmp_path)
     lock = RunningLock.acquire(checkpoint, "a test")
     assert lock is not None
-    with pytest.raises(UsageError, match=r"runs \(a test, process"):
+    with pytest.raises(UsageError, match=r"is running \(a test, process"):
         swap(checkpoint, fresh, because="reset", now=NOW)
     lock.release()
     assert (checkpoint / "whose").read_text() == "checkpoint"

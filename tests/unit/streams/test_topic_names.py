@@ -86,8 +86,8 @@ def test_records_of_several_sinks_keep_their_order_in_a_topic(at_once: bool) -> 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda value: None, "gave None, which cannot be a topic"),
-        (lambda value: "no topic", "gave 'no topic', which cannot be a topic"),
+        (lambda value: None, "returned None, which cannot be the name of a topic"),
+        (lambda value: "no topic", "returned 'no topic', which cannot be the name of a topic"),
         (lambda value: 1 // 0, "raised ZeroDivisionError"),
     ],
 )

@@ -50,7 +50,7 @@ def test_no_window_ends_after_the_end_of_all_time(start_ms: int, length_ms: int 
         (lambda: sliding(10, grace=5).retain(24), "retention of 24 ms is shorter"),
         (lambda: sessions(10, grace=5).retain(14), "retention of 14 ms is shorter"),
         (lambda: milliseconds(dt.timedelta(microseconds=1500)), "not a whole number"),
-        (lambda: milliseconds(1.5), "no length of time"),
+        (lambda: milliseconds(1.5), "not a length of time"),
     ],
 )
 def test_lengths_that_cannot_be_are_refused(refused: Callable[[], object], says: str) -> None:

@@ -461,7 +461,7 @@ def test_state_is_not_looked_for_in_other_buckets_than_it_was_put_in() -> None:
     states: dict[tuple[int, int, str], Variable] = defaultdict(Variable)
     script = [(0, ("a", number, number)) for number in range(4)]
     list(batch_results(stages(updates), [script], buckets=2, states=states))
-    with pytest.raises(IncompatibleStateError, match="its state lies in 2 buckets, and there are 3 now"):
+    with pytest.raises(IncompatibleStateError, match="its state has 2 buckets, but the topology now has 3"):
         list(batch_results(stages(updates), [script], buckets=3, states=states))
 
 
@@ -470,7 +470,7 @@ def test_bytes_that_are_not_what_the_serde_says_are_named() -> None:
     frame = pl.DataFrame({"key": [b"a"], "value": [b"123"], "__offset": [41], "__timestamp": [0]})
     [reader] = plan.readers
     with pytest.raises(
-        UserFunctionError, match="the value of the record at offset 41 of in-2 is no long: unpack requires"
+        UserFunctionError, match="the value of the record at offset 41 of in-2 is not a valid long: unpack requires"
     ):
         Reader(reader.source, reader.layout, reader.operators).run(frame, 2)
 

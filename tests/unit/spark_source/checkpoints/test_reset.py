@@ -103,7 +103,7 @@ def test_two_sources_of_one_topic_are_both_reset_and_get_no_partition_of_each_ot
 
 def test_topics_that_are_gone_or_made_anew(query):
     query.batch(1, offsets(a0=5, a1=7, b0=4))
-    with pytest.raises(UsageError, match="a was deleted and made anew since: give a-1 an offset"):
+    with pytest.raises(UsageError, match="a was deleted and created again since the query read it: give a-1 an offset"):
         plan_reset(query.read(), {A0: 0}, {"a": OTHER_ID})
     plan = plan_reset(query.read(), {A0: 0, A1: 0}, {"a": OTHER_ID})
     assert [(str(each.partition), each.old, each.new) for each in plan.partitions] == [
@@ -123,7 +123,7 @@ def test_a_topic_that_the_query_does_not_read_is_refused(query):
 
 def test_an_unfinished_batch_is_dropped_only_when_that_is_wanted(query):
     query.batch(1, offsets(a0=6, a1=8), done=False)
-    with pytest.raises(UsageError, match=r"batch 1 of .* was planned and not finished"):
+    with pytest.raises(UsageError, match=r"batch 1 of .* was planned but not finished"):
         query.reset({A0: 0})
     assert not (query.directory / "offsets" / "2").exists()
     query.reset({A0: 0}, drop_pending=True)
@@ -143,7 +143,7 @@ def test_state_is_kept_only_when_that_is_wanted(query):
 def test_a_query_that_runs_keeps_its_checkpoint(query):
     lock = RunningLock.acquire(query.directory, "query q-1")
     assert lock is not None
-    with pytest.raises(UsageError, match=r"runs \(query q-1, process \d+ on .*\): stop it first"):
+    with pytest.raises(UsageError, match=r"is running \(query q-1, process \d+ on .*\): stop it first"):
         query.reset({A0: 0})
     lock.release()
     query.reset({A0: 0})
@@ -166,7 +166,7 @@ def test_a_query_that_is_started_again_at_once_stays_locked(query):
 def test_a_query_that_went_on_since_the_plan_was_made_keeps_its_checkpoint(query):
     plan = plan_reset(query.read(), {A0: 0}, {"a": ID})
     query.batch(1, offsets(a0=6, a1=8))
-    with pytest.raises(UsageError, match="has gone on meanwhile"):
+    with pytest.raises(UsageError, match="has run another batch meanwhile"):
         execute_reset(plan, NOW)
     assert query.read().newest.batch_id == 1
 
@@ -183,7 +183,7 @@ def test_who_logs_the_batch_first_has_it(query, monkeypatch):
         link(source, target)
 
     monkeypatch.setattr(os, "link", late)
-    with pytest.raises(UsageError, match="has logged batch 1 meanwhile: stop it first"):
+    with pytest.raises(UsageError, match="has logged batch 1 meanwhile: stop the query first"):
         query.reset({A0: 0})
     assert theirs.read_text() == "theirs"
     assert not list((query.directory / "_millrace").glob("reset-*"))

@@ -25,7 +25,7 @@ def test_whichever_comes_first(compaction, due):
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        ({"after_batches": None}, "say after_batches, after_seconds or after_bytes"),
+        ({"after_batches": None}, "give after_batches, after_seconds or after_bytes"),
         ({"after_batches": 0}, "after_batches=0: expected more than 0"),
         ({"after_seconds": -1}, "after_seconds=-1"),
         ({"after_bytes": 0}, "after_bytes=0"),

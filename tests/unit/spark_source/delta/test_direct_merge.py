@@ -142,7 +142,7 @@ def test_writers_that_are_always_first_are_an_error(table, monkeypatch):
         return original(self, *arguments)
 
     monkeypatch.setattr(DirectMerge, "_commit", commit)
-    with pytest.raises(EnvironmentProblemError, match="other writers were first 10 times"):
+    with pytest.raises(EnvironmentProblemError, match="other writers committed first 10 times"):
         merge(table, 0, (3, "ours"))
 
 

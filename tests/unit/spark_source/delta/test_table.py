@@ -159,9 +159,13 @@ def test_columns_that_are_not_ingested_stay_null(tmp_path):
 @pytest.mark.parametrize(
     ("there", "ours", "problem"),
     [
-        ([long_field("n")], schema(field("n", "string")), "column n is long there, and string in what is ingested"),
-        ([long_field("n", nullable=False)], ONE, "column n is NOT NULL there, and may be null"),
-        ([long_field("n"), long_field("m", nullable=False)], ONE, "column m is NOT NULL and is not ingested"),
+        (
+            [long_field("n")],
+            schema(field("n", "string")),
+            "column n is long in the table and string in the ingested rows",
+        ),
+        ([long_field("n", nullable=False)], ONE, "column n is NOT NULL in the table but nullable"),
+        ([long_field("n"), long_field("m", nullable=False)], ONE, "column m is NOT NULL but not ingested"),
     ],
 )
 def test_columns_that_do_not_fit(tmp_path, there, ours, problem):
@@ -235,7 +239,7 @@ def test_the_tables_properties_say_what_is_indexed(tmp_path):
 
 def test_a_type_that_delta_has_not(tmp_path):
     duration = {"type": "array", "elementType": "interval day to second", "containsNull": True}
-    with pytest.raises(UsageError, match="column n is interval day to second, which Delta has not"):
+    with pytest.raises(UsageError, match="column n is interval day to second, a type that Delta does not support"):
         target(tmp_path / "t", schema(field("n", duration)))
     assert not (tmp_path / "t").exists()
 

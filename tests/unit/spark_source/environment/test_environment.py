@@ -272,5 +272,5 @@ def test_a_function_travels_in_an_option():
 
 @pytest.mark.parametrize("text", ["not base64!", "aGVsbG8=", "gAVLBS4="])
 def test_what_is_no_function_is_refused(text):
-    with pytest.raises(UsageError, match="transform holds"):
+    with pytest.raises(UsageError, match="transform contains"):
         decode_transform(text)

@@ -55,4 +55,4 @@ def test_brokers_that_do_not_answer_are_counted_and_logged(caplog):
     assert commits.wait_until_idle(STALL_S)
     assert broker.commits == [("other", 2)]
     assert (commits.statistics.succeeded, commits.statistics.failed) == (1, 1)
-    assert "group g was not told how far the query is: nobody answers" in caplog.text
+    assert "the progress of the query could not be committed to group g: nobody answers" in caplog.text

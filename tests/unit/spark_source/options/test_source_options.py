@@ -143,7 +143,7 @@ WRONG = [
     ("filter", "a >", "filter"),
     ("decode", "xml", "avro, json, protobuf"),
     ("decode.key", "xml", "avro, json, protobuf"),
-    *((name, "x", "which is not given") for name in sorted({*names_of(DECODE_OPTIONS)} - {"decode", "decode.key"})),
+    *((name, "x", "which is missing") for name in sorted({*names_of(DECODE_OPTIONS)} - {"decode", "decode.key"})),
 ]
 
 
@@ -189,9 +189,9 @@ def test_what_is_not_supported_says_why(option):
 
 
 def test_what_makes_no_sense_in_this_kind_of_query():
-    with pytest.raises(UsageError, match=r"startingOffsets='latest' makes no sense"):
+    with pytest.raises(UsageError, match=r"startingOffsets='latest' is not possible"):
         parse_options({**BASE, "startingOffsets": "latest"}).batch_range()
-    with pytest.raises(UsageError, match=r"endingOffsets='earliest' makes no sense"):
+    with pytest.raises(UsageError, match=r"endingOffsets='earliest' is not possible"):
         parse_options({**BASE, "endingOffsets": "earliest"}).batch_range()
     with pytest.raises(UsageError, match="a stream has no end"):
         parse_options({**BASE, "endingOffsets": "latest"}).stream_start()

@@ -63,7 +63,7 @@ def test_json_is_the_kafka_source_s_with_topic_ids():
 
 @pytest.mark.parametrize("value", [{"t": {"0": 1}}, {"@topic-ids": {"t": "x"}, "t": 3}, {"logOffset": 0}])
 def test_offsets_of_another_source_are_refused(value):
-    with pytest.raises(UsageError, match="belongs to another source"):
+    with pytest.raises(UsageError, match="belong to another source"):
         StreamOffsets.from_json(value)
 
 
@@ -170,19 +170,19 @@ def test_a_cluster_that_is_another_is_told_from_a_topic_that_is():
     since = replace(at(p0=3), cluster_id="here")
     newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID}, cluster_id="there")
     [sentence] = lost(since, newest)
-    assert sentence.startswith("the checkpoint is of cluster here, and these brokers are cluster there")
+    assert sentence.startswith("the checkpoint is of cluster here, but these brokers are cluster there")
     assert "correct kafka.bootstrap.servers" in sentence
     [sentence] = lost(since, replace(newest, cluster_id="here"))
-    assert "deleted and made anew" in sentence
+    assert "deleted and created again" in sentence
     # A checkpoint of an earlier version does not say of which cluster it is.
     [sentence] = lost(at(p0=3), newest)
-    assert "deleted and made anew" in sentence
+    assert "deleted and created again" in sentence
 
 
 def test_what_was_left_of_a_topic_made_anew_is_named_and_its_partitions_are_not_named_again():
     newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID})
     [sentence] = lost(at(p0=3, p1=7), newest)
-    assert "offsets of t-0 from 3 on, t-1 from 7 on of the old one are gone" in sentence
+    assert "offsets of t-0 from 3 on, t-1 from 7 on of the old topic are gone" in sentence
 
 
 @pytest.mark.parametrize(
