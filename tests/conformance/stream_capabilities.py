@@ -1,4 +1,4 @@
-"""The table of what of Kafka Streams' own cases passes where, made of the suite itself.
+"""Table of Kafka Streams' own cases and the runners on which they pass.
 
 .venv/bin/python -m tests.conformance.stream_capabilities      writes docs/streams/conformance.md
 """
@@ -14,14 +14,15 @@ from .stream_cases import DRIVER_ALONE, QUIRKS, SPARK_RUNNERS, is_quirk, load_ca
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "streams" / "conformance.md"
 _HEAD = """\
-# What of Kafka Streams' own results passes where
+# Conformance with Kafka Streams' own results
 
-Scripts of records and what the real library (kafka-streams 3.9.1) puts out for them, record for record: keys, windows,
-values, timestamps, order. The test driver runs each in batches of 1, 3 and 1000 records, and compares the stores too;
-Spark runs each as a stream, cut into micro-batches at random, and as a batch (`tests/conformance/test_streams.py`,
-`tests/integration/test_streams_conformance.py`); in `make test` every second case on the one and the others on the
-other (the last row), in `make soak` each on both. This page is made of these suites by
-`python -m tests.conformance.stream_capabilities`; what is not all has its reason below.
+Each case is a script of records with the results of the real library (kafka-streams 3.9.1), record for record: keys,
+windows, values, timestamps, order. The test driver runs each case in batches of 1, 3 and 1000 records, and compares the
+stores too. Spark runs each case as a stream, with random micro-batches, and as a batch
+(`tests/conformance/test_streams.py`, `tests/integration/test_streams_conformance.py`). In `make test` every second case
+runs as a stream and the others as a batch (the last row); in `make soak` each case runs as both. The command
+`python -m tests.conformance.stream_capabilities` makes this page from these suites. Each case that does not pass is
+listed below with its reason.
 
 | cases of | test driver | Spark, stream | Spark, batch |
 |---|---|---|---|

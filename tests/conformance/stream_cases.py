@@ -31,12 +31,12 @@ from millrace_streams import (
 
 ORACLES = Path(os.environ.get("ORACLES", Path(__file__).parents[1] / "oracles")) / "streams"
 QUIRKS = {
-    "emit_final_default_retention": "finals that Kafka Streams loses when stream time jumps past the store's retention "
-    "are given here",
+    "emit_final_default_retention": "Kafka Streams loses these finals when stream time jumps past the store's "
+    "retention, and millrace emits them",
 }
 """Cases marked CAUTION that we do not follow, and why."""
 DRIVER_ALONE = {
-    "proc_cancel_punctuation": "punctuates by the wall clock, which a test can set in the test driver alone",
+    "proc_cancel_punctuation": "it punctuates by the wall clock, which a test can set only in the test driver",
 }
 """Cases that are not run on Spark, and why."""
 
