@@ -405,7 +405,9 @@ def _packed(reader: Reader, wire_type: int, path: str) -> Callable[[Cursor], tup
             last = cursor.wire.bytes[inside] < 0x80
             owner = np.repeat(np.arange(len(cursor)), lengths)
             counts = np.bincount(owner[last], minlength=len(cursor))
+            # A number begins after another one's end, and at the start of a field even if the one before is unfinished.
             first = np.concatenate([[True], last[:-1]]) if len(last) else last
+            first[before[:-1][lengths > 0]] = True
             positions, owner = inside[first], owner[first]
             unfinished = (lengths > 0) & (cursor.wire.bytes[ends - 1] >= 0x80)
             if unfinished.any() or len(positions) != counts.sum():

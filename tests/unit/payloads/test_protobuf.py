@@ -177,6 +177,14 @@ def test_damage_is_what_the_library_refuses(messages: list[Message], chance: ran
             assert faults[at].startswith(("day:", "clock:", "at:", "took:"))
 
 
+def test_a_packed_field_after_an_unfinished_one_keeps_its_first_number() -> None:
+    tag = _varint(DESCRIPTOR.fields_by_name["packed"].number << 3 | 2)
+    unfinished, sound = tag + b"\x02\x05\x80", tag + b"\x03\x07\x08\x09"
+    rows, faults = _read([sound, unfinished, sound, unfinished, b"", sound])
+    assert sorted(faults) == [1, 3]
+    assert [row["packed"] for row in rows] == [[7, 8, 9], [7, 8, 9], [], [7, 8, 9]]
+
+
 def test_of_numbers_too_long_for_their_type_the_low_bits_count() -> None:
     """Whoever writes it, with the type that the field had when it was written."""
     fields = {name: DESCRIPTOR.fields_by_name[name].number for name in ("i32", "u32", "z32", "kind")}
