@@ -38,7 +38,7 @@ def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplo
     reader = stream(model, options)
     start = checkpointed(reader.initialOffset())
     admin.delete_records({TopicPartition(model.name, 0): 11})
-    sentence = f"offsets 4..10 of {model.name}-0 are gone (by DeleteRecords, for the topic has no retention"
+    sentence = f"offsets 4..10 of {model.name}-0 are gone (by DeleteRecords, because the topic has no retention"
     assert sentence in losing(reader, start)
     assert sentence in batch_loss(model, **options)
     # A retention that reaches behind the records: a retention check that runs meanwhile deletes none of them.

@@ -131,7 +131,7 @@ def test_stores_hold_what_the_driver_s_hold(spark: SparkSession, checkpoint: Pat
 
 def test_a_batch_or_store_that_is_not_there_is_named(spark: SparkSession, checkpoint: Path) -> None:
     with (
-        pytest.raises(UsageError, match="batch 7 has no state to read: there is that of 0 to 1"),
+        pytest.raises(UsageError, match="batch 7 has no state to read: give a batch from 0 to 1"),
         open_state(checkpoint, spark=spark, batch=7),
     ):
         pass

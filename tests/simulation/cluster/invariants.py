@@ -98,9 +98,11 @@ class Invariants:
             self._check_registrations()
             self._topics = self._read_topics()
             self._deleted = frozenset(self._children(paths.DELETE_TOPICS))
-        elif not changed:
-            return
-        for key in self._present():
+            keys = self._present()
+        else:  # the ISR of a partition is as it was, so that it is enough to look at the replicas that changed
+            of_changed = {seen.key for _, seen, _ in changed}
+            keys = [key for key in self._present() if key in of_changed] if of_changed else []
+        for key in keys:
             self._check_isr(key, self._committed[key])
 
     # --- what is committed -----------------------------------------------------------------------------------

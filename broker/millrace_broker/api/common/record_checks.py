@@ -110,5 +110,5 @@ def _schema(topic: TopicInfo, schema_id: int) -> pa.Schema:
     schema = topic.schema_of(schema_id)
     if schema is None:
         ids = ", ".join(str(version.id) for version in topic.schemas)
-        raise UnknownSchemaError(f"topic {topic.name} has schemas {ids}, not {schema_id}: refresh the metadata")
+        raise UnknownSchemaError(f"topic {topic.name} has schemas {ids}, not schema {schema_id}: refresh the metadata")
     return schema
