@@ -168,7 +168,8 @@ def run_and_kill(work_dir: Path, rows: int, step: Step, victim: str, chance: ran
         if victim != "group" and exit_code(demo.process) != 0:
             # Bereft of its broker or its driver it says so, and that it can be run again.
             assert demo.process.returncode == 1, demo.printed()[-4000:]
-            assert "died" in demo.printed() or "failed" in demo.printed(), demo.printed()[-4000:]
+            says = ("the broker has stopped", "Spark failed")
+            assert any(text in demo.printed() for text in says), demo.printed()[-4000:]
     finally:
         demo.kill("group")
         demo.process.wait()
