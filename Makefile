@@ -8,7 +8,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-
 export PYTHONDONTWRITEBYTECODE =
 EXTRAS := spark,connect,cluster,schemas,plots,demo,docs,bench,dev
 
-.PHONY: help setup demo test quick durations lint docs docs-serve dist bench bench-compare bench-report soak mutants faults proto clean
+.PHONY: help setup demo test quick durations lint docs docs-serve dist bench bench-compare bench-report soak mutants faults proto kafka-protocol clean
 help:            ## show this
 	@sed -n 's/^\([a-z-]*\): *\([^#]*\)## \(.*\)/  make \1\t\3/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -79,6 +79,9 @@ dist: setup      ## wheel and sdist in dist/, the wheel built from the sdist
 
 proto: setup     ## generate the protocol stubs anew
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto
+
+kafka-protocol: setup  ## generate the classes of Kafka's messages anew, from the jars of the peers' Kafka (needs Maven)
+	$(BIN)/python -m millrace.kafka_protocol.generator --jars "$$($(BIN)/python -m benchmarks.peers.jars kafka | tail -n 1)"
 
 clean:           ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -1,9 +1,13 @@
-"""The peers' jars, resolved once by Maven from the poms beside this module and kept in the workspace."""
+"""The peers' jars, resolved once by Maven from the poms beside this module and kept in the workspace.
+
+``python -m benchmarks.peers.jars kafka`` resolves the jars of a pom and prints their folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,3 +69,8 @@ def resolve(jars: JarSet, workspace: Workspace) -> Path:
 def paths(jars: JarSet, workspace: Workspace) -> list[Path]:
     """The jar files of a set, resolved if need be."""
     return sorted(resolve(jars, workspace).glob("*.jar"))
+
+
+if __name__ == "__main__":
+    with Workspace() as opened:
+        print(resolve(JarSet(sys.argv[1]), opened))

@@ -1,0 +1,25 @@
+"""Kafka's messages: requests, responses, headers and records of the coordinators, in all their versions.
+
+``calls``      requests and responses, a module for each call; ``calls.table`` has the API keys
+``data``       headers, the consumer protocol, the coordinators' records
+``message``    base of all messages: ``decode`` and ``encode``
+``fields``     declarations of fields
+``lookup``     message classes and header versions by API key
+``reading``    compiler of decoders
+``writing``    compiler of encoders
+``generator``  generator of ``calls`` and ``data`` from Kafka's definitions
+"""
+
+from millrace.kafka_protocol.errors import InvalidFieldError, MalformedMessageError
+from millrace.kafka_protocol.fields import of
+from millrace.kafka_protocol.message import message, read_version, read_versioned, write_versioned
+
+__all__ = [
+    "InvalidFieldError",
+    "MalformedMessageError",
+    "message",
+    "of",
+    "read_version",
+    "read_versioned",
+    "write_versioned",
+]

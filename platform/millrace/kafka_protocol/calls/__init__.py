@@ -1,0 +1,1 @@
+"""Requests and responses, a module for each call; ``table`` has the API keys."""
