@@ -17,6 +17,7 @@ from millrace.clients.assignors.sticky_user_data import (
     encode_sticky,
 )
 from millrace.coordinator_records import (
+    AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     ExternalCommitKey,
@@ -24,9 +25,9 @@ from millrace.coordinator_records import (
     GroupMember,
     GroupMetadataKey,
     GroupMetadataValue,
+    LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
-    TopicPartitions,
     TransactionLogKey,
     TransactionLogValue,
     TransactionPartitions,
@@ -39,6 +40,7 @@ from millrace.coordinator_records import (
     read_subscription,
     read_transaction_key,
     read_transaction_value,
+    write_key,
     write_versioned,
 )
 from millrace.errors import MillraceError, StorageError
@@ -92,8 +94,8 @@ MEMBER = GroupMember(
 COMMITTED = OffsetCommitValue(offset=7, metadata="m", commit_timestamp=1_700_000_000_000)
 GROUP = GroupMetadataValue(protocol_type="consumer", generation=3, protocol="range", leader="m", members=(MEMBER,))
 OFFSETS_TOPIC = [
-    *(write_versioned(OffsetCommitKey(group="g", topic="t", partition=3), version) for version in (0, 1)),
-    write_versioned(GroupMetadataKey(group="g"), 2),
+    *(write_key(cls(group="g", topic="t", partition=3)) for cls in (LegacyOffsetCommitKey, OffsetCommitKey)),
+    write_key(GroupMetadataKey(group="g")),
     *(write_versioned(COMMITTED, version) for version in range(5)),
     *(write_versioned(GROUP, version) for version in range(5)),
 ]
@@ -107,14 +109,14 @@ TRANSACTION = TransactionLogValue(
     transaction_start_timestamp_ms=1_700_000_000_000,
 )
 TRANSACTIONS = [
-    write_versioned(TransactionLogKey(transactional_id="t"), 0),
+    write_key(TransactionLogKey(transactional_id="t")),
     *(write_versioned(TRANSACTION, version) for version in (0, 1)),
-    write_versioned(ExternalCommitKey(external_id="q"), 1000),
+    write_key(ExternalCommitKey(external_id="q")),
     write_versioned(ExternalCommitValue(external_epoch=7, commit_timestamp_ms=1_700_000_000_000), 0),
 ]
 SUBSCRIPTION = ConsumerProtocolSubscription(topics=("a", "b"), user_data=b"u")
 ASSIGNMENT = ConsumerProtocolAssignment(
-    assigned_partitions=(TopicPartitions(topic="a", partitions=(0, 3)),), user_data=b"u"
+    assigned_partitions=(AssignedPartitions(topic="a", partitions=(0, 3)),), user_data=b"u"
 )
 PROTOCOL = [write_versioned(message, version) for message in (SUBSCRIPTION, ASSIGNMENT) for version in range(4)]
 SHARED = ShareGroupOffset(

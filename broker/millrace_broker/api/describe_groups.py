@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millrace.coordinator_records import (
+    AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
     write_versioned,
 )
 from millrace.protocol import millrace_pb2 as pb
@@ -62,7 +62,7 @@ def _describe_shared(result: pb.DescribeGroupsResponse.Group, group: ShareGroup)
     for member in group.members.members.values():
         topics = tuple(sorted(member.topics))
         assigned = tuple(
-            TopicPartitions(topic=topic, partitions=partitions)
+            AssignedPartitions(topic=topic, partitions=partitions)
             for topic, partitions in (member.sent_assignment or {}).items()
         )
         result.members.add(

@@ -17,6 +17,7 @@ from millrace.coordinator_records import (
     OffsetCommitValue,
     read_group_value,
     read_offset_value,
+    write_key,
     write_versioned,
 )
 from millrace.errors import InvalidRecordError
@@ -25,9 +26,7 @@ from millrace_broker.groups.effects import StoredGroup, StoredMember
 from millrace_broker.groups.offsets import NO_EXPIRY, CommittedOffset
 from millrace_broker.purgatory import PartitionKey
 
-_OFFSET_KEY_VERSION: Final = 1
 _OFFSET_VALUE_VERSION: Final = 3
-_GROUP_KEY_VERSION: Final = 2
 _GROUP_VALUE_VERSION: Final = 3
 
 _OFFSET_VALUE: Final = struct.Struct(">hqiH")
@@ -43,7 +42,7 @@ def offset_key(group_id: str, partition: PartitionKey) -> bytes:
     A cache helps because members commit the same partitions again and again.
     """
     key = OffsetCommitKey(group=group_id, topic=partition[0], partition=partition[1])
-    return write_versioned(key, _OFFSET_KEY_VERSION)
+    return write_key(key)
 
 
 def offset_record(group_id: str, partition: PartitionKey, commit: CommittedOffset) -> StateRecord:
@@ -73,7 +72,7 @@ def offset_tombstone(group_id: str, partition: PartitionKey) -> StateRecord:
 
 def group_key(group_id: str) -> bytes:
     """Return the key of a group's records."""
-    return write_versioned(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
+    return write_key(GroupMetadataKey(group=group_id))
 
 
 def group_record(group_id: str, group: StoredGroup, state_since_ms: int) -> StateRecord:

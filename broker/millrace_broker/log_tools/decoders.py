@@ -40,9 +40,9 @@ from millrace.coordinator_records import (
     read_versioned,
 )
 from millrace.coordinator_records.consumer_protocol import PROTOCOL_TYPE
-from millrace.coordinator_records.messages import Message, read_version
 from millrace.errors import MillraceError, UsageError
 from millrace.ids import id_text
+from millrace.kafka_protocol import Message, read_version
 
 Decode = Callable[[bytes], Any]
 """Converts bytes that are not null to a value for JSON and tables."""
@@ -127,7 +127,7 @@ def plain_decoder(key: str | None, value: str | None) -> RecordDecoder:
 
 
 def _keyed(version: int, message: Message | UnknownKey) -> dict[str, Any]:
-    data = "unknown" if isinstance(message, UnknownKey) else message.to_json(version)
+    data = "unknown" if isinstance(message, UnknownKey) else message.to_json(0)
     return {"type": str(version), "data": data}
 
 

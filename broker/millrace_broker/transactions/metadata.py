@@ -14,6 +14,7 @@ from millrace.coordinator_records import (
     TransactionLogValue,
     TransactionPartitions,
     TransactionState,
+    write_key,
     write_versioned,
 )
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -159,7 +160,7 @@ def commit_of(external_id: str, value: ExternalCommitValue) -> ExternalCommit:
 
 def commit_key_of(external_id: str) -> bytes:
     """Return the key of an external id's records."""
-    return write_versioned(ExternalCommitKey(external_id=external_id), ExternalCommitKey.VERSION_MAX)
+    return write_key(ExternalCommitKey(external_id=external_id))
 
 
 def numbered_id(external_id: str, number: int) -> str:
@@ -175,7 +176,7 @@ def is_numbered_id(external_id: str, transactional_id: str) -> bool:
 
 def key_of(transactional_id: str) -> bytes:
     """Return the key of a transactional id's records."""
-    return write_versioned(TransactionLogKey(transactional_id=transactional_id), 0)
+    return write_key(TransactionLogKey(transactional_id=transactional_id))
 
 
 def transaction_of(transactional_id: str, value: TransactionLogValue) -> TransactionMetadata:

@@ -1,15 +1,20 @@
-"""Records of the coordinators' topics, in Kafka 3.9's encodings (share groups: 4.1's).
+"""Records of the coordinators' topics, as Kafka's messages.
 
-``messages``           versioned messages of typed fields, plain and flexible (KIP-482) ``offsets_topic``
-committed offsets and groups ``consumer_protocol``  subscriptions and assignments of consumers, inside a group's
-record ``transactions_topic`` the state of transactional ids ``share_state_topic``  delivery states of share groups
-``internal_topics``    the names of the topics
+``offsets_topic``       committed offsets and groups
+``consumer_protocol``   subscriptions and assignments of consumers, inside a group's record
+``transactions_topic``  the state of transactional ids
+``share_state_topic``   delivery states of share groups
+``keys``                keys, which begin with the type of their record
+``internal_topics``     the names of the topics
+
+The messages are those of ``millrace.kafka_protocol``.
 """
 
 from millrace.coordinator_records.consumer_protocol import (
+    AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
+    OwnedPartitions,
     read_assignment,
     read_subscription,
 )
@@ -19,14 +24,14 @@ from millrace.coordinator_records.internal_topics import (
     SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
 )
-from millrace.coordinator_records.messages import Message, read_versioned, write_versioned
+from millrace.coordinator_records.keys import UnknownKey, write_key
 from millrace.coordinator_records.offsets_topic import (
     GroupMember,
     GroupMetadataKey,
     GroupMetadataValue,
+    LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
-    UnknownKey,
     read_group_value,
     read_offset_value,
     read_offsets_key,
@@ -37,6 +42,7 @@ from millrace.coordinator_records.share_state_topic import (
     ShareUpdateKey,
     ShareUpdateValue,
     StateBatch,
+    UpdatedBatch,
     read_share_state_key,
 )
 from millrace.coordinator_records.transactions_topic import (
@@ -50,12 +56,14 @@ from millrace.coordinator_records.transactions_topic import (
     read_transaction_key,
     read_transaction_value,
 )
+from millrace.kafka_protocol import Message, read_versioned, write_versioned
 
 __all__ = [
     "INTERNAL_TOPICS",
     "OFFSETS_TOPIC",
     "SHARE_STATE_TOPIC",
     "TRANSACTIONS_TOPIC",
+    "AssignedPartitions",
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
     "ExternalCommitKey",
@@ -63,20 +71,22 @@ __all__ = [
     "GroupMember",
     "GroupMetadataKey",
     "GroupMetadataValue",
+    "LegacyOffsetCommitKey",
     "Message",
     "OffsetCommitKey",
     "OffsetCommitValue",
+    "OwnedPartitions",
     "ShareSnapshotKey",
     "ShareSnapshotValue",
     "ShareUpdateKey",
     "ShareUpdateValue",
     "StateBatch",
-    "TopicPartitions",
     "TransactionLogKey",
     "TransactionLogValue",
     "TransactionPartitions",
     "TransactionState",
     "UnknownKey",
+    "UpdatedBatch",
     "read_assignment",
     "read_external_commit",
     "read_group_value",
@@ -87,5 +97,6 @@ __all__ = [
     "read_transaction_key",
     "read_transaction_value",
     "read_versioned",
+    "write_key",
     "write_versioned",
 ]

@@ -12,11 +12,12 @@
 
 from millrace.kafka_protocol.errors import InvalidFieldError, MalformedMessageError
 from millrace.kafka_protocol.fields import of
-from millrace.kafka_protocol.message import message, read_version, read_versioned, write_versioned
+from millrace.kafka_protocol.message import Message, message, read_version, read_versioned, write_versioned
 
 __all__ = [
     "InvalidFieldError",
     "MalformedMessageError",
+    "Message",
     "message",
     "of",
     "read_version",

@@ -14,10 +14,11 @@ from millrace.coordinator_records import (
     ShareSnapshotValue,
     ShareUpdateKey,
     ShareUpdateValue,
-    StateBatch,
     UnknownKey,
+    UpdatedBatch,
     read_share_state_key,
     read_versioned,
+    write_key,
     write_versioned,
 )
 from millrace.errors import InvalidRecordError
@@ -81,8 +82,8 @@ def test_messages_are_the_bytes_that_the_broker_writes(
 
 
 def test_updates_and_unknown_keys() -> None:
-    key = write_versioned(ShareUpdateKey(group_id="g", topic_id=TOPIC_ID, partition=2), 1)
-    batch = StateBatch(first_offset=1, last_offset=2, delivery_state=2, delivery_count=1)
+    key = write_key(ShareUpdateKey(group_id="g", topic_id=TOPIC_ID, partition=2))
+    batch = UpdatedBatch(first_offset=1, last_offset=2, delivery_state=2, delivery_count=1)
     value = ShareUpdateValue(
         snapshot_epoch=1, leader_epoch=0, start_offset=-1, delivery_complete_count=4, state_batches=(batch,)
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.coordinator_records import OffsetCommitKey, OffsetCommitValue, write_versioned
+from millrace.coordinator_records import OffsetCommitKey, OffsetCommitValue, write_key, write_versioned
 from millrace.records import BatchHeader, EndTransactionMarker, Record, build_rows_batch, scan_headers
 from millrace.records.control import ControlType
 from millrace_broker.coordinators import LoadedBatch, StateRecord
@@ -168,7 +168,7 @@ def test_an_offset_is_written_as_kafka_does(offset: int, metadata: str, epoch: i
     record = offset_record("g", T0, CommittedOffset(offset, epoch, metadata, 123))
     value = OffsetCommitValue(offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=123)
     assert record.value == write_versioned(value, 3)
-    assert record.key == write_versioned(OffsetCommitKey(group="g", topic="t", partition=0), 1)
+    assert record.key == write_key(OffsetCommitKey(group="g", topic="t", partition=0))
     assert read_offset(record.value or b"", 4) == CommittedOffset(offset, epoch, metadata, 123, 4)
 
 

@@ -11,6 +11,7 @@ from millrace.coordinator_records import (
     ExternalCommitValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    write_key,
     write_versioned,
 )
 from millrace.errors import UsageError
@@ -19,7 +20,7 @@ from millrace_broker.log_tools import DumpOptions, Note, Problem, Row, dump_file
 from millrace_broker.log_tools.decoders import OFFSETS, TRANSACTIONS, decoder_of, decoder_of_topic, plain_decoder
 
 COMMIT = Record(
-    key=write_versioned(OffsetCommitKey(group="g", topic="t", partition=1), 1),
+    key=write_key(OffsetCommitKey(group="g", topic="t", partition=1)),
     value=write_versioned(OffsetCommitValue(offset=5, metadata="", commit_timestamp=9), 3),
     timestamp_ms=1,
 )
@@ -62,7 +63,7 @@ def test_records_of_the_coordinators_are_decoded_by_their_topics_name(tmp_path: 
     assert row.values["key"] == {"type": "1", "data": {"group": "g", "topic": "t", "partition": 1}}
     assert row.values["value"]["data"]["offset"] == 5
     external = Record(
-        key=write_versioned(ExternalCommitKey(external_id="query"), 1000),
+        key=write_key(ExternalCommitKey(external_id="query")),
         value=write_versioned(ExternalCommitValue(external_epoch=7, commit_timestamp_ms=9), 0),
         timestamp_ms=1,
     )

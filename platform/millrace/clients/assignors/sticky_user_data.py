@@ -9,41 +9,44 @@ KIP-792).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import ClassVar
 
 from millrace.clients.assignors.model import NO_GENERATION
 from millrace.clients.assignors.ownership import Claim
 from millrace.clients.model import TopicPartition
-from millrace.coordinator_records.consumer_protocol import TopicPartitions
-from millrace.coordinator_records.messages import Kind, Message, of
 from millrace.errors import InvalidRecordError
+from millrace.kafka_protocol import Message, message, of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message()
+class PreviousPartitions(Message):
+    """Partitions of a topic that a ``sticky`` member had."""
+
+    topic: str = of("string")
+    partitions: tuple[int, ...] = of("[]int32")
+
+
+@message(versions="0-1")
 class StickyUserData(Message):
     """Partitions of a ``sticky`` member after its last rebalance."""
 
-    VERSION_MAX: ClassVar[int] = 1
-
-    previous_assignment: tuple[TopicPartitions, ...] = of(Kind.MESSAGES, element=TopicPartitions)
-    generation: int = of(Kind.INT32, since=1, default=NO_GENERATION)
+    previous_assignment: tuple[PreviousPartitions, ...] = of("[]struct", element=PreviousPartitions)
+    generation: int = of("int32", versions="1+", ignorable=True, default=NO_GENERATION)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message(versions="0")
 class CooperativeStickyUserData(Message):
     """Generation of the last rebalance of a ``cooperative-sticky`` member."""
 
-    generation: int = of(Kind.INT32)
+    generation: int = of("int32")
 
 
 def encode_sticky(owned: Sequence[TopicPartition], generation: int) -> bytes:
     """Write user data of ``sticky`` (V1). Topics are sorted; a topic's partitions keep their order."""
     by_topic = groupby(sorted(owned, key=attrgetter("topic")), key=attrgetter("topic"))
     previous = tuple(
-        TopicPartitions(topic=topic, partitions=tuple(partition.partition for partition in partitions))
+        PreviousPartitions(topic=topic, partitions=tuple(partition.partition for partition in partitions))
         for topic, partitions in by_topic
     )
     return StickyUserData(previous_assignment=previous, generation=generation).encode(1)

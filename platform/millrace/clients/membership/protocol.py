@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
@@ -10,9 +10,10 @@ from millrace.clients.assignors import MemberSubscription
 from millrace.clients.membership.requests import GroupMember
 from millrace.clients.model import TopicPartition
 from millrace.coordinator_records import (
+    AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
+    OwnedPartitions,
     read_assignment,
     read_subscription,
     write_versioned,
@@ -36,7 +37,7 @@ def encode_subscription(
     subscription = ConsumerProtocolSubscription(
         topics=tuple(sorted(topics)),
         user_data=user_data,
-        owned_partitions=_by_topic(sorted(owned)),
+        owned_partitions=tuple(OwnedPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(owned)),
         generation_id=generation,
         rack_id=rack or None,
     )
@@ -45,7 +46,8 @@ def encode_subscription(
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """Encode the partitions that a member gets."""
-    assignment = ConsumerProtocolAssignment(assigned_partitions=_by_topic(sorted(partitions)), user_data=None)
+    assigned = tuple(AssignedPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(partitions))
+    assignment = ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None)
     return write_versioned(assignment, _VERSION)
 
 
@@ -68,12 +70,12 @@ def decode_members(members: Iterable[GroupMember]) -> list[MemberSubscription]:
     ]
 
 
-def _by_topic(in_order: Sequence[TopicPartition]) -> tuple[TopicPartitions, ...]:
-    return tuple(
-        TopicPartitions(topic=topic, partitions=tuple(partition.partition for partition in partitions))
-        for topic, partitions in groupby(in_order, key=lambda partition: partition.topic)
-    )
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        (topic, tuple(partition.partition for partition in in_topic))
+        for topic, in_topic in groupby(sorted(partitions), key=lambda partition: partition.topic)
+    ]
 
 
-def _partitions(by_topic: Iterable[TopicPartitions]) -> list[TopicPartition]:
+def _partitions(by_topic: Iterable[AssignedPartitions]) -> list[TopicPartition]:
     return [TopicPartition(each.topic, partition) for each in by_topic for partition in each.partitions]

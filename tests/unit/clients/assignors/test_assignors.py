@@ -21,7 +21,7 @@ from millrace.clients.assignors import (
     find_assignor,
 )
 from millrace.clients.assignors.sticky_user_data import encode_sticky
-from millrace.coordinator_records import ConsumerProtocolSubscription, TopicPartitions
+from millrace.coordinator_records import ConsumerProtocolSubscription, OwnedPartitions
 from millrace.errors import InvalidConfigError
 
 TOPICS = ("a", "b", "c", "d")
@@ -129,7 +129,7 @@ def test_a_subscription_is_taken_from_the_consumer_protocol() -> None:
     told = ConsumerProtocolSubscription(
         topics=("a", "b"),
         user_data=b"x",
-        owned_partitions=(TopicPartitions(topic="a", partitions=(2, 0)), TopicPartitions(topic="b", partitions=(1,))),
+        owned_partitions=(OwnedPartitions(topic="a", partitions=(2, 0)), OwnedPartitions(topic="b", partitions=(1,))),
         generation_id=4,
     )
     owned = (TopicPartition("a", 2), TopicPartition("a", 0), TopicPartition("b", 1))

@@ -12,13 +12,13 @@ from millrace.clients import TopicPartition
 from millrace.clients.assignors import CooperativeStickyAssignor, StickyAssignor
 from millrace.clients.assignors.ownership import Claim
 from millrace.clients.assignors.sticky_user_data import (
+    PreviousPartitions,
     StickyUserData,
     decode_cooperative,
     decode_sticky,
     encode_cooperative,
     encode_sticky,
 )
-from millrace.coordinator_records import TopicPartitions
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 partitions = st.lists(st.builds(TopicPartition, st.sampled_from("abc"), int32))
@@ -40,7 +40,7 @@ def test_the_bytes_are_kafkas() -> None:
 
 
 def test_user_data_of_before_kafka_2_3_has_no_generation() -> None:
-    old = StickyUserData(previous_assignment=(TopicPartitions(topic="a", partitions=(1, 0)),)).encode(0)
+    old = StickyUserData(previous_assignment=(PreviousPartitions(topic="a", partitions=(1, 0)),)).encode(0)
     assert decode_sticky(old) == Claim([TopicPartition("a", 1), TopicPartition("a", 0)], -1)
 
 
