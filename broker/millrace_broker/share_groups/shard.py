@@ -97,6 +97,8 @@ class ShareShard:
             except InvalidRecordError as error:
                 _logger.warning("%s: a record is ignored: %s", self._log.name, error.message)
                 continue
+            if key is None:
+                continue
             if kind == SNAPSHOT_KEY:
                 if record.value is None:
                     self._states.pop(key, None)
