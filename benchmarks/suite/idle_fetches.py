@@ -5,7 +5,10 @@ from __future__ import annotations
 from benchmarks import idle_fetches, ours
 from benchmarks.harness import Benchmark, Side
 
-_PRODUCER = f"; {idle_fetches.RECORDS:,} records, one partition, producer defaults, acks=all"
+_PRODUCER = (
+    f"; median of the p99s of {idle_fetches.BATCHES} times {idle_fetches.RECORDS:,} records, one partition, "
+    "producer defaults, acks=all"
+)
 
 BENCHMARK = Benchmark(
     name="idle_fetches",
