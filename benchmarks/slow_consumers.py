@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import grpc
 
-from benchmarks import cluster_produce
+from benchmarks import cluster_produce, machine
 from benchmarks.clusters import MillraceCluster
 from benchmarks.harness import Context, Measure, Sample
 from benchmarks.worker import Run, worker
@@ -32,6 +32,7 @@ _TOPIC: Final = "unread"
 _VALUE_BYTES: Final = 2**19
 _CONNECT_ANEW_S: Final = 45.0
 _GREETING_S: Final = 60.0
+_QUIET_SECONDS_MAX: Final = 30
 
 
 @contextlib.contextmanager
@@ -42,6 +43,7 @@ def open_with_consumers(context: Context) -> Iterator[Measure]:
 
         def measure() -> Sample:
             with worker(context.workspace, "slow-consumers", "benchmarks.slow_consumers:serve", arguments) as look:
+                machine.wait_until_quiet(_QUIET_SECONDS_MAX)  # the answers are made, and wait to be read
                 sample = produce()
                 found = look()
             if found["filled"] < len(cluster.ports):
