@@ -139,7 +139,7 @@ async def open_broker(
             undo,
             clock=clock or SystemClock(),
             files=files or OsFiles(),
-            peers=peers or Peers(),
+            peers=peers or Peers(client_id=f"broker-{config.broker_id}"),
             has_controller=config.is_clustered if has_controller is None else has_controller,
         )
         storage = await _open_storage(config, base, undo, store, on_progress)

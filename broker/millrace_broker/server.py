@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_GRPC_LISTENER: Final = "PLAINTEXT"
+"""Name of the listener for gRPC, as in ``listeners``."""
+_FRAME_LISTENER: Final = "FRAMES"
+"""Name of the listener at ``frame.listener.port``."""
 _GRACE_S: Final = 5.0
 """How long calls in progress may take to end when the server stops."""
 
@@ -119,7 +123,7 @@ class BrokerServer:
             await broker.announce()
         if self._frames is not None:
             await self._frames.start(broker)
-        add_handlers(self._server, broker)
+        add_handlers(self._server, broker, _GRPC_LISTENER)
         await self._server.start()
         if self._config.is_clustered:
             await broker.announce()
@@ -147,7 +151,7 @@ class BrokerServer:
         """Bind the listener for frames. Return the port to advertise."""
         if self._config.frame_listener_port < 0:
             return 0
-        self._frames = FrameListener(self._config)
+        self._frames = FrameListener(self._config, _FRAME_LISTENER)
         self._frame_port = self._frames.bind(Listener(self._config.listener.host, self._config.frame_listener_port))
         return self._config.advertised_frame_port or self._frame_port
 

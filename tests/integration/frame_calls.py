@@ -19,8 +19,8 @@ class Frames:
     def __init__(self, broker: EmbeddedBroker | BrokerServer, timeout_s: float = 20) -> None:
         self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
 
-    def greet(self) -> pb.HelloResponse:
-        message = pb.HelloRequest(client_id="test").SerializeToString()
+    def greet(self, client_id: str = "test") -> pb.HelloResponse:
+        message = pb.HelloRequest(client_id=client_id).SerializeToString()
         self.sock.sendall(frames.greeting() + frames.request_head(b"", len(message)) + message)
         frames.check_greeting(self.exactly(frames.GREETING_BYTES))
         return pb.HelloResponse.FromString(self.receive())

@@ -48,7 +48,6 @@ class Groups:
                 "rebalance_timeout_ms": 10_000,
                 "member_id": member_id,
                 "protocol_type": "consumer",
-                "client_id": "c",
                 "protocols": [pb.JoinGroupRequest.Protocol(name=name, metadata=data) for name, data in protocols],
                 **fields,
             }
@@ -141,7 +140,7 @@ class Share:
 
     def beat(self, member: str, epoch: int, *topics: str) -> pb.ShareGroupHeartbeatResponse:
         request = pb.ShareGroupHeartbeatRequest(
-            group_id=self.group_id, member_id=member, member_epoch=epoch, client_id="c", subscribed_topics=topics
+            group_id=self.group_id, member_id=member, member_epoch=epoch, subscribed_topics=topics
         )
         return self.calls.call("ShareGroupHeartbeat", request)
 

@@ -9,8 +9,9 @@ import pytest
 from millrace.clients import Admin, Producer
 from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api import Call, locate_range
+from millrace_broker.api import ClientAddress, RequestContext, locate_range
 from millrace_broker.quotas import CallClass, Lease
+from millrace_broker.security import ANONYMOUS
 from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import DefaultSource
 
@@ -47,9 +48,16 @@ def paths_told(broker, *, is_local):
     """The paths that a caller on this host or on another one is told."""
     inner = broker.server.broker
     budget = inner.admission.rooms[CallClass.CLIENT].response_bytes
-    call = Call(peer="ipv4:203.0.113.7:5000", is_local=is_local, response_lease=Lease(budget))
+    context = RequestContext(
+        api_name="LocateRange",
+        listener_name="PLAINTEXT",
+        principal=ANONYMOUS,
+        client_id="",
+        client_address=ClientAddress("127.0.0.1" if is_local else "203.0.113.7", 5000),
+        response_lease=Lease(budget),
+    )
     request = pb.LocateRangeRequest(topic=TOPIC, start_offset=0, end_offset=-1)
-    answer = asyncio.run_coroutine_threadsafe(locate_range.handle(inner, request, call), broker._loop).result()
+    answer = asyncio.run_coroutine_threadsafe(locate_range.handle(inner, request, context), broker._loop).result()
     return {extent.path for extent in answer.extents}
 
 

@@ -1,8 +1,9 @@
 """Handlers of the protocol's calls, one module per call.
 
-A handler is a plain function from request to response that does not depend on gRPC. Listeners look handlers up in
-``HANDLERS``. Handlers run in the broker's event loop, one task per call, and may be cancelled at any await. A handler
-raises an error of the whole request. It puts an error of a single item into that item's part of the response.
+A handler is a plain function from request and ``RequestContext`` to response. It does not depend on a listener.
+Listeners look handlers up in ``HANDLERS``. Handlers run in the broker's event loop, one task per call, and may be
+cancelled at any await. A handler raises an error of the whole request. It puts an error of a single item into that
+item's part of the response.
 """
 
 from __future__ import annotations
@@ -68,11 +69,12 @@ from millrace_broker.api import (
     update_metadata,
     write_txn_markers,
 )
-from millrace_broker.api.common.call import Call, in_progress, known_error
+from millrace_broker.api.common.errors import known_error
+from millrace_broker.api.common.request_context import ClientAddress, RequestContext, in_progress
 from millrace_broker.broker import Broker
 
-UnaryHandler = Callable[[Broker, Any, Call], Awaitable[Any]]
-StreamHandler = Callable[[Broker, Any, Call], AsyncIterator[Any]]
+UnaryHandler = Callable[[Broker, Any, RequestContext], Awaitable[Any]]
+StreamHandler = Callable[[Broker, Any, RequestContext], AsyncIterator[Any]]
 
 HANDLERS: Final[dict[str, UnaryHandler]] = {
     "ApiVersions": api_versions.handle,
@@ -138,4 +140,13 @@ STREAM_HANDLERS: Final[dict[str, StreamHandler]] = {
 }
 """Handlers whose response is a stream."""
 
-__all__ = ["HANDLERS", "STREAM_HANDLERS", "Call", "StreamHandler", "UnaryHandler", "in_progress", "known_error"]
+__all__ = [
+    "HANDLERS",
+    "STREAM_HANDLERS",
+    "ClientAddress",
+    "RequestContext",
+    "StreamHandler",
+    "UnaryHandler",
+    "in_progress",
+    "known_error",
+]

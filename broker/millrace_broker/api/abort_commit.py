@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
-async def handle(broker: Broker, request: pb.AbortCommitRequest, call: Call) -> pb.AbortCommitResponse:
+async def handle(broker: Broker, request: pb.AbortCommitRequest, context: RequestContext) -> pb.AbortCommitResponse:
     """Abort all open transactions of an external id, if the attempt is current and not committed."""
     await broker.transactions.abort_attempt(request.external_id, request.external_epoch, request.attempt)
     return pb.AbortCommitResponse()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from millrace.errors import InvalidGroupIdError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
-async def handle(broker: Broker, request: pb.AddOffsetsToTxnRequest, call: Call) -> pb.AddOffsetsToTxnResponse:
+async def handle(
+    broker: Broker, request: pb.AddOffsetsToTxnRequest, context: RequestContext
+) -> pb.AddOffsetsToTxnResponse:
     """Add the group's partition of ``__consumer_offsets`` to the transaction."""
     if not request.group_id:
         raise InvalidGroupIdError("the group id is empty: name the group whose offsets are committed")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from millrace.errors import MillraceError, OperationNotAttemptedError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
-async def handle(broker: Broker, request: pb.AddPartitionsToTxnRequest, call: Call) -> pb.AddPartitionsToTxnResponse:
+async def handle(
+    broker: Broker, request: pb.AddPartitionsToTxnRequest, context: RequestContext
+) -> pb.AddPartitionsToTxnResponse:
     """Add all partitions. If one of them is refused, add none, and report that partition's own error."""
     if request.verify_only:
         return await _verify(broker, request)

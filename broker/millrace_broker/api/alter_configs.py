@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.api.common.configs import is_group
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
-async def handle(broker: Broker, request: pb.AlterConfigsRequest, call: Call) -> pb.AlterConfigsResponse:
+async def handle(broker: Broker, request: pb.AlterConfigsRequest, context: RequestContext) -> pb.AlterConfigsResponse:
     """Apply each alteration as a whole, or report its error."""
     response = pb.AlterConfigsResponse()
     for alteration in request.alterations:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import isr_answers_message, read_isr_changes
 
 
-async def handle(broker: Broker, request: pb.AlterPartitionRequest, call: Call) -> pb.AlterPartitionResponse:
+async def handle(
+    broker: Broker, request: pb.AlterPartitionRequest, context: RequestContext
+) -> pb.AlterPartitionResponse:
     """Answer with each partition's current ISR or its error.
 
     Raises ``NotControllerError``, ``StaleBrokerEpochError``.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import error_messages
 
 
 async def handle(
-    broker: Broker, request: pb.AlterPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: pb.AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> pb.AlterPartitionReassignmentsResponse:
     """Start, change or cancel reassignments, and report each partition's error."""
     answers = await broker.membership.reassign(request)

@@ -7,13 +7,13 @@ from importlib.metadata import version
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 PROTOCOL_VERSION: Final = 1
 
 
-async def handle(broker: Broker, request: pb.ApiVersionsRequest, call: Call) -> pb.ApiVersionsResponse:
+async def handle(broker: Broker, request: pb.ApiVersionsRequest, context: RequestContext) -> pb.ApiVersionsResponse:
     """Answer with the software and protocol versions, the broker's and cluster's ids, and the port for frames."""
     return pb.ApiVersionsResponse(
         software_version=software_version(),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch, TransactionalProducer
 
 
-async def handle(broker: Broker, request: pb.CommitTransactionsRequest, call: Call) -> pb.CommitTransactionsResponse:
+async def handle(
+    broker: Broker, request: pb.CommitTransactionsRequest, context: RequestContext
+) -> pb.CommitTransactionsResponse:
     """Commit some transactions under an external id, and abort others, atomically.
 
     If the external epoch was committed before, abort all of them.

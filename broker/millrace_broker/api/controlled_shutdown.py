@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import by_topic
 
 
-async def handle(broker: Broker, request: pb.ControlledShutdownRequest, call: Call) -> pb.ControlledShutdownResponse:
+async def handle(
+    broker: Broker, request: pb.ControlledShutdownRequest, context: RequestContext
+) -> pb.ControlledShutdownResponse:
     """Move the leaders, and answer with the partitions that no other broker can lead.
 
     Raises ``NotControllerError``, ``StaleBrokerEpochError``.

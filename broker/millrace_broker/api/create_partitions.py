@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from millrace.errors import RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
 
 
-async def handle(broker: Broker, request: pb.CreatePartitionsRequest, call: Call) -> pb.CreatePartitionsResponse:
+async def handle(
+    broker: Broker, request: pb.CreatePartitionsRequest, context: RequestContext
+) -> pb.CreatePartitionsResponse:
     """Raise each topic's number of partitions to the requested count, or report its error."""
     response = pb.CreatePartitionsResponse()
     for topic in request.topics:

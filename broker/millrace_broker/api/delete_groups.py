@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.groups import find_group
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import ShareGroup
 
 
-async def handle(broker: Broker, request: pb.DeleteGroupsRequest, call: Call) -> pb.DeleteGroupsResponse:
+async def handle(broker: Broker, request: pb.DeleteGroupsRequest, context: RequestContext) -> pb.DeleteGroupsResponse:
     """Delete the groups."""
     response = pb.DeleteGroupsResponse()
     for group_id in request.group_ids:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
 
@@ -15,7 +16,7 @@ _TIMEOUT_S: Final = 30.0
 """Timeout of requests that set none."""
 
 
-async def handle(broker: Broker, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
+async def handle(broker: Broker, request: pb.DeleteRecordsRequest, context: RequestContext) -> pb.DeleteRecordsResponse:
     """Advance each partition's log start offset. The change survives a power failure once the call returns."""
     response = pb.DeleteRecordsResponse()
     for topic_offsets in request.topics:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from millrace.errors import RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
 
 
-async def handle(broker: Broker, request: pb.DeleteTopicsRequest, call: Call) -> pb.DeleteTopicsResponse:
+async def handle(broker: Broker, request: pb.DeleteTopicsRequest, context: RequestContext) -> pb.DeleteTopicsResponse:
     """Delete the topics with their data. Their names can be reused when the call returns."""
     response = pb.DeleteTopicsResponse()
     for name in request.names:

@@ -14,8 +14,9 @@ from millrace.config.dynamic import RATES
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
 from millrace_broker.api.common.configs import is_broker, is_group, text_of
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
@@ -26,7 +27,9 @@ _STATIC_BROKER = "STATIC_BROKER_CONFIG"
 _DEFAULT = "DEFAULT_CONFIG"
 
 
-async def handle(broker: Broker, request: pb.DescribeConfigsRequest, call: Call) -> pb.DescribeConfigsResponse:
+async def handle(
+    broker: Broker, request: pb.DescribeConfigsRequest, context: RequestContext
+) -> pb.DescribeConfigsResponse:
     """Describe each resource, or report its error."""
     response = pb.DescribeConfigsResponse()
     for resource in request.resources:

@@ -9,15 +9,18 @@ from millrace.coordinator_records import (
     write_versioned,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.group_kinds import CLASSIC, SHARE
 from millrace_broker.api.common.groups import find_group
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.groups import GroupEntry
 from millrace_broker.share_groups import ShareGroup
 
 
-async def handle(broker: Broker, request: pb.DescribeGroupsRequest, call: Call) -> pb.DescribeGroupsResponse:
+async def handle(
+    broker: Broker, request: pb.DescribeGroupsRequest, context: RequestContext
+) -> pb.DescribeGroupsResponse:
     """Describe the groups. As in Kafka, member metadata and assignments are shown only for a stable group."""
     response = pb.DescribeGroupsResponse()
     for group_id in request.group_ids:

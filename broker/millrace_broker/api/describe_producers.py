@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 _NONE = -1
 
 
-async def handle(broker: Broker, request: pb.DescribeProducersRequest, call: Call) -> pb.DescribeProducersResponse:
+async def handle(
+    broker: Broker, request: pb.DescribeProducersRequest, context: RequestContext
+) -> pb.DescribeProducersResponse:
     """Describe the producers of each partition led here. The transaction start offset reveals a hanging transaction."""
     response = pb.DescribeProducersResponse()
     for topic_partitions in request.topics:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.share_groups import ShareProgress
@@ -17,7 +18,7 @@ Progress = Mapping[tuple[str, int], ShareProgress]
 
 
 async def handle(
-    broker: Broker, request: pb.DescribeShareGroupOffsetsRequest, call: Call
+    broker: Broker, request: pb.DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> pb.DescribeShareGroupOffsetsResponse:
     """Look up the start offsets; -1 if the group has not read the partition. Deleted topics are omitted."""
     response = pb.DescribeShareGroupOffsetsResponse()

@@ -6,14 +6,15 @@ from collections import defaultdict
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 _NONE = -1
 
 
 async def handle(
-    broker: Broker, request: pb.DescribeTransactionsRequest, call: Call
+    broker: Broker, request: pb.DescribeTransactionsRequest, context: RequestContext
 ) -> pb.DescribeTransactionsResponse:
     """Describe each transactional id. An unknown id gets an error."""
     response = pb.DescribeTransactionsResponse()

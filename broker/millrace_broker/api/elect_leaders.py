@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import error_messages
 
 
-async def handle(broker: Broker, request: pb.ElectLeadersRequest, call: Call) -> pb.ElectLeadersResponse:
+async def handle(broker: Broker, request: pb.ElectLeadersRequest, context: RequestContext) -> pb.ElectLeadersResponse:
     """Elect leaders, and report each partition's error."""
     return pb.ElectLeadersResponse(topics=error_messages(await broker.membership.elect_leaders(request)))

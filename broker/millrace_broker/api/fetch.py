@@ -15,9 +15,10 @@ from typing import NamedTuple
 from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch, divergence
 from millrace_broker.api.common.ranges import aborted_within, end_of
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.quotas import Lease
@@ -32,7 +33,7 @@ class _Reading(NamedTuple):
     has_error: bool
 
 
-async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchAnswer:
+async def handle(broker: Broker, request: pb.FetchRequest, context: RequestContext) -> FetchAnswer:
     """Read the available batches. With fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more, and read again.
 
     When waiting calls must give way to others, the call is answered with what takes no further wait.
@@ -41,7 +42,7 @@ async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchA
     end offset. A standalone broker has no followers. There, a request without a ``replica_id`` is a consumer's.
     """
     if request.replica_id >= 0 and broker.partitions.has_controller:
-        return await broker.replicas.fetch(request, call.response_lease)
+        return await broker.replicas.fetch(request, context.response_lease)
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)
     keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
@@ -49,14 +50,14 @@ async def handle(broker: Broker, request: pb.FetchRequest, call: Call) -> FetchA
         broker.waiters.committed_fetches if request.isolation_level == pb.READ_COMMITTED else broker.waiters.fetches
     )
     watch = arrivals.watch(keys)
-    reading = await _read_leased(broker, request, max_bytes, call.response_lease)
+    reading = await _read_leased(broker, request, max_bytes, context.response_lease)
     if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
         return reading.response
     missing_bytes = min_bytes - reading.size_bytes
     del reading
-    call.response_lease.release()
+    context.response_lease.release()
     await watch.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000, is_poll=True)
-    return (await _read_leased(broker, request, max_bytes, call.response_lease)).response
+    return (await _read_leased(broker, request, max_bytes, context.response_lease)).response
 
 
 async def _read_leased(broker: Broker, request: pb.FetchRequest, max_bytes: int, lease: Lease) -> _Reading:

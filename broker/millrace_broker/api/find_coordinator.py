@@ -10,7 +10,8 @@ from typing import Final
 
 from millrace.errors import CoordinatorNotAvailableError, InvalidGroupIdError, InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import (
     OFFSETS_TOPIC,
@@ -23,7 +24,9 @@ from millrace_broker.metadata import LiveBroker
 _TOPICS: Final = {pb.GROUP: OFFSETS_TOPIC, pb.TRANSACTION: TRANSACTIONS_TOPIC, pb.SHARE: SHARE_STATE_TOPIC}
 
 
-async def handle(broker: Broker, request: pb.FindCoordinatorRequest, call: Call) -> pb.FindCoordinatorResponse:
+async def handle(
+    broker: Broker, request: pb.FindCoordinatorRequest, context: RequestContext
+) -> pb.FindCoordinatorResponse:
     """Find the coordinator of each key. Create the internal topic if it does not exist."""
     if request.key_type not in _TOPICS:
         raise InvalidRequestError(

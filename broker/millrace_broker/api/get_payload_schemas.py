@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.payload_schemas import message_of
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata.payload_schemas import unknown
 
 
-async def handle(broker: Broker, request: pb.GetPayloadSchemasRequest, call: Call) -> pb.GetPayloadSchemasResponse:
+async def handle(
+    broker: Broker, request: pb.GetPayloadSchemasRequest, context: RequestContext
+) -> pb.GetPayloadSchemasResponse:
     """Return the requested schemas in the order of the request, or all schemas by id."""
     known = broker.payload_schemas.schemas
     for schema_id in request.ids:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from millrace.errors import UnknownSchemaError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import SchemaVersion
 
 
-async def handle(broker: Broker, request: pb.GetSchemasRequest, call: Call) -> pb.GetSchemasResponse:
+async def handle(broker: Broker, request: pb.GetSchemasRequest, context: RequestContext) -> pb.GetSchemasResponse:
     """Return the requested schemas, in the order of the request. An opaque topic has none."""
     if request.topic:
         versions = list((await broker.partitions.find_topic(request.topic)).schemas)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from millrace.errors import CoordinatorLoadInProgressError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.identities import identity_of
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
-async def handle(broker: Broker, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
+async def handle(broker: Broker, request: pb.HeartbeatRequest, context: RequestContext) -> pb.HeartbeatResponse:
     """Record the heartbeat. Raises the errors of ``Group.heartbeat``."""
     try:
         shard = broker.groups.shard_of(request.group_id)

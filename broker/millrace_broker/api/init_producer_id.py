@@ -5,12 +5,14 @@ from __future__ import annotations
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
-async def handle(broker: Broker, request: pb.InitProducerIdRequest, call: Call) -> pb.InitProducerIdResponse:
+async def handle(
+    broker: Broker, request: pb.InitProducerIdRequest, context: RequestContext
+) -> pb.InitProducerIdResponse:
     """Assign a new producer id with epoch 0, or the next epoch of a transactional id."""
     if request.transactional_id:
         producer = await broker.transactions.init_producer_id(

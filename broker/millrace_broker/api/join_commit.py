@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import Attempt
 
 
-async def handle(broker: Broker, request: pb.JoinCommitRequest, call: Call) -> pb.JoinCommitResponse:
+async def handle(broker: Broker, request: pb.JoinCommitRequest, context: RequestContext) -> pb.JoinCommitResponse:
     """Assign a transactional id with a new epoch, unless the external epoch was committed before.
 
     The first call of an attempt aborts the open transactions of other attempts with this external id, and fences their

@@ -9,14 +9,14 @@ import uuid
 
 from millrace.errors import MemberIdRequiredError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.group_kinds import SHARE, check_is_not
-from millrace_broker.api.common.identities import client_host
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 
 
-async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb.JoinGroupResponse:
+async def handle(broker: Broker, request: pb.JoinGroupRequest, context: RequestContext) -> pb.JoinGroupResponse:
     """Join the group. A rebalance timeout of 0 means the session timeout, as in old Kafka versions.
 
     Raises the errors of ``Group.join``.
@@ -26,10 +26,10 @@ async def handle(broker: Broker, request: pb.JoinGroupRequest, call: Call) -> pb
     shard = await broker.groups.wait_for_shard(group_id)
     join = JoinRequest(
         member_id=request.member_id,
-        new_member_id=f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}",
+        new_member_id=f"{request.group_instance_id or context.client_id}-{uuid.uuid4()}",
         group_instance_id=request.group_instance_id or None,
-        client_id=request.client_id,
-        client_host=client_host(call.peer),
+        client_id=context.client_id,
+        client_host=context.client_host,
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms or request.session_timeout_ms,
         protocol_type=request.protocol_type,

@@ -6,12 +6,13 @@ Tools name a static member by its instance id alone.
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.groups import Identity
 
 
-async def handle(broker: Broker, request: pb.LeaveGroupRequest, call: Call) -> pb.LeaveGroupResponse:
+async def handle(broker: Broker, request: pb.LeaveGroupRequest, context: RequestContext) -> pb.LeaveGroupResponse:
     """Remove the members."""
     shard = broker.groups.shard_of(request.group_id)
     response = pb.LeaveGroupResponse()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.group_kinds import CLASSIC, SHARE
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
-async def handle(broker: Broker, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
+async def handle(broker: Broker, request: pb.ListGroupsRequest, context: RequestContext) -> pb.ListGroupsResponse:
     """List the groups. Raises ``CoordinatorLoadInProgressError``."""
     states = {state.casefold() for state in request.states}
     types = {kind.casefold() for kind in request.types}

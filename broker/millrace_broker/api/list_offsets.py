@@ -6,9 +6,10 @@ from typing import Final
 
 from millrace.errors import InvalidRequestError, OffsetNotAvailableError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch
 from millrace_broker.api.common.ranges import end_of
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.replication.runtime import ServedPartition
@@ -24,7 +25,7 @@ _ENDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
 _NONE: Final = (-1, -1)
 
 
-async def handle(broker: Broker, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsResponse:
+async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: RequestContext) -> pb.ListOffsetsResponse:
     """Answer with the offset for each partition's timestamp; -1 if no record has that timestamp or a later one."""
     response = pb.ListOffsetsResponse()
     for topic_times in request.topics:

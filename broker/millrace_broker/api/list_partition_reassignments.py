@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import by_topic
 
 
 async def handle(
-    broker: Broker, request: pb.ListPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: pb.ListPartitionReassignmentsRequest, context: RequestContext
 ) -> pb.ListPartitionReassignmentsResponse:
     """List all reassignments, or those of the requested partitions."""
     response = pb.ListPartitionReassignmentsResponse()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from millrace.coordinator_records import TransactionState
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 _STATES = {state.kafka_name for state in TransactionState}
 
 
-async def handle(broker: Broker, request: pb.ListTransactionsRequest, call: Call) -> pb.ListTransactionsResponse:
+async def handle(
+    broker: Broker, request: pb.ListTransactionsRequest, context: RequestContext
+) -> pb.ListTransactionsResponse:
     """List the transactions that pass all filters. State names that do not exist are reported."""
     now_ms = broker.clock.now_ms()
     response = pb.ListTransactionsResponse(unknown_states=[name for name in request.states if name not in _STATES])

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.ranges import aborted_transactions, check_range, end_of, find_partition
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.network.sockets import is_own_address
 
 _TO_THE_END = -1
 
 
-async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> pb.LocateRangeResponse:
+async def handle(broker: Broker, request: pb.LocateRangeRequest, context: RequestContext) -> pb.LocateRangeResponse:
     """Cut the range into extents of about ``split_bytes``. An empty range has none."""
     if request.split_bytes < 0:
         raise InvalidRequestError(f"split_bytes={request.split_bytes}: expected 0 (one extent per segment) or more")
@@ -37,7 +38,9 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, call: Call) -> 
         return response
     told = broker.config.direct_reads_enable
     # Compaction replaces files under the same names, which invalidates the positions.
-    names_paths = (told == "all" or (told == "local" and call.is_local)) and not partition.topic.config.is_compacted
+    names_paths = not partition.topic.config.is_compacted and (
+        told == "all" or (told == "local" and is_own_address(context.client_address.host))
+    )
     names_uris = told != "false"
     if request.isolation_level == pb.READ_COMMITTED:
         response.aborted_transactions.extend(

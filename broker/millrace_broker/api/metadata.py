@@ -8,7 +8,8 @@ from typing import Final
 from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import MillraceError, TopicExistsError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
 from millrace_broker.metadata.topics import LEADER_NONE
@@ -17,7 +18,7 @@ _CREATION_WAIT_MS: Final = 5_000
 """How long a request waits for the leaders of a topic that it auto-created."""
 
 
-async def handle(broker: Broker, request: pb.MetadataRequest, call: Call) -> pb.MetadataResponse:
+async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestContext) -> pb.MetadataResponse:
     """Describe the requested topics, or all.
 
     An unknown topic gets an error, or is created if auto-creation is enabled.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.commits import checked_commits
 from millrace_broker.api.common.identities import identity_of
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
-async def handle(broker: Broker, request: pb.OffsetCommitRequest, call: Call) -> pb.OffsetCommitResponse:
+async def handle(broker: Broker, request: pb.OffsetCommitRequest, context: RequestContext) -> pb.OffsetCommitResponse:
     """Commit the offsets.
 
     Errors of a partition are reported per partition. Errors of ``GroupShard.commit`` end the call.

@@ -7,7 +7,8 @@ from typing import Final
 
 from millrace.errors import UnstableOffsetCommitError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.groups import GroupEntry
 from millrace_broker.purgatory import PartitionKey
@@ -15,7 +16,7 @@ from millrace_broker.purgatory import PartitionKey
 _NONE: Final = -1
 
 
-async def handle(broker: Broker, request: pb.OffsetFetchRequest, call: Call) -> pb.OffsetFetchResponse:
+async def handle(broker: Broker, request: pb.OffsetFetchRequest, context: RequestContext) -> pb.OffsetFetchResponse:
     """Look up the offsets. A group that does not exist has committed none."""
     response = pb.OffsetFetchResponse()
     for wanted in request.groups:

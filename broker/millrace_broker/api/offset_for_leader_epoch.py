@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch, end_of_epoch
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
 async def handle(
-    broker: Broker, request: pb.OffsetForLeaderEpochRequest, call: Call
+    broker: Broker, request: pb.OffsetForLeaderEpochRequest, context: RequestContext
 ) -> pb.OffsetForLeaderEpochResponse:
     """Look up the end offsets, each partition separately. A request with another current leader epoch gets an error."""
     response = pb.OffsetForLeaderEpochResponse()

@@ -22,8 +22,9 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import read_header
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.record_checks import prepare_records, work_bytes_of
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult
 from millrace_broker.metadata import TopicInfo, rules
@@ -38,7 +39,7 @@ _OVERTAKING_WAIT_S: Final = 0.5
 """How long a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
 
 
-async def handle(broker: Broker, request: pb.ProduceRequest, call: Call) -> pb.ProduceResponse:
+async def handle(broker: Broker, request: pb.ProduceRequest, context: RequestContext) -> pb.ProduceResponse:
     """Append, and answer with the offsets. With ``acks=0`` the answer is empty, and errors are only logged."""
     if request.acks not in _ACKS:
         raise InvalidRequiredAcksError(f"acks={request.acks}: expected 0, 1 or -1 (all)")

@@ -11,15 +11,17 @@ from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.ranges import aborted_transactions, check_range, end_of, find_partition
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.replication.runtime import ServedPartition
 
 CHUNK_BYTES: Final = 2**20
 
 
-async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> AsyncIterator[pb.ReadRangeResponse]:
+async def handle(
+    broker: Broker, request: pb.ReadRangeRequest, context: RequestContext
+) -> AsyncIterator[pb.ReadRangeResponse]:
     """Yield chunks of whole batches. The first batch may begin before the range, and the last may end after it.
 
     For ``READ_COMMITTED``, the first chunk lists the aborted transactions of the whole range.
@@ -32,14 +34,14 @@ async def handle(broker: Broker, request: pb.ReadRangeRequest, call: Call) -> As
         log = partition.log
         aborted = await broker.reads.run_search(log, offset, aborted_transactions, log, offset, request.end_offset)
     while offset < request.end_offset:
-        await call.response_lease.take(CHUNK_BYTES)
+        await context.response_lease.take(CHUNK_BYTES)
         records, offset = await broker.reads.run_read(
             partition.log, offset, _read_chunk, partition, offset, request.end_offset
         )
         yield pb.ReadRangeResponse(records=records, aborted_transactions=aborted)
         aborted = []
         del records
-        call.response_lease.release()
+        context.response_lease.release()
 
 
 def _read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.api.common.share_acknowledgements import Acknowledgements, acknowledge_all
 from millrace_broker.broker import Broker
 
 
-async def handle(broker: Broker, request: pb.ShareAcknowledgeRequest, call: Call) -> pb.ShareAcknowledgeResponse:
+async def handle(
+    broker: Broker, request: pb.ShareAcknowledgeRequest, context: RequestContext
+) -> pb.ShareAcknowledgeResponse:
     """Acknowledge the records.
 
     Each partition's batches are accepted or refused together, and errors are reported per partition.

@@ -6,13 +6,14 @@ The request's acknowledgements are processed first. A request whose limits are 0
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call, error_message
+from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.api.common.share_acknowledgements import acknowledge_all
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import FetchLimits, ShareFetchPartition, SharePartitionData
 
 
-async def handle(broker: Broker, request: pb.ShareFetchRequest, call: Call) -> pb.ShareFetchResponse:
+async def handle(broker: Broker, request: pb.ShareFetchRequest, context: RequestContext) -> pb.ShareFetchResponse:
     """Acknowledge, then acquire records. If none are available, wait up to ``max_wait_ms``."""
     coordinator = broker.share_groups
     response = pb.ShareFetchResponse(acquisition_lock_timeout_ms=coordinator.lock_duration_ms)
@@ -38,7 +39,7 @@ async def handle(broker: Broker, request: pb.ShareFetchRequest, call: Call) -> p
     )
     if limits.records_max <= 0 or limits.bytes_max <= 0:
         return response
-    fetched = await coordinator.fetch(request.group_id, request.member_id, wanted, limits, call.response_lease)
+    fetched = await coordinator.fetch(request.group_id, request.member_id, wanted, limits, context.response_lease)
     for result, each_fetched in zip(results, fetched, strict=True):
         _fill(result, each_fetched)
     return response

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.group_kinds import CLASSIC, check_is_not
-from millrace_broker.api.common.identities import client_host
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import ShareHeartbeat
 
 
-async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: Call) -> pb.ShareGroupHeartbeatResponse:
+async def handle(
+    broker: Broker, request: pb.ShareGroupHeartbeatRequest, context: RequestContext
+) -> pb.ShareGroupHeartbeatResponse:
     """Record the heartbeat of a member that joins, stays or leaves, and answer with its assignment.
 
     Raises ``InconsistentGroupProtocolError`` and the errors of ``ShareMembers.beat``.
@@ -20,8 +21,8 @@ async def handle(broker: Broker, request: pb.ShareGroupHeartbeatRequest, call: C
     beat = ShareHeartbeat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,
-        client_id=request.client_id,
-        client_host=client_host(call.peer),
+        client_id=context.client_id,
+        client_host=context.client_host,
         rack_id=request.rack_id,
         topics=frozenset(request.subscribed_topics) if request.subscribed_topics or not request.member_epoch else None,
     )

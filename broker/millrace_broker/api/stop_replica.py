@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import error_messages, read_stop_replica
 
 
-async def handle(broker: Broker, request: pb.StopReplicaRequest, call: Call) -> pb.StopReplicaResponse:
+async def handle(broker: Broker, request: pb.StopReplicaRequest, context: RequestContext) -> pb.StopReplicaResponse:
     """Stop the replicas, and delete those marked for deletion. Report each partition's error."""
     answers = await broker.executors.to_the_end(broker.member.stop_replica(read_stop_replica(request)))
     return pb.StopReplicaResponse(topics=error_messages(answers))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
 from millrace_broker.api.common.commits import checked_commits
 from millrace_broker.api.common.identities import identity_of
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
-async def handle(broker: Broker, request: pb.TxnOffsetCommitRequest, call: Call) -> pb.TxnOffsetCommitResponse:
+async def handle(
+    broker: Broker, request: pb.TxnOffsetCommitRequest, context: RequestContext
+) -> pb.TxnOffsetCommitResponse:
     """Commit the offsets within the transaction.
 
     Errors of a partition are reported per partition; others end the call.

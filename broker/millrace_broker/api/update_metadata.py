@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import Call
+from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import read_brokers, read_update_metadata
 
 
-async def handle(broker: Broker, request: pb.UpdateMetadataRequest, call: Call) -> pb.UpdateMetadataResponse:
+async def handle(
+    broker: Broker, request: pb.UpdateMetadataRequest, context: RequestContext
+) -> pb.UpdateMetadataResponse:
     """Apply the update."""
     brokers = read_brokers(request.live_brokers)
     await broker.executors.to_the_end(broker.member.update_metadata(read_update_metadata(request), brokers))

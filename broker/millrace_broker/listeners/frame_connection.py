@@ -28,11 +28,11 @@ from millrace.errors import (
 )
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api import known_error
+from millrace_broker.api import ClientAddress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.frame_writer import FrameWriter
 from millrace_broker.listeners.handling import Handling
-from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS, peer_name
+from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
 
@@ -73,6 +73,11 @@ class _Request(NamedTuple):
 
 class ConnectionOwner(Protocol):
     """Listener that owns a connection."""
+
+    @property
+    def name(self) -> str:
+        """Name of the listener."""
+        ...
 
     @property
     def broker(self) -> Broker:
@@ -148,8 +153,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._writer = FrameWriter(transport)
-        self._peer = peer_name(transport.get_extra_info("peername"))
-        self._handling = Handling(self._broker, self._peer, self._answer)
+        self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
+        self._handling = Handling(self._broker, self._listener.name, self._client, self._answer)
         keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
 
@@ -164,7 +169,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         if self._body is not None:
             self._received_bytes += nbytes
             if self._received_bytes == len(self._body):
-                self._serve_body()
+                body, self._body, self._view = self._body, None, memoryview(b"")
+                self._serve(body)
                 self._go_on()
             return
         if self._state is _State.REFUSED:
@@ -285,7 +291,8 @@ class FrameConnection(asyncio.BufferedProtocol):
             hello = pb.HelloRequest.FromString(bytes(data[start:end]))
         except DecodeError as error:
             raise InvalidRequestError(f"a connection must begin with a HelloRequest: {error}") from None
-        _logger.debug("%s is %s", self._peer, hello.client_id or hello.client_software_name or "unnamed")
+        self._handling.client_id = hello.client_id
+        _logger.debug("%s has client id %r, runs %s", self._client, hello.client_id, hello.client_software_name)
         self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME
         self._listener.count(self, is_broker=self._is_broker)
         self._is_counted = True
@@ -338,10 +345,6 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._view = memoryview(self._body)
         self._view[: len(part)] = part
         self._received_bytes = len(part)
-
-    def _serve_body(self) -> None:
-        body, self._body, self._view = self._body, None, memoryview(b"")
-        self._serve(body)
 
     def _throw_away(self, size_bytes: int, failure: MillraceError) -> None:
         """Answer with an error after the rest of the message is discarded."""
@@ -414,7 +417,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._release()
         self._enter(_State.IDLE)
         if self._is_stopping:
-            self._say_goodbye()
+            self.say_goodbye()
 
     def _end_call(self) -> None:
         """Release the handler's resources. The answer is still to be sent."""
@@ -435,7 +438,7 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: MillraceError) -> None:
         """Send the error, and end the connection."""
-        _logger.info("the connection from %s is refused: %s", self._peer, error.message)
+        _logger.info("the connection from %s is refused: %s", self._client, error.message)
         text = error.message.encode()
         greeting = frames.greeting() if self._state is _State.GREETING else b""
         self._transport.write(greeting + frames.response_head(len(text), error.code) + text)
@@ -462,21 +465,17 @@ class FrameConnection(asyncio.BufferedProtocol):
         if limit_s is None or now - self._since < limit_s:
             return
         if self._state is _State.IDLE:
-            self._say_goodbye()
+            self.say_goodbye()
             return
         if self._state is not _State.REFUSED:
-            _logger.info("the connection from %s is closed: %s took too long", self._peer, self._state.name.lower())
+            _logger.info("the connection from %s is closed: %s took too long", self._client, self._state.name.lower())
         self._transport.abort()
-
-    def make_room(self) -> None:
-        """Close an idle connection to make room for another."""
-        self._say_goodbye()
 
     def stop(self) -> None:
         """Close the connection as soon as no request is in progress."""
         self._is_stopping = True
         if self._state is _State.IDLE:
-            self._say_goodbye()
+            self.say_goodbye()
         elif self._state in (_State.GREETING, _State.REFUSED):
             self._transport.abort()
 
@@ -491,7 +490,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         else:
             self._transport.abort()
 
-    def _say_goodbye(self) -> None:
+    def say_goodbye(self) -> None:
         """Close an idle connection. The message tells a client that a request now on its way is not read."""
         self._uncount()
         text = b"the broker has closed an idle connection, or stops"

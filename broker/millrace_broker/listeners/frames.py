@@ -34,7 +34,8 @@ class FrameListener:
     broker: Broker
     """The broker that answers, set by ``start``."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, name: str) -> None:
+        self.name: Final = name
         self.message_bytes_max: Final = config.socket_request_max_bytes + FRAMING_BYTES
         self.idle_s_max: Final = config.connections_max_idle_ms / 1000
         self.buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
@@ -164,7 +165,7 @@ class FrameListener:
             if (since := each.idle_since) is not None and since <= horizon and connections.room_of(each) is room
         ]
         if idle:
-            min(idle, key=lambda entry: entry[0])[1].make_room()
+            min(idle, key=lambda entry: entry[0])[1].say_goodbye()
 
     def _check(self) -> None:
         now = self.loop.time()

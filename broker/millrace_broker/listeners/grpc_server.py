@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -20,14 +23,21 @@ from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import EnvironmentProblemError, InvalidRequestError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
-from millrace_broker.api import STREAM_HANDLERS, Call, StreamHandler, UnaryHandler, in_progress, known_error
+from millrace_broker.api import (
+    STREAM_HANDLERS,
+    ClientAddress,
+    RequestContext,
+    StreamHandler,
+    UnaryHandler,
+    in_progress,
+    known_error,
+)
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.shared import (
     FRAMING_BYTES,
     RECEPTION_TIMEOUT_S,
     UNARY_METHODS,
     binding_problem,
-    is_local,
 )
 from millrace_broker.network.sockets import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from millrace_broker.quotas import (
@@ -37,12 +47,16 @@ from millrace_broker.quotas import (
     current_call,
     parked,
 )
+from millrace_broker.security import ANONYMOUS
 
 _logger = logging.getLogger(__name__)
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _DETAILS_MAX: Final = 2000
 """Longest error message in the status, in characters. All headers of a call share 8 KiB."""
+
+_USER_AGENT: Final = re.compile(r"(?:(?P<client_id>.*) )?grpc-(?!c/)\S+/", re.DOTALL)
+"""User agent of gRPC clients: the client's own part, and the library, as in ``mine grpc-python/1.85 grpc-c/58.0``."""
 
 _Context = Any  # grpc.aio.ServicerContext is generic in types that this adapter does not use
 
@@ -52,11 +66,11 @@ def make_server(config: BrokerConfig) -> grpc.aio.Server:
     return grpc.aio.server(options=_options(config))
 
 
-def add_handlers(server: grpc.aio.Server, broker: Broker) -> None:
+def add_handlers(server: grpc.aio.Server, broker: Broker, listener_name: str) -> None:
     """Register the broker's handlers of the ``Broker`` service. Call it before the server starts."""
     handlers = {
         method.name: grpc.stream_unary_rpc_method_handler(
-            _unary(broker, method.name, method.handler),
+            _unary(broker, listener_name, method.name, method.handler),
             request_deserializer=method.request.FromString,
             response_serializer=_serialized,
         )
@@ -64,7 +78,7 @@ def add_handlers(server: grpc.aio.Server, broker: Broker) -> None:
     }
     for name, handler in STREAM_HANDLERS.items():
         handlers[name] = grpc.stream_stream_rpc_method_handler(
-            _stream(broker, name, handler),
+            _stream(broker, listener_name, name, handler),
             request_deserializer=GetMessageClass(_SERVICE.methods_by_name[name].input_type).FromString,
             response_serializer=_serialized,
         )
@@ -112,13 +126,12 @@ def _serialized(response: Any) -> bytes:
     return data
 
 
-def _unary(broker: Broker, name: str, handler: UnaryHandler) -> Any:
+def _unary(broker: Broker, listener_name: str, name: str, handler: UnaryHandler) -> Any:
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> Any:
-        in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
-                call, request = await _admit(broker, name, context, stack)
-                return await handler(broker, request, call)
+                request, request_context = await _admit(broker, listener_name, name, context, stack)
+                return await handler(broker, request, request_context)
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
         return await _abort(context, failure)
@@ -126,13 +139,12 @@ def _unary(broker: Broker, name: str, handler: UnaryHandler) -> Any:
     return behaviour
 
 
-def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
+def _stream(broker: Broker, listener_name: str, name: str, handler: StreamHandler) -> Any:
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
-        in_progress.set(f"{name} from {context.peer()}")
         with ExitStack() as stack:
             try:
-                call, request = await _admit(broker, name, context, stack)
-                async for response in handler(broker, request, call):
+                request, request_context = await _admit(broker, listener_name, name, context, stack)
+                async for response in handler(broker, request, request_context):
                     with parked():  # until the caller takes it
                         yield response
                 return
@@ -143,11 +155,23 @@ def _stream(broker: Broker, name: str, handler: StreamHandler) -> Any:
     return behaviour
 
 
-async def _admit(broker: Broker, name: str, context: _Context, stack: ExitStack) -> tuple[Call, Any]:
-    """Count the call, wait for memory for its body, and receive the body."""
+async def _admit(
+    broker: Broker, listener_name: str, name: str, context: _Context, stack: ExitStack
+) -> tuple[Any, RequestContext]:
+    """Count the call, wait for memory for its body, and receive the body. Return it with its context."""
     peer = context.peer()
-    admitted = broker.admission.begin(peer, class_of(name, is_broker=_is_broker(context)))
+    client_id, is_broker = _client(context)
+    admitted = broker.admission.begin(peer, class_of(name, is_broker=is_broker))
     stack.callback(admitted.end)
+    request_context = RequestContext(
+        api_name=name,
+        listener_name=listener_name,
+        principal=ANONYMOUS,
+        client_id=client_id,
+        client_address=client_address(peer),
+        response_lease=admitted.response_lease,
+    )
+    in_progress.set(request_context)
     # The call is done once its response has been sent. Until then, the response is in memory.
     context.add_done_callback(lambda _: admitted.response_lease.release())
     await admitted.take_request_memory(admitted.body_estimate.bytes)
@@ -163,13 +187,31 @@ async def _admit(broker: Broker, name: str, context: _Context, stack: ExitStack)
     admitted.request_lease.settle(size_bytes)
     admitted.body_estimate.saw(size_bytes)
     current_call.set(admitted)
-    return Call(peer=peer, is_local=is_local(peer), response_lease=admitted.response_lease), request
+    return request, request_context
 
 
-def _is_broker(context: _Context) -> bool:
-    """Return whether the caller is a broker, by its user agent."""
-    agent = next((value for key, value in context.invocation_metadata() if key == "user-agent"), "")
-    return str(agent).startswith(BROKER_SOFTWARE_NAME)
+def _client(context: _Context) -> tuple[str, bool]:
+    for key, value in context.invocation_metadata():
+        if key == "user-agent":
+            return client_of(value)
+    return "", False
+
+
+@lru_cache(maxsize=1024)
+def client_of(user_agent: str) -> tuple[str, bool]:
+    """Return the client id in a user agent, empty if there is none, and whether the client is a broker."""
+    found = _USER_AGENT.match(user_agent)
+    client_id = found["client_id"] or "" if found is not None else user_agent
+    if client_id.startswith(BROKER_SOFTWARE_NAME):
+        return client_id.removeprefix(BROKER_SOFTWARE_NAME).lstrip(), True
+    return client_id, False
+
+
+@lru_cache(maxsize=1024)
+def client_address(peer: str) -> ClientAddress:
+    """Return the address in gRPC's name of a peer: ``ipv4:127.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``."""
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    return ClientAddress(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 async def _abort(context: _Context, error: MillraceError) -> None:

@@ -14,22 +14,31 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutError
-from millrace_broker.api import Call, in_progress, known_error
+from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
-from millrace_broker.listeners.shared import UnaryMethod, is_local
+from millrace_broker.listeners.shared import UnaryMethod
 from millrace_broker.quotas import AdmittedCall, current_call
 from millrace_broker.runtime.small_work import first_step, rest
+from millrace_broker.security import ANONYMOUS
 
 
 class Handling:
     """Handlers of one connection's calls, one at a time, in the event loop."""
 
-    def __init__(self, broker: Broker, peer: str, on_end: Callable[[Any, MillraceError | None], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        listener_name: str,
+        client_address: ClientAddress,
+        on_end: Callable[[Any, MillraceError | None], None],
+    ) -> None:
         """Prepare the calls of a connection. ``on_end`` gets the response or the error."""
         self._broker: Final = broker
-        self._peer: Final = peer
+        self._listener_name: Final = listener_name
+        self._client_address: Final = client_address
         self._on_end: Final = on_end
-        self._is_local: Final = is_local(peer)
+        self.client_id = ""
+        """Name that the client claims. The connection sets it before the first call."""
         # One context for all calls of the connection, which run one after the other. Handlers' tasks copy it.
         self._context: Final = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
@@ -50,10 +59,17 @@ class Handling:
         self._context.run(self._start, method, request, deadline_ms, admitted)
 
     def _start(self, method: UnaryMethod, request: Any, deadline_ms: int, admitted: AdmittedCall) -> None:
-        in_progress.set(f"{method.name} from {self._peer}")
+        context = RequestContext(
+            api_name=method.name,
+            listener_name=self._listener_name,
+            principal=ANONYMOUS,
+            client_id=self.client_id,
+            client_address=self._client_address,
+            response_lease=admitted.response_lease,
+        )
+        in_progress.set(context)
         current_call.set(admitted)
-        call = Call(peer=self._peer, is_local=self._is_local, response_lease=admitted.response_lease)
-        work: Any = method.handler(self._broker, request, call)
+        work: Any = method.handler(self._broker, request, context)
         try:
             stand_in, waits_for = first_step(work)
         except StopIteration as done:

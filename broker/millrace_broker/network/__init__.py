@@ -2,7 +2,7 @@
 
 * ``peers``            calls to other brokers by their ids
 * ``peer_connection``  one connection for frames
-* ``sockets``          TCP keep-alive, and the proof that no process listens at an address
+* ``sockets``          TCP keep-alive, this host's addresses, and the proof that no process listens at an address
 """
 
 from millrace_broker.network.peers import Peers

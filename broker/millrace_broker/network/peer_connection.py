@@ -46,9 +46,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Whether the connection is open and has no call in flight."""
         return self._transport is not None and self._awaited is None and not self._transport.is_closing()
 
-    async def greet(self) -> pb.HelloResponse:
+    async def greet(self, client_id: str) -> pb.HelloResponse:
         """Exchange greetings, and return the broker's description of itself. Raises the errors of ``call``."""
-        hello = pb.HelloRequest(client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
+        hello = pb.HelloRequest(client_id=client_id, client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
         body = await self._send(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
         if len(body) > _HELLO_BYTES_MAX:
             raise InvalidRequestError(f"a greeting of {len(body)} bytes is too long for a broker")
@@ -168,7 +168,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._lost.set()
 
 
-async def connect(host: str, port: int) -> tuple[PeerConnection, pb.HelloResponse]:
+async def connect(host: str, port: int, client_id: str) -> tuple[PeerConnection, pb.HelloResponse]:
     """Connect and exchange greetings. Return the connection and the broker's description of itself.
 
     Raises ``OSError``, ``BrokerUnavailableError``, ``InvalidRequestError``, and the error with which the broker refuses
@@ -176,7 +176,7 @@ async def connect(host: str, port: int) -> tuple[PeerConnection, pb.HelloRespons
     """
     _, connection = await asyncio.get_running_loop().create_connection(PeerConnection, host, port)
     try:
-        return connection, await connection.greet()
+        return connection, await connection.greet(client_id)
     except BaseException:
         connection.close()
         raise

@@ -45,7 +45,6 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.min_reconnect_backoff_ms", _RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.primary_user_agent", BROKER_SOFTWARE_NAME),
     ("grpc.enable_retries", 0),
     # Otherwise all channels of a process to one broker share one connection and its flow control.
     ("grpc.use_local_subchannel_pool", 1),
@@ -58,10 +57,12 @@ class Peers:
     """Calls to other brokers by their ids, in the event loop's thread.
 
     ``cluster_id`` is the cluster of the called brokers. It is empty until this broker knows its own cluster.
+    ``client_id`` names this broker to the called ones.
     """
 
-    def __init__(self, cluster_id: str = "") -> None:
+    def __init__(self, cluster_id: str = "", client_id: str = "") -> None:
         self.cluster_id = cluster_id
+        self._client_id: Final = client_id
         self._addresses: Final[dict[int, Listener]] = {}
         self._peers: Final[dict[tuple[int, Listener], _Peer]] = {}
 
@@ -105,7 +106,7 @@ class Peers:
             raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as this broker knows")
         peer = self._peers.get((broker_id, address))
         if peer is None:
-            peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id)
+            peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id, self._client_id)
         return peer
 
     def address(self, broker_id: int) -> Listener | None:
@@ -135,11 +136,15 @@ class Peers:
 class _Peer:
     """Connections to one broker at one address."""
 
-    def __init__(self, broker_id: int, address: Listener, cluster_id: str) -> None:
+    def __init__(self, broker_id: int, address: Listener, cluster_id: str, client_id: str) -> None:
         self._id: Final = broker_id
         self.address: Final = address
         self._cluster_id: Final = cluster_id
-        self._channel: Final = grpc.aio.insecure_channel(str(address), options=_OPTIONS)
+        self._client_id: Final = client_id
+        user_agent = f"{BROKER_SOFTWARE_NAME} {client_id}" if client_id else BROKER_SOFTWARE_NAME
+        self._channel: Final = grpc.aio.insecure_channel(
+            str(address), options=[*_OPTIONS, ("grpc.primary_user_agent", user_agent)]
+        )
         self._idle: Final[list[PeerConnection]] = []
         self._busy: Final[set[PeerConnection]] = set()
         self._finding: Final = asyncio.Lock()
@@ -237,7 +242,7 @@ class _Peer:
         if not broker.frame_port:
             raise BrokerUnavailableError("it has no port for frames (frame.listener.port)")
         async with asyncio.timeout(_GREETING_S):
-            connection, hello = await connect(self.address.host, broker.frame_port)
+            connection, hello = await connect(self.address.host, broker.frame_port, self._client_id)
         if (hello.cluster_id, hello.broker_id) != (broker.cluster_id, broker.broker_id) or self._is_closed:
             connection.close()
             raise BrokerUnavailableError(f"broker {hello.broker_id} of cluster {hello.cluster_id} answers there")

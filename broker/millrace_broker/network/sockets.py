@@ -1,4 +1,4 @@
-"""TCP sockets: keep-alive, and the proof that no process listens at an address."""
+"""TCP sockets: keep-alive, this host's addresses, and the proof that no process listens at an address."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 KEEPALIVE_S: Final = 60
 """Silence after which a peer is probed. Its connection is closed after another ``KEEPALIVE_TIMEOUT_S``."""
 KEEPALIVE_TIMEOUT_S: Final = 20
+_ANY_PORT: Final = 9
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -21,6 +22,19 @@ def keep_alive(sock: socket.socket) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def is_own_address(host: str) -> bool:
+    """Return whether an IP address is this host's. Any address of the host counts, not only loopback."""
+    if host == "::1" or host.startswith("127."):
+        return True
+    # For a destination among its own addresses, and only then, the host uses that address as source. Nothing is sent.
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, _ANY_PORT))
+            return str(probe.getsockname()[0]) == host
+    except OSError:
+        return False
 
 
 async def is_refused(host: str, port: int, timeout_s: float) -> bool:

@@ -122,7 +122,7 @@ class ClientConfig(Config):
     bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
         f"localhost:{DEFAULT_PORT}", description="Brokers to start from, host:port,host:port."
     )
-    client_id: str = Field("", description="Name of this client in the broker's log.")
+    client_id: str = Field("", description="Name of this client in the broker's log and in descriptions of groups.")
     request_timeout_ms: PositiveInt32 = Field(30_000, description="Time after which a request is given up or retried.")
     default_api_timeout_ms: PositiveInt32 = Field(60_000, description="Time a call may take with all its retries.")
     socket_connection_setup_timeout_ms: PositiveInt32 = Field(

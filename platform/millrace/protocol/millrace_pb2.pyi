@@ -3335,7 +3335,6 @@ class JoinGroupRequest(_message.Message):
     GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
     PROTOCOLS_FIELD_NUMBER: _builtins.int
-    CLIENT_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     session_timeout_ms: _builtins.int
@@ -3346,7 +3345,6 @@ class JoinGroupRequest(_message.Message):
     """empty: not a static member"""
     protocol_type: _builtins.str
     """"consumer" """
-    client_id: _builtins.str
     reason: _builtins.str
     @_builtins.property
     def protocols(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinGroupRequest.Protocol]:
@@ -3362,12 +3360,11 @@ class JoinGroupRequest(_message.Message):
         group_instance_id: _builtins.str = ...,
         protocol_type: _builtins.str = ...,
         protocols: _abc.Iterable[Global___JoinGroupRequest.Protocol] | None = ...,
-        client_id: _builtins.str = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "protocol_type", b"protocol_type", "protocols", b"protocols", "reason", b"reason", "rebalance_timeout_ms", b"rebalance_timeout_ms", "session_timeout_ms", b"session_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4278,7 +4275,6 @@ class ShareGroupHeartbeatRequest(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
-    CLIENT_ID_FIELD_NUMBER: _builtins.int
     RACK_ID_FIELD_NUMBER: _builtins.int
     SUBSCRIBED_TOPICS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
@@ -4286,7 +4282,6 @@ class ShareGroupHeartbeatRequest(_message.Message):
     """chosen by the member"""
     member_epoch: _builtins.int
     """0: join, -1: leave"""
-    client_id: _builtins.str
     rack_id: _builtins.str
     @_builtins.property
     def subscribed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -4298,13 +4293,12 @@ class ShareGroupHeartbeatRequest(_message.Message):
         group_id: _builtins.str = ...,
         member_id: _builtins.str = ...,
         member_epoch: _builtins.int = ...,
-        client_id: _builtins.str = ...,
         rack_id: _builtins.str = ...,
         subscribed_topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group_id", b"group_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "rack_id", b"rack_id", "subscribed_topics", b"subscribed_topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "rack_id", b"rack_id", "subscribed_topics", b"subscribed_topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,7 +97,6 @@ class Member(Client):
             member_id=self._member_id,
             protocol_type="consumer",
             protocols=[pb.JoinGroupRequest.Protocol(name="range", metadata=b"")],
-            client_id=self.name,
         )
         answer: pb.JoinGroupResponse = await self._ask(request)
         if answer.member_id:

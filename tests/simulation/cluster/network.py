@@ -23,11 +23,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api import Call, in_progress, known_error
+from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.shared import UNARY_METHODS
 from millrace_broker.network.peers import Peers
 from millrace_broker.quotas import class_of, current_call, parked
+from millrace_broker.security import ANONYMOUS
 
 from .loop import Process, VirtualLoop, current
 
@@ -36,6 +37,10 @@ _ANSWERS: Final = {
 }
 _BROKERS: Final = "broker-"
 """What the names of brokers' hosts begin with: their connections say whose they are."""
+LISTENER: Final = "SIMULATED"
+"""Name of the listener of every simulated broker."""
+_ADDRESS: Final = ClientAddress("10.0.0.1", 0)
+"""Address of all clients. Handlers tell the hosts apart by their client ids, which are the hosts' names."""
 _TAKES_S: Final = (0.0002, 0.0015)
 _BREAKS_S: Final = (0.05, 2.0)
 """After so long it is seen that a connection is broken."""
@@ -238,19 +243,25 @@ class Network:
 
     async def _handle(self, call: _Pending, broker: Broker) -> None:
         method = UNARY_METHODS[call.name.encode()]
-        in_progress.set(f"{call.name} from {call.source}")
-        peer = f"ipv4:10.0.0.1:{call.source}"
         answer: bytes | MillraceError
         with contextlib.ExitStack() as held:
             try:
                 call_class = class_of(call.name, is_broker=call.source.startswith(_BROKERS))
-                admitted = broker.admission.begin(peer, call_class)
+                admitted = broker.admission.begin(call.source, call_class)
                 held.callback(admitted.response_lease.release)
                 held.callback(admitted.end)
                 await admitted.take_request_memory(len(call.request))
+                context = RequestContext(
+                    api_name=call.name,
+                    listener_name=LISTENER,
+                    principal=ANONYMOUS,
+                    client_id=call.source,
+                    client_address=_ADDRESS,
+                    response_lease=admitted.response_lease,
+                )
+                in_progress.set(context)
                 current_call.set(admitted)
-                handling = Call(peer=peer, is_local=False, response_lease=admitted.response_lease)
-                response: Any = await method.handler(broker, method.request.FromString(call.request), handling)
+                response: Any = await method.handler(broker, method.request.FromString(call.request), context)
                 answer = response.SerializeToString()
             except Exception as error:  # noqa: BLE001 - every error ends the call with its number
                 answer = known_error(error)

@@ -1,6 +1,7 @@
 """Code shared by several call handlers. No module here handles a call itself.
 
-* ``call``           a handler's context besides the request, and the reporting of item errors
+* ``request_context``  the client and the listener of a request
+* ``errors``         errors as clients may see them
 * ``record_checks``  checks of the records in a produce request
 * ``ranges``, ``leader_epochs``  offset ranges, and leader epochs in requests
 * ``commits``, ``identities``    offsets that members commit, and the member identity in a request

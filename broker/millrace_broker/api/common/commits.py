@@ -6,7 +6,7 @@ from typing import Any
 
 from millrace.errors import InvalidRequestError, OffsetMetadataTooLargeError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.call import error_message
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.broker import Broker
 from millrace_broker.groups import CommittedOffset
 from millrace_broker.purgatory import PartitionKey

@@ -15,10 +15,3 @@ def identity_of(request: FromMember) -> Identity:
         group_instance_id=request.group_instance_id or None,
         generation_id=request.generation_id,
     )
-
-
-def client_host(peer: str) -> str:
-    """Return the host of a gRPC peer (``ipv4:127.0.0.1:5000``) in Kafka's form: ``/127.0.0.1``."""
-    _, _, address = peer.partition(":")
-    host, _, _ = address.rpartition(":")
-    return "/" + host.replace("%5B", "").replace("%5D", "").strip("[]")

@@ -316,7 +316,6 @@ class Member:
             group_instance_id=self._config.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=protocols,
-            client_id=self._config.client_id,
             reason=join.reason,
         )
         answer: pb.JoinGroupResponse = self._ask(lambda stub: stub.JoinGroup, request, self._rebalance_s())

@@ -109,7 +109,6 @@ class ShareMember:
             group_id=self._config.group_id,
             member_id=self.member_id,
             member_epoch=epoch,
-            client_id=self._config.client_id,
             rack_id=self._config.client_rack,
             subscribed_topics=sorted(topics or ()),
         )

@@ -1,4 +1,4 @@
-"""What counts as a refused connection."""
+"""Refused connections, and the addresses of this host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import socket
 
 import pytest
 
-from millrace_broker.network.sockets import is_refused
+from millrace_broker.network.sockets import is_own_address, is_refused
+
+ELSEWHERE = "203.0.113.7"
+"""Kept for documentation (RFC 5737): no host has it."""
 
 
 def refused(host: str, port: int) -> bool:
@@ -53,3 +56,24 @@ def test_a_host_refuses_only_if_all_its_addresses_do(monkeypatch: pytest.MonkeyP
 
 def test_a_name_that_cannot_be_resolved_says_nothing_of_a_process() -> None:
     assert not refused("nowhere.invalid", 9092)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1"])
+def test_loopback_is_an_own_address(host: str) -> None:
+    assert is_own_address(host)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_any_address_of_the_host_is_an_own_address(family: socket.AddressFamily) -> None:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((ELSEWHERE if family == socket.AF_INET else "2001:db8::7", 9))
+        except OSError:
+            pytest.skip("this host has no address of the kind but loopback")
+        own = probe.getsockname()[0]
+    assert is_own_address(own)
+
+
+@pytest.mark.parametrize("host", [ELSEWHERE, "2001:db8::7", "no address", ""])
+def test_addresses_of_other_hosts_are_not_own_ones(host: str) -> None:
+    assert not is_own_address(host)

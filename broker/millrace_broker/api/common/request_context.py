@@ -1,0 +1,56 @@
+"""Context of a request: the call's name, the listener, and the client."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millrace_broker.quotas import Lease
+from millrace_broker.security import KafkaPrincipal
+
+
+class ClientAddress(NamedTuple):
+    """IP address and port of a connection's client end."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Return ``127.0.0.1:5000`` or ``[::1]:5000``."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Kafka's ``RequestContext``: the client and the listener of one request, beside the request itself.
+
+    Every listener makes one for each request, and every handler gets it. ``client_id`` is the name that the client
+    claims, empty if it has none. ``response_lease`` accounts for the bytes of the response.
+    """
+
+    api_name: str
+    listener_name: str
+    principal: KafkaPrincipal
+    client_id: str
+    client_address: ClientAddress
+    response_lease: Lease = field(repr=False)
+
+    @property
+    def client_host(self) -> str:
+        """The client's host in the form of Kafka's group descriptions: ``/127.0.0.1``."""
+        return f"/{self.client_address.host}"
+
+    def __str__(self) -> str:
+        """Describe the request for the log."""
+        return (
+            f"{self.api_name} from {self.client_address} "
+            f"(client id {self.client_id!r}, {self.principal}, listener {self.listener_name})"
+        )
+
+
+in_progress: ContextVar[RequestContext | None] = ContextVar("in_progress", default=None)
+"""Request that a task works for, used in the log; None for the broker's own work.
+
+The listener sets it; tasks started by a handler inherit it.
+"""

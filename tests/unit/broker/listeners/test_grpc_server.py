@@ -1,0 +1,45 @@
+"""The client as gRPC describes it: its user agent and its address."""
+
+import pytest
+
+from millrace_broker.api import ClientAddress
+from millrace_broker.listeners.grpc_server import client_address, client_of
+
+PYTHON = "grpc-python-asyncio/1.85.1 grpc-c/58.0.0 (linux; chttp2)"
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "client_id"),
+    [
+        (PYTHON, ""),
+        (f"orders {PYTHON}", "orders"),
+        (f"orders of team a {PYTHON}", "orders of team a"),
+        (f"two\nlines {PYTHON}", "two\nlines"),
+        (f"a grpc-java/1.5 client {PYTHON}", "a grpc-java/1.5 client"),
+        ("orders/1.0 grpc-go/1.60.0", "orders/1.0"),
+        ("grpc-java-netty/1.60.0", ""),
+        ("orders grpc-c++/1.60.0 grpc-c/40.0.0 (linux; chttp2)", "orders"),
+        ("curl/8.5", "curl/8.5"),
+        ("", ""),
+    ],
+)
+def test_the_client_id_is_the_user_agent_before_the_library(user_agent: str, client_id: str) -> None:
+    assert client_of(user_agent) == (client_id, False)
+
+
+def test_a_broker_names_its_software_before_its_client_id() -> None:
+    assert client_of(f"millrace-broker broker-3 {PYTHON}") == ("broker-3", True)
+    assert client_of(f"millrace-broker {PYTHON}") == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("peer", "address", "text"),
+    [
+        ("ipv4:127.0.0.1:5000", ClientAddress("127.0.0.1", 5000), "127.0.0.1:5000"),
+        ("ipv6:[::1]:5000", ClientAddress("::1", 5000), "[::1]:5000"),
+        ("ipv6:%5B2001:db8::7%5D:5000", ClientAddress("2001:db8::7", 5000), "[2001:db8::7]:5000"),
+    ],
+)
+def test_the_address_is_the_peer_without_the_kind(peer: str, address: ClientAddress, text: str) -> None:
+    assert client_address(peer) == address
+    assert str(address) == text
