@@ -147,7 +147,8 @@ def _merged(frame: DataFrame, source: Source, table: str, write: Callable[[DataF
     seconds, _ = timed(query.awaitTermination)
     times = [each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]]
     found = spark.read.format("delta").load(table).agg(F.count("*"), F.sum("amount")).head()
-    answer: list[Any] = [*(found or ())]  # the sources round the changes of a batch differently: one more batch is right
+    # The number of batches is no part of the answer: the sources divide the limit of a batch differently.
+    answer: list[Any] = [*(found or ())]
     return Outcome(seconds, source.records, answer, figure=statistics.median(times[1:] or times))
 
 
