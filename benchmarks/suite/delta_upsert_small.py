@@ -15,7 +15,7 @@ BENCHMARK = upserts.benchmark(
     "delta_upsert_small",
     title="150 changes a batch merged into a Delta table of a million rows: the median micro-batch, local[2]",
     changes=CHANGES,
-    batches=8,
+    batches=12,
     limit=1500,
 )
 
