@@ -29,8 +29,12 @@ demo: $(if $(wildcard .venv/ready),,.venv/demo)  ## flights and weather through 
 	$(BIN)/millrace demo
 
 test: setup      ## the whole suite, from nothing, by as many processes as WORKERS says
-	$(MAKE) lint
+	$(MAKE) --jobs 2 lint .venv/spark.jsa
 	$(PYTEST)
+
+# Spark's classes, as the JVMs of tests map them (tests/jvm.py).
+.venv/spark.jsa: .venv/ready
+	$(BIN)/python -m tests.jvm $@
 
 quick: setup     ## pure logic and oracles in less than four minutes: no brokers, no Spark, nothing slow
 	$(PYTEST) tests/unit tests/conformance tests/fuzz tests/simulation -m "not broker and not spark and not slow"

@@ -45,6 +45,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from millrace_broker.testing import EmbeddedBroker
 
 from .durations import Recorder, longest_first
+from .jvm import use_short_lived_jvms
 
 EXAMPLES = (
     Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY") or Path(__file__).parents[1] / ".hypothesis") / "examples"
@@ -126,6 +127,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "dial(name, seconds, minutes): takes its number of rounds from the dial of this name"
     )
+    use_short_lived_jvms()
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
 

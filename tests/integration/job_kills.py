@@ -11,6 +11,7 @@ from pathlib import Path
 from millrace.clients import Admin, Consumer
 from pyspark_millrace import spark_submit_command
 
+from ..jvm import short_lived_options
 from .waiting import STALL_S, eventually, exit_code, pause, work_of
 
 MILLRACE = Path(sys.executable).with_name("millrace")
@@ -18,6 +19,7 @@ VICTIMS = ("driver", "executor", "worker", "broker")
 CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.memory": "1g",
+    "spark.executor.extraJavaOptions": short_lived_options(),
     "spark.task.maxFailures": "8",
     "spark.sql.streaming.minBatchesToRetain": "10000",
 }

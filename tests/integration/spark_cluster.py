@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyspark
 
+from ..jvm import short_lived_options
 from .waiting import STALL_S, eventually, work_of
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -34,6 +35,7 @@ class Daemon:
         kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "SPARK_HOME": str(SPARK_HOME)}
         environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": host}
+        environment["SPARK_DAEMON_JAVA_OPTS"] = short_lived_options()
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]],

@@ -40,8 +40,6 @@ HANGING_UP = re.compile(
 """What PySpark prints when Spark hangs up on an idle planning worker: their daemon cannot be replaced by a setting.
 
 It writes line by line and ends with the job, so that the log may end at any of the lines."""
-# The rounds start Spark some ten times for a few seconds each: the optimising compiler is never worth its time.
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 END_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.02
 HOUR_US = 3_600_000_000
@@ -81,7 +79,6 @@ class Demo:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"SPARK_SUBMIT_OPTS": SHORT_LIVED_JVM},
                 start_new_session=True,
             )
 

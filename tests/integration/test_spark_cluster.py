@@ -15,6 +15,7 @@ from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from pyspark_millrace import spark_submit_command
 from pyspark_millrace.environment.package import build_package
 
+from ..jvm import short_lived_options
 from .spark_cluster import Cluster, clean_environment
 from .waiting import STALL_S, eventually, work_of
 
@@ -34,6 +35,9 @@ def cluster(tmp_path_factory):
     running.close()
 
 
+KEPT_VARIABLES = ("HOME", "JAVA_HOME", "MILLRACE_CACHE", "SPARK_SUBMIT_OPTS")
+
+
 @pytest.fixture(scope="module")
 def submit(cluster, module_broker):
     """Starts a driver with the steps to take, by default with the zip file; all are killed in the end."""
@@ -44,6 +48,7 @@ def submit(cluster, module_broker):
         "spark.master": cluster.master,
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": short_lived_options(),
         "spark.executor.cores": "1",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
@@ -55,7 +60,7 @@ def submit(cluster, module_broker):
         command = spark_submit_command(
             script, module_broker.bootstrap_servers, directory, *steps, conf=conf, py_files=py_files
         )
-        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "MILLRACE_CACHE") if name in os.environ}
+        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1", **kept}
         log = (cluster.directory / f"driver-{len(started)}.log").open("w")
         with log:
