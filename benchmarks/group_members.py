@@ -120,16 +120,13 @@ class OurLink:
 
     async def greet(self) -> None:
         """What a connection begins with."""
-        self._writer.write(frames.greeting())
         await self.call("", pb.HelloRequest(client_id="member"))
 
     async def call(self, name: str, request: Any) -> tuple[int, bytes]:
         """Error, or 0, and the message of the answer."""
         message = request.SerializeToString()
-        self._writer.write(frames.request_head(name.encode(), len(message)) + message)
+        self._writer.write(frames.request_head(frames.API_KEYS.get(name, frames.HELLO), len(message)) + message)
         await self._writer.drain()
-        if not name:
-            frames.check_greeting(await self._reader.readexactly(frames.GREETING_BYTES))
         head = frames.read_response_head(await self._reader.readexactly(frames.RESPONSE_HEAD_BYTES))
         return head.error, await self._reader.readexactly(head.body_bytes)
 

@@ -128,9 +128,8 @@ def _asked(port: int, partition: int) -> socket.socket:
     connection.settimeout(_GREETING_S)
     connection.connect(("127.0.0.1", port))
     hello = pb.HelloRequest(client_id="slow").SerializeToString()
-    connection.sendall(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
+    connection.sendall(frames.hello_request(hello))
     with connection.makefile("rb", buffering=0) as stream:
-        frames.check_greeting(_exactly(stream, frames.GREETING_BYTES))
         _exactly(stream, frames.read_response_head(_exactly(stream, frames.RESPONSE_HEAD_BYTES)).body_bytes)
     request = pb.FetchRequest(replica_id=-1, max_wait_ms=600_000, min_bytes=1, max_bytes=FETCH_BYTES)
     wanted = pb.FetchRequest.PartitionFetch(
@@ -138,7 +137,7 @@ def _asked(port: int, partition: int) -> socket.socket:
     )
     request.topics.add(name=_TOPIC, partitions=[wanted])
     message = request.SerializeToString()
-    connection.sendall(frames.request_head(b"Fetch", len(message)) + message)
+    connection.sendall(frames.request_head(frames.API_KEYS["Fetch"], len(message)) + message)
     connection.setblocking(False)
     return connection
 

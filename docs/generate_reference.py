@@ -1,4 +1,4 @@
-"""Generator of the reference pages: options and commands, from their definitions in the code.
+"""Generator of the reference pages: options, commands and calls of Kafka, from their definitions in the code.
 
     python docs/generate_reference.py            write the pages below docs/reference/
     python docs/generate_reference.py --check    write nothing; fail if a page is not what would be written
@@ -27,6 +27,10 @@ from millrace.config.dynamic import DYNAMIC_OPTIONS
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
+from millrace.kafka_protocol.calls.table import NAMES, ApiKey
+from millrace.kafka_protocol.lookup import request_class
+from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api.differences import DIFFERENCES, reason_of
 from pyspark_millrace.options.reference import READ_OPTIONS, WRITE_OPTIONS, Option
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -137,6 +141,23 @@ def _commands_page() -> str:
     return "\n".join(parts)
 
 
+def _kafka_page() -> str:
+    calls = kafka_calls(BrokerConfig.load({}))
+    rows = []
+    for key in ApiKey:
+        message = request_class(key)
+        kafka = f"{message.VERSION_MIN} to {message.VERSION_MAX}"
+        call = calls.get(key)
+        here = "" if call is None else f"{call.versions[0]} to {call.versions[-1]}"
+        note = reason_of(key) if call is None else DIFFERENCES.get(key, "")
+        rows.append((int(key), NAMES[key], here, kafka, note))
+    return (
+        "# Calls of Kafka\n\nCalls that the broker answers to Kafka's clients, with their versions here and in Kafka "
+        "4.3, and what is known to differ. Calls without versions are not answered, and not advertised.\n\n"
+        + _table(("key", "call", "versions here", "versions in Kafka", "differences"), rows)
+    )
+
+
 def pages() -> Mapping[str, str]:
     """Return every generated page by its name below ``docs/reference/``."""
     bodies = {
@@ -168,6 +189,7 @@ def pages() -> Mapping[str, str]:
             WRITE_OPTIONS,
         ),
         "commands.md": _commands_page(),
+        "kafka-calls.md": _kafka_page(),
     }
     return {name: _GENERATED + body.rstrip("\n") + "\n" for name, body in bodies.items()}
 

@@ -132,7 +132,7 @@ class Broker:
 
     async def announce(self) -> None:
         """Register the advertised address, and start the periodic work."""
-        await self.membership.announce(self.address)
+        await self.membership.announce(self.address, self.frame_port)
         self.periodic_work.start()
 
     async def leave(self) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Self
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
-from millrace_broker.listeners.frames import FrameListener
 from millrace_broker.listeners.grpc_server import add_handlers, bind, make_server
+from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.log import Files
 from millrace_broker.log.recovery_threads import Progress
 from millrace_broker.opening import open_broker
@@ -51,7 +51,7 @@ class BrokerServer:
         self._clock: Final = clock
         self._files: Final = files
         self._has_controller: Final = has_controller
-        self._frames: FrameListener | None = None
+        self._frames: TcpListener | None = None
         self._metrics: MetricsListener | None = None
         self._is_started = False
         self._port = self._frame_port = self._metrics_port = 0
@@ -151,7 +151,7 @@ class BrokerServer:
         """Bind the listener for frames. Return the port to advertise."""
         if self._config.frame_listener_port < 0:
             return 0
-        self._frames = FrameListener(self._config, _FRAME_LISTENER)
+        self._frames = TcpListener(self._config, _FRAME_LISTENER)
         self._frame_port = self._frames.bind(Listener(self._config.listener.host, self._config.frame_listener_port))
         return self._config.advertised_frame_port or self._frame_port
 

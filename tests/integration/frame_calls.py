@@ -12,6 +12,9 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.server import BrokerServer
 from millrace_broker.testing import EmbeddedBroker
 
+UNKNOWN = 30_000
+"""API key of a call that no broker has."""
+
 
 class Frames:
     """One connection; ``greet`` first."""
@@ -21,8 +24,7 @@ class Frames:
 
     def greet(self, client_id: str = "test") -> pb.HelloResponse:
         message = pb.HelloRequest(client_id=client_id).SerializeToString()
-        self.sock.sendall(frames.greeting() + frames.request_head(b"", len(message)) + message)
-        frames.check_greeting(self.exactly(frames.GREETING_BYTES))
+        self.sock.sendall(frames.hello_request(message))
         return pb.HelloResponse.FromString(self.receive())
 
     def exactly(self, size: int) -> bytes:
@@ -40,7 +42,7 @@ class Frames:
     @staticmethod
     def written(name: str, request: Any, deadline_ms: int = 0) -> bytes:
         message = request if isinstance(request, bytes) else request.SerializeToString()
-        return frames.request_head(name.encode(), len(message), deadline_ms) + message
+        return frames.request_head(frames.API_KEYS.get(name, UNKNOWN), len(message), deadline_ms) + message
 
     def head(self) -> frames.ResponseHead:
         return frames.read_response_head(self.exactly(frames.RESPONSE_HEAD_BYTES))

@@ -126,6 +126,7 @@ class ReplicaCluster:
                 host="127.0.0.1",
                 port=self.addresses[each],
                 rack=self.servers[each].broker.config.broker_rack,
+                frame_port=self.servers[each].frame_port,
             )
             for each in sorted(self.servers)
         )

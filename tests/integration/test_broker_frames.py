@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_every_call_is_answered_as_over_grpc(connection: Frames, calls: Any, nam
 
 
 def test_a_call_that_the_broker_does_not_know_is_of_another_version(connection: Frames) -> None:
-    with pytest.raises(errors.UnsupportedVersionError, match="does not support call Levitate"):
+    with pytest.raises(errors.UnsupportedVersionError, match="does not support call 30000"):
         connection.call("Levitate", b"")
     assert pb.ApiVersionsResponse.FromString(connection.call("ApiVersions", b"")).protocol_version == 1
 
@@ -120,7 +121,7 @@ def test_too_large_a_request_is_refused_before_it_is_received(tmp_path: Path) ->
         Frames(broker) as opened,
     ):
         opened.greet()
-        opened.sock.sendall(frames.request_head(b"Produce", 2**31))
+        opened.sock.sendall(frames.request_head(frames.API_KEYS["Produce"], 2**30))
         with pytest.raises(errors.MessageTooLargeError, match=r"larger than max .*socket\.request\.max\.bytes"):
             opened.receive()
         opened.sock.sendall(b"x" * 100_000)  # what was on its way is thrown away
@@ -181,8 +182,8 @@ def test_bodies_wait_for_memory_in_their_senders(tmp_path: Path) -> None:
 
 
 def test_connections_are_limited_and_idle_ones_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_broker.listeners.frames.ACTIVE_CONNECTION_S", 3600.0)
-    monkeypatch.setattr("millrace_broker.listeners.frames._RESERVED_S", 3600.0)
+    monkeypatch.setattr("millrace_broker.listeners.tcp_listener.ACTIVE_CONNECTION_S", 3600.0)
+    monkeypatch.setattr("millrace_broker.listeners.tcp_listener._RESERVED_S", 3600.0)
     with EmbeddedBroker(tmp_path / "data", max_connections=2, control_max_connections=1) as broker:
         first, second, reserve = Frames(broker), Frames(broker), Frames(broker)
         for each in (first, second, reserve):
@@ -190,7 +191,7 @@ def test_connections_are_limited_and_idle_ones_make_room(tmp_path: Path, monkeyp
         with Frames(broker) as refused, pytest.raises(errors.ThrottledError, match=r"max\.connections"):
             refused.greet()
         second.call("ApiVersions", b"")  # the first is idle for longer
-        monkeypatch.setattr("millrace_broker.listeners.frames.ACTIVE_CONNECTION_S", 0.0)
+        monkeypatch.setattr("millrace_broker.listeners.tcp_listener.ACTIVE_CONNECTION_S", 0.0)
         with Frames(broker) as fourth:
             fourth.greet()
             assert first.head().kind is frames.Kind.GOODBYE
@@ -223,14 +224,27 @@ def test_a_connection_of_the_reserve_is_for_control_until_a_place_is_free(tmp_pa
 # --- bad manners ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(64)])
-def test_another_protocol_is_told_so(module_broker: EmbeddedBroker, garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "another protocol, HTTP"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "another protocol, gRPC"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), "another protocol, TLS"),
+        (bytes(64), "cannot hold a header"),
+        (b"\xff" * 64, "cannot hold a header"),
+        (b"\x7f" * 64, "socket.request.max.bytes"),
+        (struct.pack(">ihhi", 100, 999, 0, 1), "API key 999 is no call"),
+        (struct.pack(">ihhi", 100, frames.API_KEYS["Fetch"], 1, 1), "is HELLO"),
+    ],
+)
+def test_a_connection_of_another_protocol_is_closed_with_one_line_in_the_log(
+    module_broker: EmbeddedBroker, garbage: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with Frames(module_broker) as opened:
         opened.sock.sendall(garbage)
-        frames.check_greeting(opened.exactly(frames.GREETING_BYTES))
-        with pytest.raises(errors.InvalidRequestError, match="another protocol"):
-            opened.receive()
         eventually(lambda: opened.is_closed)
+    (line,) = [record.message for record in caplog.records if "is closed" in record.message]
+    assert reason in line
 
 
 def test_garbage_harms_nobody_else(module_broker: EmbeddedBroker, connection: Frames) -> None:
@@ -250,10 +264,10 @@ def test_garbage_harms_nobody_else(module_broker: EmbeddedBroker, connection: Fr
 def test_who_does_not_go_on_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from millrace_broker.listeners import frame_connection
+    from millrace_broker.listeners import connection as connections
 
-    for state in list(frame_connection._LIMITS_S):
-        monkeypatch.setitem(frame_connection._LIMITS_S, state, 0.3)
+    for state in list(connections._LIMITS_S):
+        monkeypatch.setitem(connections._LIMITS_S, state, 0.3)
     with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as opened:
         if begun != "nothing":
             opened.greet()
@@ -265,9 +279,9 @@ def test_who_does_not_go_on_is_left(
 
 
 def test_who_does_not_read_its_answer_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_to: Any) -> None:
-    from millrace_broker.listeners import frame_connection
+    from millrace_broker.listeners import connection as connections
 
-    monkeypatch.setitem(frame_connection._LIMITS_S, frame_connection._State.SENDING, 0.3)
+    monkeypatch.setitem(connections._LIMITS_S, connections._State.SENDING, 0.3)
     with EmbeddedBroker(tmp_path / "data", message_max_bytes=40_000_000) as broker, Frames(broker) as opened:
         calls = calls_to(broker.bootstrap_servers)
         calls.create("t")

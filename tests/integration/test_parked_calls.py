@@ -310,8 +310,7 @@ def test_a_greeting_of_a_broker_has_a_place_that_clients_cannot_take(tmp_path: P
             opened.enter_context(Frames(broker)).greet()
         hello = pb.HelloRequest(client_software_name="millrace-broker").SerializeToString()
         peer = opened.enter_context(Frames(broker))
-        peer.sock.sendall(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
-        frames.check_greeting(peer.exactly(frames.GREETING_BYTES))
+        peer.sock.sendall(frames.hello_request(hello))
         peer.receive()
         peer.call("Fetch", pb.FetchRequest(replica_id=-1))
 

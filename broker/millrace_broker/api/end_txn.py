@@ -15,5 +15,6 @@ async def handle(broker: Broker, request: pb.EndTxnRequest, context: RequestCont
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         committed=request.committed,
         coordinator_key=request.coordinator_key,
+        keeps_epoch=request.keeps_epoch,
     )
     return pb.EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from millrace.config.topic import MessageTimestampType
@@ -16,6 +17,7 @@ from millrace.errors import (
     InvalidProducerEpochError,
     InvalidRequestError,
     InvalidRequiredAcksError,
+    InvalidTxnStateError,
     NotEnoughReplicasError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -83,9 +85,8 @@ async def _append(
             _check_replicas(topic, partition)
         sent = data.records  # each access of the field copies the bytes
         records = await broker.executors.run_sized(work_bytes_of(topic, sent), prepare_records, topic, sent)
-        if request.transactional_id:
-            await _verify(broker, request, partition, records)
-        appended = await _append_in_order(broker, request, partition, records)
+        check = await _verify(broker, request, partition, records) if request.transactional_id else None
+        appended = await _append_in_order(broker, request, partition, records, check)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         result.base_offset = -1
         result.log_append_time_ms = -1
@@ -107,18 +108,25 @@ def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
         )
 
 
-async def _verify(broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, records: bytes) -> None:
+async def _verify(
+    broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, records: bytes
+) -> Callable[[], None] | None:
     """Raise unless the partition is part of the records' transaction (KIP-890).
 
-    A partition that already has records of the transaction is part of it. Otherwise ask the coordinator. If the
-    transaction ends meanwhile, its marker raises the producer epoch here first, and the append is refused.
+    A partition that already has records of the transaction is part of it. Otherwise ask the coordinator, or let it add
+    the partition. The transaction may end meanwhile. The returned check then refuses the append, because its end marker
+    has changed the guard. Without it, records of a producer that keeps its epoch would stay open in the partition for
+    ever.
     """
-    header = read_header(records)
-    is_known = partition.log.has_open_transaction(header.producer_id, header.producer_epoch)
+    header, (topic, number) = read_header(records), partition.key
+    producer_id, epoch = header.producer_id, header.producer_epoch
+    guard = partition.log.find_producer(producer_id)
+    is_known = guard is not None and guard.has_open_transaction(epoch)
     if is_known or not header.is_transactional or not broker.config.transaction_partition_verification_enable:
-        return
+        return None
     try:
-        await broker.transactions.verify(
+        find = broker.transactions.join if request.adds_partitions else broker.transactions.verify
+        await find(
             request.transactional_id,
             ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
             partition.key,
@@ -127,9 +135,23 @@ async def _verify(broker: Broker, request: pb.ProduceRequest, partition: ServedP
     except ProducerFencedError as error:
         raise InvalidProducerEpochError(error.message) from None  # the error that a partition uses for it
 
+    def check() -> None:
+        now = partition.log.find_producer(producer_id)
+        if now is not guard and not (now is not None and now.has_open_transaction(epoch)):
+            raise InvalidTxnStateError(
+                f"the transaction of producer {producer_id} with epoch {epoch} ended before these records for "
+                f"{topic}-{number} were appended: begin another transaction"
+            )
+
+    return check
+
 
 async def _append_in_order(
-    broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, records: bytes
+    broker: Broker,
+    request: pb.ProduceRequest,
+    partition: ServedPartition,
+    records: bytes,
+    check: Callable[[], None] | None,
 ) -> AppendResult:
     deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
     while True:
@@ -139,6 +161,7 @@ async def _append_in_order(
                 partition,
                 records,
                 in_transaction=bool(request.transactional_id),
+                check=check,
                 acks_all=request.acks == _ALL,
                 timeout_s=request.timeout_ms / 1000,
             )

@@ -21,7 +21,8 @@ async def handle(
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
     shard = await broker.groups.wait_for_shard(request.group_id)
-    await broker.transactions.verify_offsets(
+    find = broker.transactions.join_offsets if request.adds_offsets else broker.transactions.verify_offsets
+    await find(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
         request.group_id,

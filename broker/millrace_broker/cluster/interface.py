@@ -52,8 +52,11 @@ class Membership(Protocol):
         """Return the consequences of topic changes; finishes those that the last process left undone. It blocks."""
         ...
 
-    async def announce(self, address: Listener) -> None:
-        """Register under this address. Raises ``EnvironmentProblemError`` when the broker's id is taken."""
+    async def announce(self, address: Listener, frame_port: int) -> None:
+        """Register under this address, and this port of its host for Kafka's framing.
+
+        Raises ``EnvironmentProblemError`` when the broker's id is taken.
+        """
         ...
 
     async def leave(self) -> None:

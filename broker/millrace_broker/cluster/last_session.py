@@ -40,13 +40,18 @@ def remove_leftovers(coordination: Coordination, session_id: int, broker_id: int
         # Read the epoch first. A later election of a controller raises its version.
         _, epoch = coordination.get(paths.CONTROLLER_EPOCH)
         data, registered = coordination.get(registration)
-        if registered.ephemeral_owner != session_id or BrokerNode.decode(data).endpoints != node.endpoints:
+        if registered.ephemeral_owner != session_id or not _is_same(data, node):
             return False
         _remove_controller_node(coordination, session_id, epoch.version)
         settle(coordination, [Delete(registration, registered.version)])
     except (BadVersionError, NoNodeError):
         return False
     return True
+
+
+def _is_same(data: bytes, node: BrokerNode) -> bool:
+    """Return whether a registration has the first address of ``node``; the other ports may be free ones each time."""
+    return BrokerNode.decode(data).endpoints[0] == node.endpoints[0]
 
 
 def _remove_controller_node(coordination: Coordination, session_id: int, epoch_version: int) -> None:

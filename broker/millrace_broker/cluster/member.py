@@ -30,7 +30,6 @@ from millrace.coordination import (
     WatchEvent,
     paths,
 )
-from millrace.coordination.nodes import BrokerNode
 from millrace.coordination.notices import LogDirEventNode
 from millrace.errors import (
     BrokerUnavailableError,
@@ -166,16 +165,13 @@ class Member:
 
     # --- sessions ----------------------------------------------------------------------------------------------
 
-    async def announce(self, address: Listener) -> None:
+    async def announce(self, address: Listener, frame_port: int) -> None:
         """Register, run for controller, and wait for the first UpdateMetadata of a controller.
 
         Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller sends one in time.
         """
-        self._node = BrokerNode(
-            host=address.host,
-            port=address.port,
-            rack=self._config.broker_rack,
-            timestamp_ms=self._clock.now_ms(),
+        self._node = registration.broker_node(
+            *address, frame_port, rack=self._config.broker_rack, timestamp_ms=self._clock.now_ms()
         )
         self._replicas.alter_partition = self._isr_requests.alter
         self.controlling.start()

@@ -12,7 +12,6 @@ from typing import Any, Final, NoReturn
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore, Operation
-from millrace.coordination.nodes import BrokerNode
 from millrace.errors import EnvironmentProblemError, InvalidRequestError
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
 from millrace_broker.log import Files, LogManager, read_meta_properties
@@ -105,14 +104,13 @@ class Standalone:
         alone.resume()
         return alone
 
-    async def announce(self, address: Listener) -> None:
+    async def announce(self, address: Listener, frame_port: int) -> None:
         """Register; topic changes read the live brokers from there."""
         config = self._config
         now_ms = self._clock.now_ms()
-        node = BrokerNode(host=address.host, port=address.port, rack=config.broker_rack, timestamp_ms=now_ms)
+        node = registration.broker_node(*address, frame_port, rack=config.broker_rack, timestamp_ms=now_ms)
         await self._executors.administer(registration.register, self._metadata.coordination, config.broker_id, node)
-        own = LiveBroker(broker_id=config.broker_id, host=address.host, port=address.port, rack=config.broker_rack)
-        self._brokers = (own,)
+        self._brokers = (registration.live_broker(config.broker_id, node),)
 
     async def leave(self) -> None:
         """Do nothing, because no other broker can take over."""

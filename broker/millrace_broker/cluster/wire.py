@@ -39,12 +39,21 @@ def by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
 
 def broker_message(broker: LiveBroker) -> pb.BrokerNode:
     """Return the message of a broker and its address."""
-    return pb.BrokerNode(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
+    return pb.BrokerNode(
+        node_id=broker.broker_id,
+        host=broker.host,
+        port=broker.port,
+        rack=broker.rack,
+        frame_port=broker.frame_port,
+    )
 
 
 def read_brokers(nodes: Iterable[pb.BrokerNode]) -> tuple[LiveBroker, ...]:
     """Read brokers, sorted by id."""
-    found = [LiveBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack) for each in nodes]
+    found = [
+        LiveBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack, frame_port=each.frame_port)
+        for each in nodes
+    ]
     return tuple(sorted(found, key=lambda each: each.broker_id))
 
 

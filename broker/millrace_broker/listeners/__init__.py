@@ -1,10 +1,11 @@
-"""Listeners for gRPC and for frames, with the same handlers behind them.
+"""Listeners for Kafka's framing and for gRPC, with the same handlers behind them.
 
 The handlers are those of ``millrace_broker.api``.
 
-* ``grpc_server`` gRPC calls, for any client
-* ``frames``      calls as frames, which cost less; ``millrace.protocol.frames`` describes the format
-* ``frame_connection``, ``frame_writer`` ... one connection for frames, its requests and its responses
-* ``handling``    runs a handler up to its first wait, and continues it as a task
-* ``shared``      limits that both listeners share
+* ``tcp_listener``  Kafka's framing: calls of Kafka and of millrace; docs/design/0042
+* ``connection``, ``owner``, ``response_writer``  one connection, its requests and its responses
+* ``wire_calls``    how calls are read and written; ``millrace.protocol.frames`` describes the format
+* ``handling``      runs a handler up to its first wait, and continues it as a task
+* ``grpc_server``   gRPC calls, for any client
+* ``shared``        limits that both listeners share
 """

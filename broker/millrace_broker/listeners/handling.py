@@ -11,12 +11,11 @@ import contextvars
 from collections.abc import Callable
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
-from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutError
+from millrace.errors import MillraceError, RequestTimedOutError
+from millrace.protocol.frames import Head
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
-from millrace_broker.listeners.shared import UnaryMethod
+from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall
 from millrace_broker.quotas import AdmittedCall, current_call
 from millrace_broker.runtime.small_work import first_step, rest
 from millrace_broker.security import ANONYMOUS
@@ -30,7 +29,7 @@ class Handling:
         broker: Broker,
         listener_name: str,
         client_address: ClientAddress,
-        on_end: Callable[[Any, MillraceError | None], None],
+        on_end: Callable[[Response, MillraceError | None], None],
     ) -> None:
         """Prepare the calls of a connection. ``on_end`` gets the response or the error."""
         self._broker: Final = broker
@@ -49,18 +48,13 @@ class Handling:
         """Whether a handler waits."""
         return self._task is not None
 
-    def start(self, method: UnaryMethod, message: Any, deadline_ms: int, admitted: AdmittedCall) -> None:
-        """Handle a request. Cancel it if it still waits after ``deadline_ms``; 0 means no deadline."""
-        try:
-            request = method.request.FromString(message)
-        except DecodeError as error:
-            self._on_end(None, InvalidRequestError(f"invalid {method.name} request: {error}"))
-            return
-        self._context.run(self._start, method, request, deadline_ms, admitted)
+    def start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> None:
+        """Handle a request. Cancel it if it still waits after its deadline."""
+        self._context.run(self._start, wire_call, head, content, admitted)
 
-    def _start(self, method: UnaryMethod, request: Any, deadline_ms: int, admitted: AdmittedCall) -> None:
+    def _start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> None:
         context = RequestContext(
-            api_name=method.name,
+            api_name=wire_call.name,
             listener_name=self._listener_name,
             principal=ANONYMOUS,
             client_id=self.client_id,
@@ -69,14 +63,14 @@ class Handling:
         )
         in_progress.set(context)
         current_call.set(admitted)
-        work: Any = method.handler(self._broker, request, context)
         try:
+            work, deadline_ms = wire_call.begin(self._broker, head, content, context)
             stand_in, waits_for = first_step(work)
         except StopIteration as done:
             self._on_end(done.value, None)
             return
         except Exception as error:  # noqa: BLE001 - every error ends the call with its number
-            self._on_end(None, known_error(error))
+            self._on_end((), known_error(error))
             return
         loop = asyncio.get_running_loop()
         self._task = stand_in.task = loop.create_task(rest(work, waits_for))
@@ -91,9 +85,9 @@ class Handling:
             self._deadline = None
         if task.cancelled():
             failure = RequestTimedOutError("the call ended without an answer: its deadline passed, or the broker stops")
-            self._on_end(None, failure)
+            self._on_end((), failure)
         elif (error := task.exception()) is not None:
-            self._on_end(None, known_error(error if isinstance(error, Exception) else RuntimeError(repr(error))))
+            self._on_end((), known_error(error if isinstance(error, Exception) else RuntimeError(repr(error))))
         else:
             self._on_end(task.result(), None)
 

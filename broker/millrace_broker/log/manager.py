@@ -268,6 +268,10 @@ class LogManager:
         """Return all partitions that are online, by topic and number."""
         return self._hosted.online()
 
+    def by_directory(self) -> dict[Path, dict[Partition, PartitionLog]]:
+        """Return the partitions of each log directory that works."""
+        return {directory.path: self._hosted.in_directory(directory) for directory in self._directories}
+
     def offline(self) -> dict[Partition, MillraceError]:
         """Return the partitions that could not be loaded or whose directory failed, with the errors."""
         return self._hosted.offline()

@@ -193,9 +193,9 @@ class PartitionLog:
         with self._local.lock:
             return tuple(self._producers.states)
 
-    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return whether a producer has an open transaction of this epoch here."""
-        return self._producers.states.get(producer_id).has_open_transaction(epoch)
+    def find_producer(self, producer_id: int) -> ProducerEntry | None:
+        """Return a producer's entry; None if it is unknown. Each batch and each end marker replaces the entry."""
+        return self._producers.states.find(producer_id)
 
     # --- reads ---------------------------------------------------------------------------------------------
 

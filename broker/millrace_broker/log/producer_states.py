@@ -252,6 +252,10 @@ class ProducerStates:
         """Return the producer's entry, an empty one for an unknown producer."""
         return self._entries.get(producer_id) or ProducerEntry(producer_id=producer_id)
 
+    def find(self, producer_id: int) -> ProducerEntry | None:
+        """Return the producer's entry, None for an unknown producer. Each batch and each end marker makes a new one."""
+        return self._entries.get(producer_id)
+
     def update(self, entry: ProducerEntry, now_ms: int) -> None:
         """Set a producer's new entry at the time ``now_ms``."""
         self._entries[entry.producer_id] = entry

@@ -38,6 +38,10 @@ class GroupConfigs:
         group_id = bytes.fromhex(name).decode()
         self._overrides[group_id] = read_config(self._coordination, paths.group_config_path(group_id))
 
+    def names(self) -> list[str]:
+        """Return the groups with overrides, sorted."""
+        return sorted(name for name, overrides in self._overrides.items() if overrides)
+
     def overrides(self, group_id: str) -> Mapping[str, str]:
         """Return the overrides of a group."""
         return self._overrides.get(group_id, {})

@@ -7,12 +7,16 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, Write, ensure_path, paths
-from millrace.coordination.nodes import BrokerNode, ClusterIdNode, ControllerNode
+from millrace.coordination.nodes import BrokerNode, ClusterIdNode, ControllerNode, Endpoint
 from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError
 from millrace.ids import id_text
+
+FRAMES: Final = "FRAMES"
+"""Name of the listener for Kafka's framing."""
 
 
 class BrokerIdTakenError(EnvironmentProblemError):
@@ -31,6 +35,8 @@ class LiveBroker:
     host: str
     port: int
     rack: str
+    frame_port: int = 0
+    """Port of the same host for Kafka's framing; 0 if there is none."""
 
 
 def ensure_roots(coordination: Coordination) -> None:
@@ -92,7 +98,7 @@ def _await_id(coordination: Coordination, broker_id: int, node: BrokerNode, dead
     present, gone = _registered(coordination, broker_id)
     if present is None:
         return
-    if present.endpoints != node.endpoints or not gone.wait(deadline - time.monotonic()):
+    if present.endpoints[0] != node.endpoints[0] or not gone.wait(deadline - time.monotonic()):
         raise BrokerIdTakenError(
             f"broker id {broker_id} is taken by a live broker of this cluster, at {present.host}:{present.port}: "
             "give this one another broker.id"
@@ -121,10 +127,21 @@ def live_brokers(coordination: Coordination) -> list[LiveBroker]:
     return [live_broker(each, BrokerNode.decode(node[0])) for each, node in zip(ids, found, strict=True) if node]
 
 
+def broker_node(host: str, port: int, frame_port: int, *, rack: str, timestamp_ms: int) -> BrokerNode:
+    """Return the registration of a broker at its addresses for gRPC and, unless the port is 0, for Kafka's framing."""
+    endpoints = [Endpoint("PLAINTEXT", "PLAINTEXT", host, port)]
+    if frame_port:
+        endpoints.append(Endpoint(FRAMES, "PLAINTEXT", host, frame_port))
+    return BrokerNode.at(tuple(endpoints), rack=rack, timestamp_ms=timestamp_ms)
+
+
 def live_broker(broker_id: int, node: BrokerNode) -> LiveBroker:
-    """Return the address of a registered broker for clients and for other brokers."""
+    """Return the addresses of a registered broker for clients and for other brokers."""
     endpoint = node.endpoints[0]
-    return LiveBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=node.rack)
+    frame_port = next((each.port for each in node.endpoints if each.listener == FRAMES), 0)
+    return LiveBroker(
+        broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=node.rack, frame_port=frame_port
+    )
 
 
 def become_controller(coordination: Coordination, broker_id: int, *, now_ms: int) -> int:

@@ -37,7 +37,6 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._body: memoryview | None = None
         self._body_filled_bytes = 0
         self._awaited: asyncio.Future[Received] | None = None
-        self._is_greeted = False
         self._has_said_goodbye = False
         self._lost: Final = asyncio.Event()
 
@@ -49,17 +48,17 @@ class PeerConnection(asyncio.BufferedProtocol):
     async def greet(self, client_id: str) -> pb.HelloResponse:
         """Exchange greetings, and return the broker's description of itself. Raises the errors of ``call``."""
         hello = pb.HelloRequest(client_id=client_id, client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
-        body = await self._send(frames.greeting() + frames.request_head(b"", len(hello)) + hello)
+        body = await self._send(frames.hello_request(hello))
         if len(body) > _HELLO_BYTES_MAX:
             raise InvalidRequestError(f"a greeting of {len(body)} bytes is too long for a broker")
         return pb.HelloResponse.FromString(bytes(body))
 
-    async def call(self, name: bytes, message: bytes, timeout_s: float) -> Received:
+    async def call(self, api_key: int, message: bytes, timeout_s: float) -> Received:
         """Make a call and wait for its answer without a time limit. The other side gets ``timeout_s``.
 
         Raises the broker's error, and ``BrokerUnavailableError`` if the connection breaks.
         """
-        return await self._send(frames.request_head(name, len(message), round(timeout_s * 1000)) + message)
+        return await self._send(frames.request_head(api_key, len(message), round(timeout_s * 1000)) + message)
 
     async def _send(self, request: bytes) -> Received:
         assert self._transport is not None
@@ -116,12 +115,6 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _consume(self) -> None:
         """Parse the buffer."""
-        if not self._is_greeted:
-            if self._filled_bytes < frames.GREETING_BYTES:
-                return
-            frames.check_greeting(self._buffer)
-            self._is_greeted = True
-            self._drop(frames.GREETING_BYTES)
         if self._filled_bytes < frames.RESPONSE_HEAD_BYTES:
             return
         head = self._head = frames.read_response_head(self._buffer)

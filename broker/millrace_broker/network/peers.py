@@ -26,6 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 from millrace.config.broker import Listener
 from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.frames import API_KEYS
 from millrace.protocol.status import error_from_rpc
 from millrace_broker.network.peer_connection import PeerConnection, Received, connect
 from millrace_broker.network.sockets import is_refused
@@ -160,7 +161,7 @@ class _Peer:
             return await self._over_grpc(name, message, timeout_s)
         self._busy.add(connection)
         try:
-            return await connection.call(name.encode(), message, timeout_s)
+            return await connection.call(API_KEYS[name], message, timeout_s)
         finally:
             self._busy.discard(connection)
             if connection.is_usable and not self._is_closed:

@@ -12,12 +12,15 @@ Invariants
   call that waits for this memory itself, and has no room in ``parked_calls``, keeps its place.
 - A call gives back everything it took when it ends. The response's memory is given back once the response was sent.
 
-A call beyond the places is refused with ``ThrottledError``, which clients retry. A call beyond the memory waits its
-turn.
+A call beyond the places is refused with ``ThrottledError``, which clients of millrace retry. Kafka's protocol has no
+such error. There, the connection is not read until a place is free (``begin_in_turn``). A call beyond the memory waits
+its turn.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -72,6 +75,8 @@ class Room:
         """Size estimate for listeners that learn the size of a request only with its body."""
         self.requests = 0
         self.refused = 0
+        self.delayed = 0
+        self._turns: Final[deque[asyncio.Future[None]]] = deque()
 
     def enter(self) -> None:
         """Take a place. Raises ``ThrottledError``."""
@@ -84,8 +89,33 @@ class Room:
 
     def leave(self) -> None:
         """Give a place back."""
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)  # the place is this call's now
+                return
         self.requests -= 1
         assert self.requests >= 0, "a place is given back once"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all places are taken."""
+        return self.requests >= self._requests_max
+
+    async def enter_in_turn(self) -> None:
+        """Take a place. Wait for it while all are taken, first come first served."""
+        if not self.is_full:
+            self.requests += 1
+            return
+        self.delayed += 1
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()
+            raise
 
 
 class Admission:
@@ -121,12 +151,22 @@ class Admission:
 
     def begin(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
         """Admit a call of a connection. The caller must end it. Raises ``ThrottledError``."""
-        room = self.rooms[call_class]
-        room.enter()
+        self.rooms[call_class].enter()
+        return self._begun(peer, call_class)
+
+    async def begin_in_turn(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
+        """Admit a call as ``begin`` does, after a wait for a place.
+
+        Raises ``ThrottledError`` if there is no place for the connection.
+        """
+        await self.rooms[call_class].enter_in_turn()
+        return self._begun(peer, call_class)
+
+    def _begun(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
         try:
             self.connections.call_begins(peer, call_class)
         except ThrottledError:
-            room.leave()
+            self.rooms[call_class].leave()
             raise
         return AdmittedCall(self, peer, call_class)
 
@@ -140,7 +180,7 @@ class Admission:
             connections=len(self.connections),
             bytes_in_use=sum(budget.in_use_bytes for budget in budgets),
             refused=self.connections.refused + sum(room.refused for room in rooms),
-            delayed=sum(budget.delayed for budget in budgets),
+            delayed=sum(budget.delayed for budget in budgets) + sum(room.delayed for room in rooms),
             parked=len(self.parked),
             parked_bytes=self.parked.bytes,
             evicted=self.parked.evicted,

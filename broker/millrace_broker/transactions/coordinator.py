@@ -32,7 +32,7 @@ from millrace_broker.transactions.metadata import (
     TransactionMarker,
     TransactionMetadata,
 )
-from millrace_broker.transactions.peer_calls import verify
+from millrace_broker.transactions.peer_calls import add_offsets, add_partition, verify
 from millrace_broker.transactions.shard import IdleConditions, TransactionShard
 
 
@@ -138,12 +138,23 @@ class TransactionCoordinator:
         await self.add_partitions(transactional_id, producer, [partition], coordinator_key=coordinator_key)
 
     async def end(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool, coordinator_key: str = ""
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        coordinator_key: str = "",
+        keeps_epoch: bool = False,
     ) -> ProducerIdAndEpoch:
-        """Commit or abort a transaction; return the producer id and epoch for the next one; see ``states``."""
+        """Commit or abort a transaction; return the producer id and epoch for the next one; see ``states``.
+
+        ``keeps_epoch`` is true for producers before KIP-890.
+        """
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
-        return await self._executors.to_the_end(shard.end(transactional_id, producer, committed=committed))
+        return await self._executors.to_the_end(
+            shard.end(transactional_id, producer, committed=committed, keeps_epoch=keeps_epoch)
+        )
 
     async def join_commit(self, attempt: Attempt, *, timeout_ms: int) -> tuple[int, TransactionalProducer | None]:
         """Add a producer to an attempt; see ``TransactionShard.join_commit``."""
@@ -177,12 +188,40 @@ class TransactionCoordinator:
     ) -> None:
         """Check that a partition belongs to the producer's open transaction, here or at another coordinator."""
         _check_id(transactional_id)
-        number = self._shards.number_of(coordinator_key or transactional_id)
-        leader = self._partitions.leader_elsewhere((TRANSACTIONS_TOPIC, number))
+        leader = self._coordinator_elsewhere(coordinator_key or transactional_id)
         if leader is not None:
             await verify(self._peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key)
             return
         await self.verify_here(transactional_id, producer, partition, coordinator_key=coordinator_key)
+
+    async def join(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey, *, coordinator_key: str = ""
+    ) -> None:
+        """Add a partition to the producer's transaction, here or at another coordinator (KIP-890, part 2)."""
+        _check_id(transactional_id)
+        leader = self._coordinator_elsewhere(coordinator_key or transactional_id)
+        if leader is None:
+            await self.add_partitions(transactional_id, producer, [partition], coordinator_key=coordinator_key)
+        else:
+            await add_partition(
+                self._peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key
+            )
+
+    async def join_offsets(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, group_id: str, *, coordinator_key: str = ""
+    ) -> None:
+        """Add the offsets of a group to the producer's transaction, here or at another coordinator."""
+        _check_id(transactional_id)
+        leader = self._coordinator_elsewhere(coordinator_key or transactional_id)
+        if leader is None:
+            await self.add_offsets(transactional_id, producer, group_id, coordinator_key=coordinator_key)
+        else:
+            await add_offsets(
+                self._peers, leader, transactional_id, producer, group_id, coordinator_key=coordinator_key
+            )
+
+    def _coordinator_elsewhere(self, key: str) -> int | None:
+        return self._partitions.leader_elsewhere((TRANSACTIONS_TOPIC, self._shards.number_of(key)))
 
     async def verify_here(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey, *, coordinator_key: str = ""

@@ -29,6 +29,8 @@ LAST_EPOCH: Final = EPOCH_MAX - 1
 """The last epoch of a producer id. The next transaction has another producer id."""
 
 NEVER_MS: Final = -1
+TV_0: Final = 0
+"""Kafka's transaction version 0, in which a producer keeps its epoch at the end of a transaction."""
 TV_2: Final = 2
 """Kafka's transaction version 2, in which each end of a transaction raises the epoch (KIP-890)."""
 

@@ -1,4 +1,4 @@
-"""Calls to other brokers: markers to partition leaders, verification at another coordinator."""
+"""Calls to other brokers: markers to partition leaders, verification and additions at another coordinator."""
 
 from __future__ import annotations
 
@@ -39,13 +39,63 @@ async def verify(
     coordinator_key: str,
 ) -> None:
     """Ask the coordinator on another broker whether a partition belongs to an open transaction. Raises its error."""
+    await _name_partition(
+        peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key, verify_only=True
+    )
+
+
+async def add_partition(
+    peers: Peers,
+    leader: int,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    partition: PartitionKey,
+    *,
+    coordinator_key: str,
+) -> None:
+    """Ask the coordinator on another broker to add a partition to a transaction. Raises its error."""
+    await _name_partition(
+        peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key, verify_only=False
+    )
+
+
+async def add_offsets(
+    peers: Peers,
+    leader: int,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    group_id: str,
+    *,
+    coordinator_key: str,
+) -> None:
+    """Ask the coordinator on another broker to add the offsets of a group to a transaction. Raises its error."""
+    request = pb.AddOffsetsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group_id,
+        coordinator_key=coordinator_key,
+    )
+    await peers.call(leader, "AddOffsetsToTxn", request, timeout_s=_TIMEOUT_S)
+
+
+async def _name_partition(
+    peers: Peers,
+    leader: int,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    partition: PartitionKey,
+    *,
+    coordinator_key: str,
+    verify_only: bool,
+) -> None:
     topic, number = partition
     request = pb.AddPartitionsToTxnRequest(
         transactional_id=transactional_id,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         coordinator_key=coordinator_key,
-        verify_only=True,
+        verify_only=verify_only,
     )
     request.topics.add(name=topic, partitions=[number])
     response: pb.AddPartitionsToTxnResponse = await peers.call(

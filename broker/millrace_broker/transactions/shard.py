@@ -153,16 +153,23 @@ class TransactionShard:
         if change is not None:
             await self._write(change)
 
-    async def end(self, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool) -> ProducerIdAndEpoch:
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool, keeps_epoch: bool
+    ) -> ProducerIdAndEpoch:
         """Prepare the end of a transaction; return the producer id and epoch for the next.
 
         A task writes the markers.
         """
         change = await self._decide(
             transactional_id,
-            lambda: self._state_manager.end_needs_producer_id(transactional_id),
+            lambda: not keeps_epoch and self._state_manager.end_needs_producer_id(transactional_id),
             lambda new_id: self._state_manager.end(
-                transactional_id, producer, committed=committed, new_producer_id=new_id, now_ms=self._now_ms()
+                transactional_id,
+                producer,
+                committed=committed,
+                keeps_epoch=keeps_epoch,
+                new_producer_id=new_id,
+                now_ms=self._now_ms(),
             ),
         )
         if change is None:

@@ -211,16 +211,21 @@ class TransactionStateManager:
         return states.end_needs_producer_id(self.find(transactional_id))
 
     def end(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool, new_producer_id: int, now_ms: int
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        new_producer_id: int,
+        now_ms: int,
+        keeps_epoch: bool = False,
     ) -> StateChange | None:
         """Prepare the commit or the abort of a transaction; None if the request is a repeated one."""
-        after = states.end(
-            self._find_idle(transactional_id),
-            producer,
-            committed=committed,
-            new_producer_id=new_producer_id,
-            now_ms=now_ms,
-        )
+        current = self._find_idle(transactional_id)
+        if keeps_epoch:
+            after = states.end_keeping_epoch(current, producer, committed=committed, now_ms=now_ms)
+        else:
+            after = states.end(current, producer, committed=committed, new_producer_id=new_producer_id, now_ms=now_ms)
         return None if after is None else StateChange((after,))
 
     def time_out(self, transactional_id: str, producer: ProducerIdAndEpoch, now_ms: int) -> StateChange | None:

@@ -5,7 +5,8 @@ An event and the present state give the next state, or an error.
 The rules are those of Kafka 3.9's ``TransactionCoordinator`` and ``TransactionMetadata`` for producers of transaction
 version 2 (KIP-890). The end of each transaction raises the epoch, and the answer has the producer id and epoch for the
 next transaction. An epoch therefore names one transaction, and late requests of an earlier transaction are refused.
-After the last epoch of a producer id, the next transaction has another producer id.
+After the last epoch of a producer id, the next transaction has another producer id. Producers of earlier versions
+(``TV_0``: librdkafka, Java before 4) keep their epoch at the end of a transaction (``end_keeping_epoch``).
 
 These functions do not wait, write, or read a clock. A returned state counts after its record is in the log. ``None``
 means that the state does not change. ``state_manager`` calls them only while no other change of the same transactional
@@ -33,6 +34,7 @@ from millrace_broker.transactions.metadata import (
     IDLE,
     LAST_EPOCH,
     PREPARED,
+    TV_0,
     TV_2,
     PartitionKey,
     ProducerIdAndEpoch,
@@ -267,6 +269,36 @@ def end(
     return _prepare_end(current, committed=committed, new_producer_id=new_producer_id, now_ms=now_ms)
 
 
+def end_keeping_epoch(
+    current: TransactionMetadata | None, producer: ProducerIdAndEpoch, *, committed: bool, now_ms: int
+) -> TransactionMetadata | None:
+    """Prepare the commit or the abort of a transaction of a producer that keeps its epoch (EndTxn before version 5).
+
+    ``None`` means that the transaction has this end already, because the first answer was lost.
+
+    Raises ``InvalidProducerIdMappingError``, ``ProducerFencedError``, ``InvalidTxnStateError``, and
+    ``ConcurrentTransactionsError`` while markers are being written.
+    """
+    current = _known(current)
+    _check_producer(current, producer)
+    if current.state in PREPARED and current.version != TV_0:
+        raise _fenced(current, producer)  # this epoch fences, and no producer has it
+    if current.state is TransactionState.ONGOING:
+        return replace(
+            current,
+            state=_PREPARED_BY_OUTCOME[committed],
+            last_epoch=NO_PRODUCER_EPOCH,
+            next_producer_id=NO_PRODUCER_ID,
+            updated_ms=now_ms,
+            version=TV_0,
+        )
+    if current.state is TransactionState.EMPTY or committed != current.is_committed:
+        raise _contradiction(current, committed)
+    if current.state in PREPARED:
+        raise _still_ending(current)
+    return None
+
+
 def _prepare_end(
     current: TransactionMetadata, *, committed: bool, new_producer_id: int, now_ms: int
 ) -> TransactionMetadata:
@@ -377,7 +409,7 @@ def _check_not_ending_for(current: TransactionMetadata, producer: ProducerIdAndE
     """Raise ``ConcurrentTransactionsError`` for the producer of the next transaction while the last one is not
     complete.
     """
-    was_told = current.last_epoch != NO_PRODUCER_EPOCH
+    was_told = current.last_epoch != NO_PRODUCER_EPOCH or current.version == TV_0
     if current.state in PREPARED and was_told and producer == next_producer(current):
         raise _still_ending(current)
 

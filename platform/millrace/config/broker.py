@@ -105,10 +105,14 @@ class BrokerConfig(ClusterOptions):
         0,
         ge=-1,
         le=65535,
-        description="Port of the same host for calls as frames, cheaper than gRPC's; 0: any free one, -1: none.",
+        description="Port of the same host for Kafka's framing, for clients of Kafka and of millrace; 0: any free one, "
+        "-1: none.",
     )
     advertised_frame_port: int = Field(
         0, ge=0, le=65535, description="Port for frames that clients are told; 0: the one listened at."
+    )
+    kafka_clients_enable: bool = Field(
+        True, description="Whether Kafka's clients are answered; false: only clients of millrace."
     )
     metrics_port: int = Field(
         -1,

@@ -1,19 +1,18 @@
-"""Frames over TCP: gRPC's messages with a short head (docs/design/0015).
+"""Calls of millrace in Kafka's framing: protobuf messages under API keys of their own (docs/design/0042).
 
-All numbers are big-endian. A connection begins with a *greeting* from either side::
+All numbers are big-endian. Each call begins as a call of Kafka does, with a request header of version 1::
 
-    greeting = magic (9 bytes) version (uint16)
+    request  = length (int32) API key (int16) API version (int16) correlation id (int32)
+               client id (int16 length, -1: null, UTF-8) deadline in ms (uint32, 0: none) message
+    response = length (int32) correlation id (int32) error (int16) message, or the error's text in UTF-8
 
-The client's ``HelloRequest``, without a name, and the broker's ``HelloResponse`` follow as frames. Then calls follow,
-one at a time::
+A length counts the bytes after it. Errors are numbered as in ``millrace.errors``; 0 is success. The first call of a
+connection is ``HELLO``: its request is a ``HelloRequest``, its response a ``HelloResponse``. The API version of all
+calls is ``VERSION``, the version of this format.
 
-    request  = length (uint32) deadline in ms (uint32, 0: none) length of the name (uint8) name (ASCII) message
-    response = length (uint32) kind (uint8) error (int16) message, or the error's text in UTF-8
-
-A length counts the bytes after it. The name is the call's in the service ``Broker``. Errors are numbered as in
-``millrace.errors``; 0 is success. With the kind ``GOODBYE`` the broker announces that it will answer no further
-request on this connection. It has not started any unanswered request, so the client may send such a request
-elsewhere.
+Requests of a connection are answered in their order. A response with the correlation id ``GOODBYE_ID`` answers none of
+them. It announces that the broker will answer no further request on this connection. The broker has not started any
+unanswered request, so the client may send such a request elsewhere.
 """
 
 from __future__ import annotations
@@ -24,37 +23,106 @@ from typing import Final, NamedTuple
 
 from millrace.errors import InvalidRequestError, UnsupportedVersionError
 
-MAGIC: Final = b"\x89millrace"
-"""First bytes of a connection on either side; no text, HTTP/2 or TLS connection begins with them."""
 VERSION: Final = 1
+"""API version of all calls in this format."""
+HELLO: Final = 20_000
+"""API key of the first call of a connection."""
+OWN_KEYS_MIN: Final = HELLO
+"""Smallest API key of millrace. Kafka numbers its calls from 0."""
+GOODBYE_ID: Final = -1
 
-_GREETING: Final = Struct(">9sH")
-_REQUEST: Final = Struct(">IIB")
-_RESPONSE: Final = Struct(">IBh")
+_HEAD: Final = Struct(">ihhi")
+_REQUEST: Final = Struct(">ihhihI")
+_REST: Final = Struct(">I")
+_RESPONSE: Final = Struct(">iih")
+_CLIENT_ID: Final = Struct(">h")
 
-GREETING_BYTES: Final = _GREETING.size
+HEAD_BYTES: Final = _HEAD.size
+"""Part of a request that all calls have: length, API key, API version, correlation id."""
 REQUEST_HEAD_BYTES: Final = _REQUEST.size
-"""Fixed-length part of a request's head; the name follows."""
+"""Size of the head that ``request_head`` writes."""
 RESPONSE_HEAD_BYTES: Final = _RESPONSE.size
 _LENGTH_BYTES: Final = 4
-_LENGTH_MAX: Final = 2**32 - 1
+_LENGTH_MAX: Final = 2**31 - 1
 _DEADLINE_MS_MAX: Final = 2**32 - 1
-_NAME_BYTES_MAX: Final = 255
+_NULL: Final = -1
+
+_CALLS: Final = (
+    # The place of a call is its API key. Append new calls, and leave the places of removed ones.
+    "ApiVersions",
+    "Metadata",
+    "CreateTopics",
+    "DeleteTopics",
+    "CreatePartitions",
+    "DescribeConfigs",
+    "AlterConfigs",
+    "EvolveSchema",
+    "GetSchemas",
+    "RegisterPayloadSchemas",
+    "GetPayloadSchemas",
+    "DeletePayloadSchemas",
+    "InitProducerId",
+    "Produce",
+    "Fetch",
+    "ListOffsets",
+    "OffsetForLeaderEpoch",
+    "DeleteRecords",
+    "LocateRange",
+    "FindCoordinator",
+    "AddPartitionsToTxn",
+    "AddOffsetsToTxn",
+    "EndTxn",
+    "JoinCommit",
+    "CommitTransactions",
+    "AbortCommit",
+    "WriteTxnMarkers",
+    "ListTransactions",
+    "DescribeTransactions",
+    "DescribeProducers",
+    "JoinGroup",
+    "SyncGroup",
+    "Heartbeat",
+    "LeaveGroup",
+    "OffsetCommit",
+    "TxnOffsetCommit",
+    "OffsetFetch",
+    "OffsetDelete",
+    "ListGroups",
+    "DescribeGroups",
+    "DeleteGroups",
+    "ShareGroupHeartbeat",
+    "ShareFetch",
+    "ShareAcknowledge",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
+    "ElectLeaders",
+    "AlterPartitionReassignments",
+    "ListPartitionReassignments",
+    "LeaderAndIsr",
+    "StopReplica",
+    "UpdateMetadata",
+    "AlterPartition",
+    "ControlledShutdown",
+)
+API_KEYS: Final = {name: HELLO + 1 + place for place, name in enumerate(_CALLS)}
+"""API keys by the names of the calls in the service ``Broker``."""
 
 
 class Kind(IntEnum):
-    """Kind of a frame from the broker."""
+    """Kind of a response."""
 
     ANSWER = 0
     GOODBYE = 1
 
 
-class RequestHead(NamedTuple):
-    """The fixed part of a request's head: sizes in bytes, the time left in ms (0: not limited)."""
+class Head(NamedTuple):
+    """Start of a request of any call. ``rest_bytes`` is the size of what follows it."""
 
-    deadline_ms: int
-    name_bytes: int
-    message_bytes: int
+    api_key: int
+    api_version: int
+    correlation_id: int
+    rest_bytes: int
 
 
 class ResponseHead(NamedTuple):
@@ -65,55 +133,70 @@ class ResponseHead(NamedTuple):
     body_bytes: int
 
 
-def greeting() -> bytes:
-    """Return the greeting that both sides send first."""
-    return _GREETING.pack(MAGIC, VERSION)
+def request_head(
+    api_key: int, message_bytes: int, deadline_ms: int = 0, *, correlation_id: int = 0, version: int = VERSION
+) -> bytes:
+    """Write the head of a request of millrace. A deadline beyond the field's range becomes its maximum.
 
-
-def check_greeting(data: bytes | bytearray | memoryview) -> None:
-    """Check the other side's greeting, of ``GREETING_BYTES``.
-
-    Raises ``InvalidRequestError`` for another protocol, ``UnsupportedVersionError``.
+    Raises ``ValueError`` for a message that is too long for any request.
     """
-    magic, version = _GREETING.unpack_from(data)
-    if magic != MAGIC:
-        raise InvalidRequestError(
-            f"frames of millrace begin with {MAGIC!r}, not with {magic!r}: this is another protocol "
-            "(gRPC has a port of its own)"
-        )
+    rest_bytes = REQUEST_HEAD_BYTES - _LENGTH_BYTES + message_bytes
+    if rest_bytes > _LENGTH_MAX:
+        raise ValueError(f"a message of {message_bytes} bytes does not fit into a request")
+    deadline_ms = min(max(deadline_ms, 0), _DEADLINE_MS_MAX)
+    return _REQUEST.pack(rest_bytes, api_key, version, correlation_id, _NULL, deadline_ms)
+
+
+def hello_request(message: bytes) -> bytes:
+    """Write the first request of a connection. ``message`` is an encoded ``HelloRequest``."""
+    return request_head(HELLO, len(message)) + message
+
+
+def read_head(data: bytes | bytearray | memoryview, position: int = 0) -> Head:
+    """Read the start of a request of any call. Raises ``InvalidRequestError`` for an impossible length."""
+    length, api_key, api_version, correlation_id = _HEAD.unpack_from(data, position)
+    rest_bytes = length - (HEAD_BYTES - _LENGTH_BYTES)
+    if rest_bytes < 0:
+        raise InvalidRequestError(f"a request of {length} bytes cannot hold a header")
+    return Head(api_key, api_version, correlation_id, rest_bytes)
+
+
+def read_rest(rest: bytes | bytearray | memoryview) -> tuple[int, memoryview]:
+    """Read the part of a request of millrace after its ``Head``: (deadline in ms, message).
+
+    Raises ``InvalidRequestError`` if it is too short.
+    """
+    view = memoryview(rest)
+    if len(view) < _CLIENT_ID.size:
+        raise InvalidRequestError(f"a request ends after {len(view)} bytes of its client id")
+    position = _CLIENT_ID.size + max(0, _CLIENT_ID.unpack_from(view)[0])
+    if len(view) < position + _REST.size:
+        raise InvalidRequestError(f"a request of {len(view)} bytes ends before its message at {position + _REST.size}")
+    return _REST.unpack_from(view, position)[0], view[position + _REST.size :]
+
+
+def check_version(version: int) -> None:
+    """Raise ``UnsupportedVersionError`` for another version of the format."""
     if version != VERSION:
-        raise UnsupportedVersionError(f"frames are of version {version} there and {VERSION} here: update the older one")
+        raise UnsupportedVersionError(
+            f"calls of millrace are of version {version} there and {VERSION} here: update the older one"
+        )
 
 
-def request_head(name: bytes, message_bytes: int, deadline_ms: int = 0) -> bytes:
-    """Write the head of a request. A deadline beyond the field's range becomes its maximum.
-
-    Raises ``ValueError`` for a name or a message that is too long for any frame.
-    """
-    rest_bytes = REQUEST_HEAD_BYTES - _LENGTH_BYTES + len(name) + message_bytes
-    if len(name) > _NAME_BYTES_MAX or rest_bytes > _LENGTH_MAX:
-        raise ValueError(f"a name of {len(name)} bytes and a message of {message_bytes} bytes do not fit into a frame")
-    return _REQUEST.pack(rest_bytes, min(max(deadline_ms, 0), _DEADLINE_MS_MAX), len(name)) + name
-
-
-def read_request_head(data: bytes | bytearray | memoryview, position: int = 0) -> RequestHead:
-    """Read the fixed part of a request's head. Raises ``InvalidRequestError`` for an impossible length."""
-    length, deadline_ms, name_bytes = _REQUEST.unpack_from(data, position)
-    message_bytes = length - (REQUEST_HEAD_BYTES - _LENGTH_BYTES) - name_bytes
-    if message_bytes < 0:
-        raise InvalidRequestError(f"a request of {length} bytes cannot hold a name of {name_bytes} bytes")
-    return RequestHead(deadline_ms, name_bytes, message_bytes)
-
-
-def response_head(body_bytes: int, error: int = 0, kind: Kind = Kind.ANSWER) -> bytes:
+def response_head(body_bytes: int, error: int = 0, kind: Kind = Kind.ANSWER, *, correlation_id: int = 0) -> bytes:
     """Write the head of a response or of an error's text."""
-    return _RESPONSE.pack(RESPONSE_HEAD_BYTES - _LENGTH_BYTES + body_bytes, kind, error)
+    if kind is Kind.GOODBYE:
+        correlation_id = GOODBYE_ID
+    return _RESPONSE.pack(RESPONSE_HEAD_BYTES - _LENGTH_BYTES + body_bytes, correlation_id, error)
 
 
-def read_response_head(data: bytes | bytearray | memoryview, position: int = 0) -> ResponseHead:
-    """Read a response's head. Raises ``InvalidRequestError`` if it is invalid."""
-    length, kind, error = _RESPONSE.unpack_from(data, position)
+def read_response_head(data: bytes | bytearray | memoryview, correlation_id: int = 0) -> ResponseHead:
+    """Read the head of the response to a request. Raises ``InvalidRequestError`` if it is none."""
+    length, answered_id, error = _RESPONSE.unpack_from(data)
     body_bytes = length - (RESPONSE_HEAD_BYTES - _LENGTH_BYTES)
-    if body_bytes < 0 or kind > Kind.GOODBYE:
-        raise InvalidRequestError(f"a response of {length} bytes of kind {kind} is no frame of millrace's")
-    return ResponseHead(Kind.GOODBYE if kind else Kind.ANSWER, error, body_bytes)
+    if body_bytes < 0 or answered_id not in (correlation_id, GOODBYE_ID):
+        raise InvalidRequestError(
+            f"{bytes(data[:RESPONSE_HEAD_BYTES])!r} is not the begin of a response of millrace to request "
+            f"{correlation_id}: is this a port of another protocol?"
+        )
+    return ResponseHead(Kind.GOODBYE if answered_id == GOODBYE_ID else Kind.ANSWER, error, body_bytes)

@@ -209,11 +209,16 @@ class HelloRequest(_message.Message):
     CLIENT_SOFTWARE_NAME_FIELD_NUMBER: _builtins.int
     CLIENT_SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     CREDENTIALS_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     client_id: _builtins.str
     client_software_name: _builtins.str
     client_software_version: _builtins.str
     credentials: _builtins.bytes
     """none are asked for yet"""
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of the protocol that the client has, beyond its version"""
+
     def __init__(
         self,
         *,
@@ -221,10 +226,11 @@ class HelloRequest(_message.Message):
         client_software_name: _builtins.str = ...,
         client_software_version: _builtins.str = ...,
         credentials: _builtins.bytes = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "credentials", b"credentials"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_software_name", b"client_software_name", "client_software_version", b"client_software_version", "credentials", b"credentials", "features", b"features"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -239,6 +245,7 @@ class HelloResponse(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     REQUEST_BYTES_MAX_FIELD_NUMBER: _builtins.int
     IDLE_MS_MAX_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     broker_id: _builtins.int
     cluster_id: _builtins.str
@@ -246,6 +253,10 @@ class HelloResponse(_message.Message):
     """of the message of a request"""
     idle_ms_max: _builtins.int
     """an idle connection is closed by the broker after this time"""
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of the protocol that the broker has, beyond its version"""
+
     def __init__(
         self,
         *,
@@ -254,10 +265,11 @@ class HelloResponse(_message.Message):
         cluster_id: _builtins.str = ...,
         request_bytes_max: _builtins.int = ...,
         idle_ms_max: _builtins.int = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "idle_ms_max", b"idle_ms_max", "request_bytes_max", b"request_bytes_max", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "features", b"features", "idle_ms_max", b"idle_ms_max", "request_bytes_max", b"request_bytes_max", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,10 +313,13 @@ class BrokerNode(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
+    FRAME_PORT_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     host: _builtins.str
     port: _builtins.int
     rack: _builtins.str
+    frame_port: _builtins.int
+    """between brokers: the port of the same host for Kafka's framing; 0: none"""
     def __init__(
         self,
         *,
@@ -312,10 +327,11 @@ class BrokerNode(_message.Message):
         host: _builtins.str = ...,
         port: _builtins.int = ...,
         rack: _builtins.str = ...,
+        frame_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "node_id", b"node_id", "port", b"port", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_port", b"frame_port", "host", b"host", "node_id", b"node_id", "port", b"port", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1438,12 +1454,15 @@ class ProduceRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     COORDINATOR_KEY_FIELD_NUMBER: _builtins.int
+    ADDS_PARTITIONS_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     acks: _builtins.int
     """0, 1, -1 (all)"""
     timeout_ms: _builtins.int
     coordinator_key: _builtins.str
     """that of InitProducerId, beside a transactional id"""
+    adds_partitions: _builtins.bool
+    """to the transaction, which AddPartitionsToTxn has not done (KIP-890, part 2)"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceRequest.TopicData]: ...
     def __init__(
@@ -1454,10 +1473,11 @@ class ProduceRequest(_message.Message):
         timeout_ms: _builtins.int = ...,
         topics: _abc.Iterable[Global___ProduceRequest.TopicData] | None = ...,
         coordinator_key: _builtins.str = ...,
+        adds_partitions: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "coordinator_key", b"coordinator_key", "timeout_ms", b"timeout_ms", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "adds_partitions", b"adds_partitions", "coordinator_key", b"coordinator_key", "timeout_ms", b"timeout_ms", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2682,12 +2702,15 @@ class EndTxnRequest(_message.Message):
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
     COORDINATOR_KEY_FIELD_NUMBER: _builtins.int
+    KEEPS_EPOCH_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     producer_id: _builtins.int
     producer_epoch: _builtins.int
     committed: _builtins.bool
     """false: abort"""
     coordinator_key: _builtins.str
+    keeps_epoch: _builtins.bool
+    """of producers that do not know KIP-890"""
     def __init__(
         self,
         *,
@@ -2696,10 +2719,11 @@ class EndTxnRequest(_message.Message):
         producer_epoch: _builtins.int = ...,
         committed: _builtins.bool = ...,
         coordinator_key: _builtins.str = ...,
+        keeps_epoch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "coordinator_key", b"coordinator_key", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "coordinator_key", b"coordinator_key", "keeps_epoch", b"keeps_epoch", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3776,6 +3800,7 @@ class TxnOffsetCommitRequest(_message.Message):
     GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     COORDINATOR_KEY_FIELD_NUMBER: _builtins.int
+    ADDS_OFFSETS_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     group_id: _builtins.str
     producer_id: _builtins.int
@@ -3785,6 +3810,8 @@ class TxnOffsetCommitRequest(_message.Message):
     group_instance_id: _builtins.str
     coordinator_key: _builtins.str
     """that of InitProducerId"""
+    adds_offsets: _builtins.bool
+    """to the transaction, which AddOffsetsToTxn has not done (KIP-890, part 2)"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicCommits]: ...
     def __init__(
@@ -3799,10 +3826,11 @@ class TxnOffsetCommitRequest(_message.Message):
         group_instance_id: _builtins.str = ...,
         topics: _abc.Iterable[Global___TopicCommits] | None = ...,
         coordinator_key: _builtins.str = ...,
+        adds_offsets: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_key", b"coordinator_key", "generation_id", b"generation_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adds_offsets", b"adds_offsets", "coordinator_key", b"coordinator_key", "generation_id", b"generation_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "topics", b"topics", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

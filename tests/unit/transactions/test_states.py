@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.coordinator_records import TransactionState
+from millrace.coordinator_records import TransactionState, read_transaction_value
 from millrace.errors import (
     AbortableTransactionError,
     ConcurrentTransactionsError,
@@ -23,6 +23,7 @@ from millrace_broker.transactions.metadata import (
     PREPARED,
     ProducerIdAndEpoch,
     TransactionMetadata,
+    transaction_of,
 )
 from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
 
@@ -354,3 +355,75 @@ def test_an_epoch_that_decreases_is_refused_before_it_is_written() -> None:
     with pytest.raises(AssertionError):
         manager.begin(StateChange((replace(ONGOING, epoch=ONGOING.epoch - 1),)))
     manager.begin(StateChange((replace(ONGOING, producer_id=NEW_ID, epoch=0),)))
+
+
+# --- EndTxn of producers that keep their epoch -----------------------------------------------------------------------
+
+
+def end_keeping(
+    current: TransactionMetadata | None, producer: ProducerIdAndEpoch = THEIRS, *, committed: bool = True
+) -> TransactionMetadata | None:
+    return states.end_keeping_epoch(current, producer, committed=committed, now_ms=50)
+
+
+def kept(current: TransactionMetadata, *, committed: bool = True) -> TransactionMetadata:
+    after = end_keeping(current, current.producer, committed=committed)
+    assert after is not None
+    return after
+
+
+KEPT = {committed: kept(ONGOING, committed=committed) for committed in (True, False)}
+"""A producer's end in preparation, by its outcome."""
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_producer_of_an_earlier_version_keeps_its_epoch(committed: bool) -> None:
+    preparing = KEPT[committed]
+    assert preparing.state is (TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT)
+    assert (preparing.producer, preparing.partitions) == (THEIRS, PARTITIONS)
+    assert states.next_producer(preparing) == THEIRS
+    done = states.complete(preparing, 60)
+    assert done.producer == THEIRS
+    again = states.add_partitions(done, THEIRS, [("b", 0)], 70)
+    assert again is not None
+    assert (again.state, again.producer, again.started_ms) == (TransactionState.ONGOING, THEIRS, 70)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_producer_that_keeps_its_epoch_waits_for_the_markers_of_its_last_transaction(committed: bool) -> None:
+    with pytest.raises(ConcurrentTransactionsError):
+        states.add_partitions(KEPT[committed], THEIRS, [("b", 0)], 70)
+    with pytest.raises(ConcurrentTransactionsError):
+        states.verify(KEPT[committed], THEIRS, ("a", 0))
+    with pytest.raises(ConcurrentTransactionsError):
+        end_keeping(KEPT[committed], committed=committed)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_that_keeps_the_epoch_may_be_repeated_but_not_contradicted(committed: bool) -> None:
+    for current in (KEPT[committed], states.complete(KEPT[committed], 60)):
+        with pytest.raises(InvalidTxnStateError):
+            end_keeping(current, committed=not committed)
+    assert end_keeping(states.complete(KEPT[committed], 60), committed=committed) is None
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_transaction_that_has_not_begun_has_no_end_that_keeps_the_epoch(committed: bool) -> None:
+    with pytest.raises(InvalidTxnStateError):
+        end_keeping(EMPTY, committed=committed)
+    with pytest.raises(InvalidProducerIdMappingError):
+        end_keeping(None, committed=committed)
+
+
+def test_a_fenced_producer_cannot_end_its_transaction_with_the_epoch_that_fences() -> None:
+    fencing = states.fence(ONGOING, 50)
+    for producer in (THEIRS, fencing.producer):
+        with pytest.raises(ProducerFencedError):
+            end_keeping(fencing, producer)
+
+
+def test_the_log_has_the_version_of_a_transaction_whose_producer_keeps_its_epoch() -> None:
+    for current in (KEPT[True], states.complete(KEPT[True], 60)):
+        record = current.record()
+        assert record.value is not None
+        assert transaction_of("t", read_transaction_value(record.value)) == current

@@ -53,14 +53,16 @@ class Appends:
         records: bytes,
         *,
         in_transaction: bool = False,
+        check: Callable[[], None] | None = None,
         origin: Origin = Origin.CLIENT,
         acks_all: bool = True,
         timeout_s: float = ACKNOWLEDGED_WITHIN_S,
     ) -> AppendResult:
         """Append whole batches with the durability of the topic, and wake the calls that wait for them.
 
-        ``in_transaction`` means that a coordinator knows the transaction that the batch names. An ``origin`` other than
-        a client skips some checks. With ``acks_all`` the call returns once all replicas in sync have the batches.
+        ``in_transaction`` means that a coordinator knows the transaction that the batch names. ``check`` raises if the
+        batches may no longer be appended; nothing changes the log between the check and the append. An ``origin`` other
+        than a client skips some checks. With ``acks_all`` the call returns once all replicas in sync have the batches.
 
         Raises the errors of the log, and ``NotLeaderError``; with ``acks_all`` also ``NotEnoughReplicasError``,
         ``NotEnoughReplicasAfterAppendError`` and ``RequestTimedOutError``.
@@ -69,7 +71,7 @@ class Appends:
         write_at_once = functools.partial(
             partition.log.append_at_once, records, in_transaction=in_transaction, origin=origin
         )
-        return await self._append(partition, len(records), write, write_at_once, acks_all, timeout_s)
+        return await self._append(partition, len(records), write, write_at_once, acks_all, timeout_s, check)
 
     async def append_end_marker(
         self,
@@ -99,12 +101,15 @@ class Appends:
         write_at_once: Callable[..., AppendResult | None],
         acks_all: bool,
         timeout_s: float,
+        check: Callable[[], None] | None = None,
     ) -> AppendResult:
         executors, replica = self._executors, partition.replica
         async with self._waiters.locks[partition.key]:
             epoch = partition.leader_epoch  # since the look-up the epoch, or the leader, may have changed
             if acks_all and replica is not None:
                 replica.leader.check_enough_in_sync()
+            if check is not None:
+                check()
             result = None
             if executors.small_work.includes(size_bytes):
                 result = executors.small_work.do(write_at_once, leader_epoch=epoch)

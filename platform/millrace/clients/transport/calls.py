@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError, UnknownServerError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.frames import API_KEYS
 
 if TYPE_CHECKING:
     import grpc
@@ -36,14 +37,15 @@ class UnaryCall(Generic[Request, Response]):
     name: str
     encode: Callable[[Request], Any]
     decode: Callable[[Received], Response]
-    wire_name: bytes = b""
+    api_key: int = 0
+    """API key over frames."""
 
     @classmethod
     def of(
         cls, name: str, *, encode: Callable[[Request], Any], decode: Callable[[Received], Response]
     ) -> UnaryCall[Request, Response]:
         """Create a call with a custom encoding."""
-        return UnaryCall(name, encode, decode, name.encode())
+        return UnaryCall(name, encode, decode, API_KEYS[name])
 
 
 class _Names:

@@ -77,10 +77,10 @@ class FrameSocket:
         """Whether the kernel has the whole request."""
         return not self._out
 
-    def start(self, name: bytes, message: bytes, deadline_ms: int) -> None:
+    def start(self, api_key: int, message: bytes, deadline_ms: int) -> None:
         """Start a request, and send as much as possible at once. Raises ``OSError``."""
         self.head = None
-        head = frames.request_head(name, len(message), deadline_ms)
+        head = frames.request_head(api_key, len(message), deadline_ms)
         if len(message) <= _SMALL_BYTES:
             data = head + message
             try:
@@ -208,7 +208,7 @@ class FrameSocket:
 def connect(
     host: str, port: int, hello: pb.HelloRequest, *, timeout_s: float, response_bytes_max: int
 ) -> tuple[FrameSocket, pb.HelloResponse]:
-    """Connect to a broker's frame port, and exchange greetings.
+    """Connect to a broker's port for frames, and make the first call.
 
     Raises ``OSError`` without an answer in time, and the error of either side's refusal: ``InvalidRequestError``,
     ``UnsupportedVersionError``, ``ThrottledError``.
@@ -218,8 +218,7 @@ def connect(
     try:
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        sock.sendall(frames.greeting() + frames.request_head(b"", len(message)) + message)
-        frames.check_greeting(_exactly(sock, frames.GREETING_BYTES, deadline))
+        sock.sendall(frames.hello_request(message))
         head = frames.read_response_head(_exactly(sock, frames.RESPONSE_HEAD_BYTES, deadline))
         if head.body_bytes > _HELLO_BYTES_MAX:
             raise InvalidRequestError(f"a greeting of {head.body_bytes} bytes is none of a broker's")

@@ -179,7 +179,7 @@ class FrameTransport:
                 f"a request of {len(message)} bytes is larger than max {self._request_bytes_max} that the broker at "
                 f"{self._address} takes (socket.request.max.bytes)"
             )
-        sock.start(call.wire_name, message, int(timeout_s * 1000))
+        sock.start(call.api_key, message, int(timeout_s * 1000))
 
     def _ended(self, sock: FrameSocket, call: UnaryCall[Any, Response], failure: Exception | None) -> Response:
         """Return or raise the outcome of a call, and put its connection back, or close it."""

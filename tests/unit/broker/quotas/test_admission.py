@@ -256,6 +256,42 @@ def test_calls_that_wait_for_their_turn_take_no_places() -> None:
     _run(work())
 
 
+def test_calls_that_wait_for_a_place_get_it_in_their_order() -> None:
+    async def work() -> None:
+        admission = _admission()
+        running = admission.begin("a", CONTROL)
+        waiting = [asyncio.create_task(admission.begin_in_turn(name, CONTROL)) for name in "bcd"]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        await asyncio.sleep(0)
+        running.end()
+        with pytest.raises(ThrottledError):
+            admission.begin("e", CONTROL)
+        (await waiting[0]).end()
+        assert not waiting[1].done() or waiting[1].cancelled()
+        (await waiting[2]).end()
+        assert admission.statistics().requests == 0
+        assert admission.statistics().delayed == 3
+        (await admission.begin_in_turn("b", CONTROL)).end()
+
+    _run(work())
+
+
+def test_a_call_that_is_cancelled_when_it_got_a_place_passes_it_on() -> None:
+    async def work() -> None:
+        admission = _admission()
+        running = admission.begin("a", CONTROL)
+        first, second = (asyncio.create_task(admission.begin_in_turn(name, CONTROL)) for name in "bc")
+        await asyncio.sleep(0)
+        running.end()
+        first.cancel()
+        (await second).end()
+        assert first.cancelled()
+        assert admission.statistics().requests == 0
+
+    _run(work())
+
+
 def test_outside_of_a_call_a_wait_is_only_a_wait() -> None:
     with parked():
         pass

@@ -60,11 +60,10 @@ class _Broker:
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            _exactly(sock, frames.GREETING_BYTES)
             take(sock)
             body = self.hello.SerializeToString()
             self.greetings += 1
-            sock.sendall(frames.greeting() + frames.response_head(len(body)) + body)
+            sock.sendall(frames.response_head(len(body)) + body)
             self.behaviour(sock)
         except (OSError, EOFError):
             pass
@@ -86,11 +85,11 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def take(sock: socket.socket) -> frames.RequestHead:
-    """Receive a request."""
-    head = frames.read_request_head(_exactly(sock, frames.REQUEST_HEAD_BYTES))
-    _exactly(sock, head.name_bytes + head.message_bytes)
-    return head
+def take(sock: socket.socket) -> int:
+    """Receive a request; returns its deadline in ms."""
+    head = frames.read_head(_exactly(sock, frames.HEAD_BYTES))
+    deadline_ms, _ = frames.read_rest(_exactly(sock, head.rest_bytes))
+    return deadline_ms
 
 
 def _answering(*pieces: bytes) -> Behaviour:
@@ -264,7 +263,7 @@ def test_a_deadline_ends_a_call_and_is_told_to_the_broker(broker: _Broker, clien
     told: list[int] = []
 
     def behave(sock: socket.socket) -> None:
-        told.append(take(sock).deadline_ms)
+        told.append(take(sock))
         sock.recv(1)
 
     broker.behaviour = behave
@@ -387,11 +386,11 @@ def test_who_helps_is_woken_by_others(broker: _Broker, client: _Client) -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (frames.greeting() + frames.response_head(4, ThrottledError.code) + b"full", ThrottledError),
-        (b"\x89millrace\x00\x09", UnsupportedVersionError),
+        (frames.response_head(4, ThrottledError.code) + b"full", ThrottledError),
+        (frames.response_head(3, UnsupportedVersionError.code) + b"old", UnsupportedVersionError),
         (b"HTTP/1.1 400 Bad Request\r\n", InvalidRequestError),
-        (frames.greeting() + frames.response_head(2**30), InvalidRequestError),
-        (frames.greeting(), OSError),
+        (frames.response_head(2**30), InvalidRequestError),
+        (b"", OSError),
     ],
 )
 def test_what_is_no_greeting_ends_the_connection(answer: bytes, error: type[Exception]) -> None:

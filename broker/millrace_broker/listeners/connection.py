@@ -1,4 +1,8 @@
-"""Server side of a frame connection, which handles one request at a time.
+"""Server side of a connection in Kafka's framing, which handles one request at a time.
+
+Kafka's classes are ``SocketServer.Processor`` and ``KafkaChannel``. Calls of Kafka and of millrace arrive on the same
+connections (``wire_calls``). The first request shows who the client is: a program with a client of millrace begins
+with ``HELLO``.
 
 Invariants
 
@@ -8,7 +12,8 @@ Invariants
   place among the requests in progress are given back either way. The response's lease ends once the kernel has all of
   it.
 - A handler runs at once in the event loop up to its first wait. Only a handler that waits gets a task (``small_work``).
-- While a request is in progress, later requests are not parsed, and not received beyond one buffer.
+- While a request is in progress, later requests are not parsed, and not received beyond one buffer. Responses
+  therefore have the order of their requests.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -24,21 +29,19 @@ from millrace.errors import (
     InvalidRequestError,
     MessageTooLargeError,
     MillraceError,
-    UnsupportedVersionError,
 )
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api import ClientAddress, known_error
-from millrace_broker.broker import Broker
-from millrace_broker.listeners.frame_writer import FrameWriter
+from millrace_broker.api import ClientAddress
 from millrace_broker.listeners.handling import Handling
-from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S, UNARY_METHODS
+from millrace_broker.listeners.owner import ConnectionOwner
+from millrace_broker.listeners.response_writer import ResponseWriter
+from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S
+from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall, check_first_bytes, error_response
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
 
 _logger = logging.getLogger(__name__)
-
-_HELLO_BYTES_MAX: Final = 16 * 1024
 
 
 class _State(Enum):
@@ -66,65 +69,14 @@ _LIMITS_S: Final = {
 class _Request(NamedTuple):
     """Request whose head has been read."""
 
-    name: bytes
-    deadline_ms: int
-    message_bytes: int
+    call: WireCall
+    head: frames.Head
 
 
-class ConnectionOwner(Protocol):
-    """Listener that owns a connection."""
-
-    @property
-    def name(self) -> str:
-        """Name of the listener."""
-        ...
-
-    @property
-    def broker(self) -> Broker:
-        """The broker that answers."""
-        ...
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of all connections."""
-        ...
-
-    @property
-    def buffer(self) -> memoryview:
-        """Receive buffer shared by connections that have no message buffer of their own."""
-        ...
-
-    @property
-    def message_bytes_max(self) -> int:
-        """Size of the largest request."""
-        ...
-
-    @property
-    def idle_s_max(self) -> float:
-        """Seconds that a connection may be idle."""
-        ...
-
-    def hello(self) -> pb.HelloResponse:
-        """Return the first message for a client."""
-        ...
-
-    def opened(self, connection: FrameConnection) -> None:
-        """Register a connection."""
-        ...
-
-    def closed(self, connection: FrameConnection) -> None:
-        """Remove a closed connection."""
-        ...
-
-    def count(self, connection: FrameConnection, *, is_broker: bool) -> None:
-        """Count a connection. Raises ``ThrottledError``."""
-        ...
-
-
-class FrameConnection(asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol):
     """Broker's end of one connection. All of it runs in the event loop."""
 
-    def __init__(self, listener: ConnectionOwner) -> None:
+    def __init__(self, listener: ConnectionOwner[Connection]) -> None:
         self._listener = listener
         self._broker = listener.broker
         self._loop = listener.loop
@@ -137,7 +89,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._received_bytes = 0
         self._skip_bytes = 0
         self._failure: MillraceError | None = None  # the answer to a message that is being discarded
-        self._is_greeted = False
+        self._is_own = False  # whether the client speaks millrace's protocol
         self._is_broker = False  # whether the peer is a broker
         self._is_counted = False
         self._call: AdmittedCall | None = None  # the call in progress, until its answer was sent
@@ -152,7 +104,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         """Register the new connection. The client is still unknown."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._writer = FrameWriter(transport)
+        self._writer = ResponseWriter(transport)
         self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
         self._handling = Handling(self._broker, self._listener.name, self._client, self._answer)
         keep_alive(transport.get_extra_info("socket"))
@@ -259,84 +211,110 @@ class FrameConnection(asyncio.BufferedProtocol):
 
         Raises the error that ends the connection.
         """
-        if not self._is_greeted:
-            if len(data) < frames.GREETING_BYTES:
-                return 0
-            frames.check_greeting(data)
-            self._is_greeted = True
-            return frames.GREETING_BYTES
-        if len(data) < frames.REQUEST_HEAD_BYTES:
+        if len(data) < frames.HEAD_BYTES:
             return 0
-        head = frames.read_request_head(data)
-        start = frames.REQUEST_HEAD_BYTES + head.name_bytes
-        is_hello = self._state is _State.GREETING
-        limit_bytes = _HELLO_BYTES_MAX if is_hello else self._listener.message_bytes_max
-        if head.message_bytes > limit_bytes:
+        if self._state is _State.GREETING:
+            check_first_bytes(data)
+        head = frames.read_head(data)
+        is_hello = head.api_key == frames.HELLO
+        size_bytes, size_max = frames.HEAD_BYTES - 4 + head.rest_bytes, self._listener.size_max(head.api_key)
+        if size_bytes > size_max:
             raise MessageTooLargeError(
-                f"a request of {head.message_bytes} bytes is larger than max {limit_bytes} (socket.request.max.bytes)"
+                f"a request of {size_bytes} bytes is larger than max {size_max} (socket.request.max.bytes)"
             )
-        if len(data) < start:
-            return 0
-        end = start + head.message_bytes
+        start, end = frames.HEAD_BYTES, frames.HEAD_BYTES + head.rest_bytes
         if is_hello:
-            return self._hello(data, start, end)
-        request = _Request(bytes(data[frames.REQUEST_HEAD_BYTES : start]), head.deadline_ms, head.message_bytes)
-        self._begin(request, data[start:end])
+            return self._hello(head, data[start:end]) if len(data) >= end else 0
+        if not self._is_counted:
+            self._meet(head)
+        self._begin(_Request(self._listener.wire_call(head.api_key), head), data[start:end])
         return min(len(data), end)
 
-    def _hello(self, data: memoryview, start: int, end: int) -> int:
-        if len(data) < end:
-            return 0
+    def _hello(self, head: frames.Head, content: memoryview) -> int:
+        """Answer the first call of a client of millrace. Return the size of the request."""
+        self._is_own = True
+        if self._is_counted:
+            raise InvalidRequestError("HELLO is the first call of a connection, and no later one")
         try:
-            hello = pb.HelloRequest.FromString(bytes(data[start:end]))
+            hello = pb.HelloRequest.FromString(bytes(frames.read_rest(content)[1]))
         except DecodeError as error:
             raise InvalidRequestError(f"a connection must begin with a HelloRequest: {error}") from None
+        frames.check_version(head.api_version)
         self._handling.client_id = hello.client_id
         _logger.debug("%s has client id %r, runs %s", self._client, hello.client_id, hello.client_software_name)
         self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME
         self._listener.count(self, is_broker=self._is_broker)
         self._is_counted = True
         answer = self._listener.hello().SerializeToString()
-        self._transport.write(frames.greeting() + frames.response_head(len(answer)) + answer)
+        self._transport.write(frames.response_head(len(answer), correlation_id=head.correlation_id) + answer)
         self._enter(_State.IDLE)
-        return end
+        return frames.HEAD_BYTES + head.rest_bytes
+
+    def _meet(self, head: frames.Head) -> None:
+        """Count the connection of a Kafka client, which says nothing of itself before its first request."""
+        if head.api_key >= frames.OWN_KEYS_MIN:
+            raise InvalidRequestError("the first call of a client of millrace is HELLO")
+        self._listener.wire_call(head.api_key)  # a client of another protocol is not counted
+        self._listener.count(self, is_broker=False)
+        self._is_counted = True
 
     def _begin(self, request: _Request, part: memoryview) -> None:
-        """Admit a request. Serve it if ``part`` is its whole message, else receive the rest."""
+        """Admit a request. Serve it if ``part`` is its whole content, else receive the rest."""
         self._request = request
-        call_class = class_of(request.name.decode("ascii", "replace"), is_broker=self._is_broker)
-        try:
-            call = self._call = self._broker.admission.begin(self, call_class)
-        except MillraceError as error:
-            # The reserve has no place for a connection that makes client calls.
-            room = self._broker.admission.connections.room_of(self)
-            self._is_stopping |= call_class is CallClass.CLIENT and room is CallClass.CONTROL
-            self._throw_away(request.message_bytes - len(part), error)
-            return
-        if call.request_lease.take_now(request.message_bytes):
+        call_class = class_of(request.call.name, is_broker=self._is_broker)
+        admission = self._broker.admission
+        if not (request.call.waits_for_place and admission.rooms[call_class].is_full):
+            try:
+                self._call = admission.begin(self, call_class)
+            except MillraceError as error:
+                self._turn_away(call_class, part, error)
+                return
+        if self._call is not None and self._call.request_lease.take_now(request.head.rest_bytes):
             self._receive(part)
-            return
+        else:
+            self._wait_for_admission(call_class, request, bytes(part))
+
+    def _turn_away(self, call_class: CallClass, part: memoryview, error: MillraceError) -> None:
+        """Answer a request that is not admitted."""
+        assert self._request is not None
+        # The reserve has no place for a connection that makes client calls.
+        room = self._broker.admission.connections.room_of(self)
+        self._is_stopping |= call_class is CallClass.CLIENT and room is CallClass.CONTROL
+        self._throw_away(self._request.head.rest_bytes - len(part), error)
+
+    def _wait_for_admission(self, call_class: CallClass, request: _Request, held: bytes) -> None:
+        """Read nothing until the request has a place and memory."""
         self._enter(_State.SERVING)
         self._stop_reading()
-        self._admitting = self._loop.create_task(call.take_request_memory(request.message_bytes))
-        held = bytes(part)
-        self._admitting.add_done_callback(lambda task: self._admitted(task, held))
+        self._admitting = self._loop.create_task(self._admission(call_class, request.head.rest_bytes))
+        self._admitting.add_done_callback(lambda task: self._admitted(task, call_class, memoryview(held)))
 
-    def _admitted(self, task: asyncio.Task[None], held: bytes) -> None:
+    async def _admission(self, call_class: CallClass, size_bytes: int) -> None:
+        if self._call is None:
+            self._call = await self._broker.admission.begin_in_turn(self, call_class)
+        await self._call.take_request_memory(size_bytes)
+
+    def _admitted(self, task: asyncio.Task[None], call_class: CallClass, held: memoryview) -> None:
         self._admitting = None
+        failure = None if task.cancelled() else task.exception()
         if task.cancelled() or self._is_over:
             self._end_call()
             self._release()
             self._uncount()
             return
-        self._receive(memoryview(held))
-        if self._body is not None:
+        if isinstance(failure, MillraceError):
+            self._turn_away(call_class, held, failure)
+        elif failure is not None:
+            raise failure
+        else:
+            self._receive(held)
+        if self._body is not None or self._skip_bytes:
             self._read_on()
         self._go_on()
 
     def _receive(self, part: memoryview) -> None:
         assert self._request is not None
-        size_bytes = self._request.message_bytes
+        size_bytes = self._request.head.rest_bytes
         if len(part) == size_bytes:
             self._serve(part)
             return
@@ -351,14 +329,14 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._skip_bytes, self._failure = size_bytes, failure
         self._enter(_State.RECEIVING)
         if not size_bytes:
-            self._finish(None, failure)
+            self._finish((), failure)
 
     def _skipped(self, data: memoryview) -> memoryview:
         skipped = min(len(data), self._skip_bytes)
         self._skip_bytes -= skipped
         if not self._skip_bytes:
             failure, self._failure = self._failure, None
-            self._finish(None, failure)
+            self._finish((), failure)
         return data[skipped:]
 
     def _stop_reading(self) -> None:
@@ -373,41 +351,38 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     # --- serving --------------------------------------------------------------------------------------------------
 
-    def _serve(self, message: Any) -> None:
+    def _serve(self, content: Buffer) -> None:
         assert self._request is not None
         assert self._call is not None
         self._enter(_State.SERVING)
-        method = UNARY_METHODS.get(self._request.name)
-        if method is None:
-            name = self._request.name.decode("ascii", "replace")
-            self._finish(None, UnsupportedVersionError(f"this broker does not support call {name}: it may be older"))
-            return
-        self._handling.start(method, message, self._request.deadline_ms, self._call)
+        self._handling.start(self._request.call, self._request.head, content, self._call)
 
-    def _answer(self, response: Any, failure: MillraceError | None) -> None:
+    def _answer(self, response: Response, failure: MillraceError | None) -> None:
         """Answer when the handler has ended, with or without a wait."""
         self._finish(response, failure)
         self._go_on()
 
     # --- answering ------------------------------------------------------------------------------------------------
 
-    def _finish(self, response: Any, failure: MillraceError | None) -> None:
+    def _finish(self, response: Response, failure: MillraceError | None) -> None:
         """Send the answer. The connection is ready for the next request after that."""
+        request = self._request
+        assert request is not None
         self._end_call()
         if self._is_over:
             self._release()
             self._uncount()
             return
-        if failure is None:
-            try:
-                body: bytes = response.SerializeToString()
-            except Exception as error:  # noqa: BLE001 - a response that cannot be written is the broker's failure
-                failure = known_error(error)
         if failure is not None:
-            body = failure.message.encode()
-        head = frames.response_head(len(body), failure.code if failure is not None else 0)
+            refusal = request.call.refusal(request.head, failure)
+            if refusal is None:
+                self._release()
+                self._close(failure)
+                return
+            response = refusal
         self._enter(_State.SENDING)
-        self._writer.write(head, body)
+        if response:
+            self._writer.write(response)
         self._sent()
 
     def _sent(self) -> None:
@@ -437,16 +412,24 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._broker.admission.connections.closed(self)
 
     def _refuse(self, error: MillraceError) -> None:
-        """Send the error, and end the connection."""
+        """End the connection after an error in its bytes. A client of millrace is told the error."""
+        if not self._is_own:
+            self._close(error)
+            return
         _logger.info("the connection from %s is refused: %s", self._client, error.message)
-        text = error.message.encode()
-        greeting = frames.greeting() if self._state is _State.GREETING else b""
-        self._transport.write(greeting + frames.response_head(len(text), error.code) + text)
+        self._writer.write(error_response(0, error))
         if self._transport.can_write_eof() and not self._is_over:
             self._transport.write_eof()
         self._rest = b""
         self._enter(_State.REFUSED)
         self._read_on()
+
+    def _close(self, error: MillraceError) -> None:
+        """Close the connection of a client that cannot be answered."""
+        _logger.warning("the connection from %s is closed: %s", self._client, error.message)
+        self._uncount()
+        self._rest = b""
+        self._transport.close()
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -493,6 +476,7 @@ class FrameConnection(asyncio.BufferedProtocol):
     def say_goodbye(self) -> None:
         """Close an idle connection. The message tells a client that a request now on its way is not read."""
         self._uncount()
-        text = b"the broker has closed an idle connection, or stops"
-        self._transport.write(frames.response_head(len(text), 0, frames.Kind.GOODBYE) + text)
+        if self._is_own:
+            text = b"the broker has closed an idle connection, or stops"
+            self._transport.write(frames.response_head(len(text), 0, frames.Kind.GOODBYE) + text)
         self._transport.close()

@@ -1,4 +1,4 @@
-"""Writer of responses to a frame connection, with few copies.
+"""Writer of responses to a connection, with few copies.
 
 Invariant: at most one response is being written. The writer ``is_idle`` once the kernel has all of it.
 """
@@ -6,7 +6,11 @@ Invariant: at most one response is being written. The writer ``is_idle`` once th
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
+
+from millrace_broker.listeners.wire_calls import Buffer
 
 _CHUNK_BYTES: Final = 256 * 1024
 """Part of a large response that the transport gets at a time.
@@ -15,13 +19,13 @@ The transport copies bytes that the kernel does not take.
 """
 
 
-class FrameWriter:
+class ResponseWriter:
     """Writer of one connection, which is told when the transport pauses and resumes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=0)  # so that ``resume`` shows when the kernel has everything
         self._transport = transport
-        self._unsent = memoryview(b"")
+        self._unsent: deque[memoryview] = deque()
         self._is_paused = False
 
     @property
@@ -29,13 +33,12 @@ class FrameWriter:
         """Whether the kernel has everything."""
         return not self._is_paused and not self._unsent
 
-    def write(self, head: bytes, body: bytes) -> None:
+    def write(self, parts: Sequence[Buffer]) -> None:
         """Write as much of a response as the kernel takes. ``resume`` writes the rest."""
-        if len(body) <= _CHUNK_BYTES:
-            self._transport.write(head + body)
+        if sum(map(len, parts)) <= _CHUNK_BYTES:
+            self._transport.write(b"".join(parts))
             return
-        self._transport.write(head)
-        self._unsent = memoryview(body)
+        self._unsent.extend(memoryview(part) for part in parts if part)
         self._go_on()
 
     def pause(self) -> None:
@@ -49,9 +52,12 @@ class FrameWriter:
 
     def _go_on(self) -> None:
         while self._unsent and not self._is_paused and not self._transport.is_closing():
-            chunk, self._unsent = self._unsent[:_CHUNK_BYTES], self._unsent[_CHUNK_BYTES:]
-            self._transport.write(chunk)
+            part = self._unsent.popleft()
+            if len(part) > _CHUNK_BYTES:
+                self._unsent.appendleft(part[_CHUNK_BYTES:])
+                part = part[:_CHUNK_BYTES]
+            self._transport.write(part)
 
     def drop(self) -> None:
         """Drop unsent bytes of a lost connection."""
-        self._unsent = memoryview(b"")
+        self._unsent.clear()

@@ -1,7 +1,8 @@
-"""Listener for calls as frames (``millrace.protocol.frames``), cheaper than gRPC.
+"""Listener for Kafka's framing: calls of Kafka and of millrace (``millrace.protocol.frames``).
 
-The listener owns the sockets and the connections (``frame_connection``). It closes connections that are silent for too
-long, and lets calls in progress end when the broker stops. The handlers are the same as for gRPC.
+Kafka's class is ``SocketServer.Acceptor``. The listener owns the sockets and the connections (``connection``). It
+closes connections that are silent for too long, and lets calls in progress end when the broker stops. The handlers are
+the same as for gRPC.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import socket
 from typing import Final
 
 from millrace.config.broker import BrokerConfig, Listener
-from millrace.errors import EnvironmentProblemError
+from millrace.errors import EnvironmentProblemError, UnsupportedVersionError
+from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.api_versions import software_version
 from millrace_broker.broker import Broker
-from millrace_broker.listeners.frame_connection import FrameConnection
+from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.listeners.connection import Connection
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
+from millrace_broker.listeners.wire_calls import UnknownCall, WireCall, own_calls
 from millrace_broker.quotas import ACTIVE_CONNECTION_S, CallClass
 
+_HELLO_BYTES_MAX: Final = 16 * 1024
+_HEAD_BYTES: Final = 32
+"""Room for the head of a request in ``FRAMING_BYTES``."""
 _BUFFER_BYTES: Final = 256 * 1024
 _CHECK_S: Final = 0.5
 _RESERVED_S: Final = 1.0
@@ -28,24 +35,27 @@ _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-class FrameListener:
-    """Listener for frames. Call ``bind`` first, then ``start`` and ``stop`` in the event loop."""
+class TcpListener:
+    """Listener of one port. Call ``bind`` first, then ``start`` and ``stop`` in the event loop."""
 
     broker: Broker
     """The broker that answers, set by ``start``."""
 
     def __init__(self, config: BrokerConfig, name: str) -> None:
         self.name: Final = name
-        self.message_bytes_max: Final = config.socket_request_max_bytes + FRAMING_BYTES
+        self._request_bytes_max: Final = config.socket_request_max_bytes
         self.idle_s_max: Final = config.connections_max_idle_ms / 1000
         self.buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
         """Receive buffer shared by connections that have no message buffer of their own.
 
         Its bytes are processed at once.
         """
+        self._answers_kafka: Final = config.kafka_clients_enable
+        self._own_calls: Final = own_calls()
+        self._kafka_calls: Final = kafka_calls(config)
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._connections: set[FrameConnection] = set()
+        self._connections: set[Connection] = set()
         self._are_closed = asyncio.Event()
         self._checking: asyncio.TimerHandle | None = None
 
@@ -90,7 +100,7 @@ class FrameListener:
         self.loop = asyncio.get_running_loop()
         try:
             for sock in self._sockets:
-                server = await self.loop.create_server(lambda: FrameConnection(self), sock=sock, backlog=_BACKLOG)
+                server = await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=_BACKLOG)
                 self._servers.append(server)
         except OSError as error:
             raise EnvironmentProblemError(f"{error}: set another port with frame.listener.port") from error
@@ -130,21 +140,38 @@ class FrameListener:
             software_version=software_version(),
             broker_id=self.broker.config.broker_id,
             cluster_id=self.broker.cluster_id,
-            request_bytes_max=self.message_bytes_max,
+            request_bytes_max=self._request_bytes_max + FRAMING_BYTES - _HEAD_BYTES,
             idle_ms_max=self.broker.config.connections_max_idle_ms,
         )
 
-    def opened(self, connection: FrameConnection) -> None:
+    def wire_call(self, api_key: int) -> WireCall:
+        """Return the call of an API key. Raises ``UnsupportedVersionError`` if the broker has none."""
+        if api_key >= frames.OWN_KEYS_MIN:
+            return self._own_calls.get(api_key) or UnknownCall(f"{api_key}")
+        found = self._kafka_calls.get(api_key)
+        if not self._answers_kafka:
+            raise UnsupportedVersionError("Kafka's clients are not answered here (kafka.clients.enable=false)")
+        if found is None:
+            raise UnsupportedVersionError(f"API key {api_key} is no call that this broker has")
+        return found
+
+    def size_max(self, api_key: int) -> int:
+        """Return the size in bytes of the largest request of a call."""
+        if api_key == frames.HELLO:
+            return _HELLO_BYTES_MAX
+        return self._request_bytes_max + (FRAMING_BYTES if api_key >= frames.OWN_KEYS_MIN else 0)
+
+    def opened(self, connection: Connection) -> None:
         """Register a connection."""
         self._connections.add(connection)
 
-    def closed(self, connection: FrameConnection) -> None:
+    def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""
         self._connections.discard(connection)
         if not self._connections:
             self._are_closed.set()
 
-    def count(self, connection: FrameConnection, *, is_broker: bool) -> None:
+    def count(self, connection: Connection, *, is_broker: bool) -> None:
         """Count a connection. If there are too many, close one that has been idle for some time.
 
         Raises ``ThrottledError``.

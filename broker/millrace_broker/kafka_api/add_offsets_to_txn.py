@@ -1,0 +1,25 @@
+"""AddOffsetsToTxn: add the offsets of a group to a transaction."""
+
+from __future__ import annotations
+
+from millrace.kafka_protocol.calls.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.add_offsets_to_txn import handle as add
+from millrace_broker.kafka_api.call import KafkaRequest
+
+
+async def handle(message: AddOffsetsToTxnRequest, request: KafkaRequest) -> AddOffsetsToTxnResponse:
+    """Add the partition of the group's offsets."""
+    wanted = pb.AddOffsetsToTxnRequest(
+        transactional_id=message.transactional_id,
+        producer_id=message.producer_id,
+        producer_epoch=message.producer_epoch,
+        group_id=message.group_id,
+    )
+    await add(request.broker, wanted, request.context)
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=0)
+
+
+def refuse(message: AddOffsetsToTxnRequest, version: int, error_code: int) -> AddOffsetsToTxnResponse:
+    """Answer with the error."""
+    return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=error_code)

@@ -1,0 +1,59 @@
+"""AlterConfigs: set the options of a resource, and delete all others that it has."""
+
+from __future__ import annotations
+
+from millrace.errors import InvalidRequestError, MillraceError
+from millrace.kafka_protocol.calls.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.alter_configs import handle as alter
+from millrace_broker.api.describe_configs import handle as describe
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.configs import DYNAMIC_SOURCES, resource
+from millrace_broker.kafka_api.error_codes import code_of, text_of
+
+
+async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterConfigsResponse:
+    """Replace the options of each resource as a whole, or refuse it."""
+    responses = []
+    for each in message.resources:
+        try:
+            alteration = await _alteration(each, request)
+        except MillraceError as error:
+            responses.append(_response(each, code_of(error), error.message))
+            continue
+        wanted = pb.AlterConfigsRequest(alterations=[alteration], validate_only=message.validate_only)
+        (result,) = (await alter(request.broker, wanted, request.context)).results
+        responses.append(_response(each, code_of(result.error), text_of(result.error)))
+    return AlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))
+
+
+async def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb.AlterConfigsRequest.Alteration:
+    named = resource(wanted.resource_type, wanted.resource_name)
+    (present,) = (await describe(request.broker, pb.DescribeConfigsRequest(resources=[named]), request.context)).results
+    values: dict[str, str] = {}
+    for each in wanted.configs:
+        if each.value is None:
+            raise InvalidRequestError(f"{each.name} has no value: leave it out to delete it")
+        values[each.name] = each.value
+    set_before = {entry.name for entry in present.entries if entry.source in DYNAMIC_SOURCES}
+    return pb.AlterConfigsRequest.Alteration(resource=named, set=values, delete=sorted(set_before - set(values)))
+
+
+def _response(wanted: AlterConfigsResource, error_code: int, text: str | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=error_code,
+        error_message=text,
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name,
+    )
+
+
+def refuse(message: AlterConfigsRequest, version: int, error_code: int) -> AlterConfigsResponse:
+    """Answer each resource with the error."""
+    failed = tuple(_response(each, error_code, None) for each in message.resources)
+    return AlterConfigsResponse(throttle_time_ms=0, responses=failed)

@@ -1,0 +1,60 @@
+"""ApiVersions: the calls and versions of this broker (KIP-35, KIP-511)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from millrace.errors import InvalidRequestError
+from millrace.kafka_protocol.calls.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from millrace.kafka_protocol.calls.table import ApiKey
+from millrace_broker.kafka_api.call import KafkaRequest
+
+_WITH_SOFTWARE: Final = 3
+_WITH_ZERO: Final = 4
+_FEATURES: Final = {"transaction.version": 2}
+"""Features of Kafka that clients look at, with their levels. Level 2: producers raise their epoch (KIP-890, part 2)."""
+_FEATURES_EPOCH: Final = 0
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+
+
+async def handle(message: ApiVersionsRequest, request: KafkaRequest) -> ApiVersionsResponse:
+    """Answer with all calls. Raises ``InvalidRequestError`` for a name of software that Kafka refuses."""
+    names = (message.client_software_name, message.client_software_version)
+    if request.version >= _WITH_SOFTWARE and not all(map(_SOFTWARE.fullmatch, names)):
+        raise InvalidRequestError(f"client software {names[0]!r} of version {names[1]!r}: these are no names")
+    return ApiVersionsResponse(
+        error_code=0,
+        api_keys=request.state.api_versions,
+        throttle_time_ms=0,
+        supported_features=tuple(
+            SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in _supported(request)
+        ),
+        finalized_features_epoch=_FEATURES_EPOCH,
+        finalized_features=tuple(
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in _FEATURES.items()
+        ),
+    )
+
+
+def _supported(request: KafkaRequest) -> Iterable[tuple[str, int]]:
+    """Return the features; clients before version 4 refuse a range that begins at 0, which is left out (KIP-1022)."""
+    return _FEATURES.items() if request.version >= _WITH_ZERO else ()
+
+
+def refuse(message: ApiVersionsRequest | None, version: int, error_code: int) -> ApiVersionsResponse:
+    """Answer with an error, and the versions of this call, which a client needs to ask again."""
+    own = ApiVersion(
+        api_key=ApiKey.API_VERSIONS,
+        min_version=ApiVersionsRequest.VERSION_MIN,
+        max_version=ApiVersionsRequest.VERSION_MAX,
+    )
+    return ApiVersionsResponse(error_code=error_code, api_keys=(own,), throttle_time_ms=0)

@@ -1,0 +1,142 @@
+"""One call of Kafka: its versions, its handler, and its bytes.
+
+Kafka's classes are ``RequestContext`` and ``AbstractResponse``. A request that cannot be read closes its connection, as
+in Kafka, because the protocol has no answer to it. Any other error of a request becomes the call's own response.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from millrace.errors import InvalidRequestError, MillraceError, UnsupportedVersionError
+from millrace.kafka_protocol.calls.table import NAMES, ApiKey
+from millrace.kafka_protocol.lookup import (
+    request_class,
+    request_header_version,
+    response_header_version,
+)
+from millrace.kafka_protocol.message import Message
+from millrace.kafka_protocol.wire import Buffer, WireError, read_varint
+from millrace.protocol.frames import Head
+from millrace_broker.api import RequestContext, in_progress, known_error
+from millrace_broker.broker import Broker
+from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.kafka_api.state import KafkaState
+
+_logger = logging.getLogger(__name__)
+
+_CLIENT_ID: Final = struct.Struct(">h")
+_RESPONSE: Final = struct.Struct(">ii")
+_CORRELATION_BYTES: Final = 4
+_NO_TAGGED_FIELDS: Final = b"\0"
+
+
+class KafkaRequest(NamedTuple):
+    """What a handler gets besides the message."""
+
+    broker: Broker
+    state: KafkaState
+    version: int
+    context: RequestContext
+
+
+Handler = Callable[[Any, KafkaRequest], Awaitable[Message | None]]
+"""Handler of a call. It returns no response to a request that wants none."""
+Refusal = Callable[[Any, int, int], Message | None]
+"""Maker of the response to a request that failed as a whole, from the request, its version and an error code."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCall:
+    """One call of Kafka, with the versions that this broker answers."""
+
+    key: ApiKey
+    handle: Handler
+    refuse: Refusal
+    state: KafkaState
+    version_min: int = -1
+    version_max: int = -1
+    waits_for_place: bool = True
+
+    @property
+    def name(self) -> str:
+        """Kafka's name of the call."""
+        return NAMES[self.key]
+
+    @property
+    def versions(self) -> range:
+        """Versions of requests that are answered."""
+        message = request_class(self.key)
+        first = message.VERSION_MIN if self.version_min < 0 else self.version_min
+        return range(first, (message.VERSION_MAX if self.version_max < 0 else self.version_max) + 1)
+
+    def begin(
+        self, broker: Broker, head: Head, content: Buffer, context: RequestContext
+    ) -> tuple[Coroutine[Any, Any, Sequence[Buffer]], int]:
+        """Read a request. Return the work that answers it; Kafka's requests have no deadline.
+
+        Raises ``UnsupportedVersionError``, ``InvalidRequestError``, ``MalformedMessageError``.
+        """
+        version = head.api_version
+        if version not in self.versions:
+            if self.key is not ApiKey.API_VERSIONS:
+                raise UnsupportedVersionError(
+                    f"{self.name} of version {version}: this broker has {self.versions[0]} to {self.versions[-1]}"
+                )
+            return self._refused(head), 0
+        if not isinstance(content, bytearray):
+            content = bytes(content)  # a part of the listener's buffer; records are views of it
+        flexible = request_header_version(self.key, version) >= 2
+        client_id, position = _read_header(content, is_flexible=flexible)
+        message, _ = request_class(self.key).decode_from(memoryview(content), version, position)
+        context = replace(context, client_id=client_id)
+        in_progress.set(context)
+        return self._answer(message, KafkaRequest(broker, self.state, version, context), head), 0
+
+    async def _answer(self, message: Message, request: KafkaRequest, head: Head) -> Sequence[Buffer]:
+        try:
+            response = await self.handle(message, request)
+        except Exception as error:  # noqa: BLE001 - every error becomes the call's response; unexpected ones are logged
+            known = known_error(error)
+            _logger.debug("%s: %s", request.context, known.message)
+            response = self.refuse(message, request.version, code_of(known))
+        return () if response is None else self._written(head, response, request.version)
+
+    async def _refused(self, head: Head) -> Sequence[Buffer]:
+        """Answer ApiVersions of an unknown version: version 0 with the known versions (KIP-511)."""
+        response = self.refuse(None, 0, UnsupportedVersionError.code)
+        assert response is not None
+        return self._written(head, response, 0)
+
+    def _written(self, head: Head, response: Message, version: int) -> Sequence[Buffer]:
+        parts = response.encode_parts(version)
+        tagged = _NO_TAGGED_FIELDS if response_header_version(self.key, version) else b""
+        size = _CORRELATION_BYTES + len(tagged) + sum(map(len, parts))
+        return [_RESPONSE.pack(size, head.correlation_id) + tagged, *parts]
+
+    def refusal(self, head: Head, error: MillraceError) -> None:
+        """Return no response to a request that cannot be read, so that its connection is closed."""
+        return
+
+
+def _read_header(content: Buffer, *, is_flexible: bool) -> tuple[str, int]:
+    """Read the rest of a request header: (client id, position of the message). Raises ``InvalidRequestError``."""
+    try:
+        length = _CLIENT_ID.unpack_from(content)[0]
+        position = _CLIENT_ID.size + max(0, length)
+        client_id = str(content[_CLIENT_ID.size : position], "utf-8", "replace")
+        if is_flexible:
+            count, position = read_varint(content, position)
+            for _ in range(count):
+                _, position = read_varint(content, position)
+                size, position = read_varint(content, position)
+                position += size
+    except (struct.error, IndexError, WireError) as error:
+        raise InvalidRequestError(f"a request header cannot be read: {error}") from None
+    if position > len(content):
+        raise InvalidRequestError(f"a request header ends at {position}, its request at {len(content)}")
+    return client_id, position

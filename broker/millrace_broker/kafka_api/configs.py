@@ -1,0 +1,77 @@
+"""Kafka's numbers for configurations, and options with lists as values."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final, get_args
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.dynamic import DYNAMIC_OPTIONS
+from millrace.config.group import GroupConfig
+from millrace.config.topic import TopicConfig
+from millrace.protocol import millrace_pb2 as pb
+
+SOURCES: Final = {
+    "DYNAMIC_TOPIC_CONFIG": 1,
+    "DYNAMIC_BROKER_CONFIG": 2,
+    "DYNAMIC_DEFAULT_BROKER_CONFIG": 3,
+    "STATIC_BROKER_CONFIG": 4,
+    "DEFAULT_CONFIG": 5,
+    "DYNAMIC_GROUP_CONFIG": 8,
+}
+DYNAMIC_SOURCES: Final = frozenset(("DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_GROUP_CONFIG"))
+"""Sources of values that were set for one resource, and can be deleted there."""
+
+_BOOLEAN, _STRING, _LONG, _DOUBLE, _LIST, _PASSWORD = 1, 2, 5, 6, 7, 9
+_TYPES: Final[dict[Any, int]] = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE}
+_LISTS: Final = frozenset(("cleanup.policy", "log.cleanup.policy", "log.dirs", "listeners", "advertised.listeners"))
+_CLASSES: Final = {pb.TOPIC: TopicConfig, pb.BROKER: BrokerConfig, pb.GROUP_RESOURCE: GroupConfig}
+
+
+class Operation(IntEnum):
+    """Kind of a change of one option (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def resource(kind: int, name: str) -> pb.ConfigResource:
+    """Return a resource. Its types have Kafka's numbers, which the handlers check."""
+    return pb.ConfigResource(type=kind, name=name)  # type: ignore[arg-type]  # an open enumeration
+
+
+def type_of(kind: int, option: str) -> int:
+    """Return Kafka's number of the type of an option."""
+    if option.endswith(".password"):
+        return _PASSWORD
+    if option in _LISTS:
+        return _LIST
+    model = _CLASSES.get(kind)  # type: ignore[call-overload]  # an open enumeration
+    field = None if model is None else model.model_fields.get(option.replace(".", "_"))
+    if field is None:
+        return _STRING
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((_TYPES[each] for each in kinds if each in _TYPES), _STRING)
+
+
+def is_read_only(kind: int, option: str) -> bool:
+    """Return whether an option cannot be changed while the broker runs."""
+    return kind == pb.BROKER and option not in DYNAMIC_OPTIONS
+
+
+def is_list(option: str) -> bool:
+    """Return whether an option's value is a list, to which APPEND and SUBTRACT apply."""
+    return option in _LISTS
+
+
+def changed_list(value: str, change: str, operation: Operation) -> str:
+    """Return a list with elements appended or subtracted, each once."""
+    elements = [element.strip() for element in value.split(",") if element.strip()]
+    for element in (each.strip() for each in change.split(",")):
+        if operation is Operation.SUBTRACT:
+            elements = [each for each in elements if each != element]
+        elif element and element not in elements:
+            elements.append(element)
+    return ",".join(elements)

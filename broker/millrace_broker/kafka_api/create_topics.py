@@ -1,0 +1,63 @@
+"""CreateTopics: create or refuse each topic."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from millrace.kafka_protocol.calls.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from millrace.kafka_protocol.fields import NIL_UUID
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.create_topics import handle as create
+from millrace_broker.broker import Broker
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of, text_of
+
+
+async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateTopicsResponse:
+    """Create the topics, which are opaque."""
+    wanted = pb.CreateTopicsRequest(
+        topics=[_new_topic(topic) for topic in message.topics],
+        timeout_ms=max(0, message.timeout_ms),
+        validate_only=message.validate_only,
+    )
+    answer = await create(request.broker, wanted, request.context)
+    return CreateTopicsResponse(
+        throttle_time_ms=0, topics=tuple(_result(request.broker, each) for each in answer.results)
+    )
+
+
+def _new_topic(topic: CreatableTopic) -> pb.NewTopic:
+    return pb.NewTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        configs={config.name: config.value or "" for config in topic.configs},
+        assignment=[
+            pb.PartitionReplicas(partition=each.partition_index, replicas=each.broker_ids) for each in topic.assignments
+        ],
+    )
+
+
+def _result(broker: Broker, result: pb.CreateTopicsResponse.Result) -> CreatableTopicResult:
+    created = broker.catalog.topics.get(result.name) if result.topic_id else None
+    return CreatableTopicResult(
+        name=result.name,
+        topic_id=UUID(bytes=result.topic_id) if result.topic_id else NIL_UUID,
+        error_code=code_of(result.error),
+        error_message=text_of(result.error),
+        num_partitions=result.num_partitions or -1,
+        replication_factor=-1 if created is None else len(created.partitions[0].replicas),
+    )
+
+
+def refuse(message: CreateTopicsRequest, version: int, error_code: int) -> CreateTopicsResponse:
+    """Answer each topic with the error."""
+    failed = tuple(
+        CreatableTopicResult(name=topic.name, error_code=error_code, error_message=None) for topic in message.topics
+    )
+    return CreateTopicsResponse(throttle_time_ms=0, topics=failed)

@@ -1,0 +1,45 @@
+"""DescribeCluster: the brokers and the controller (KIP-700)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.kafka_protocol.calls.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from millrace_broker.kafka_api import operations
+from millrace_broker.kafka_api.brokers import nodes
+from millrace_broker.kafka_api.call import KafkaRequest
+
+_BROKERS: Final = 1
+_UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+
+
+async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> DescribeClusterResponse:
+    """Describe the live brokers. There are no other ones, and no controllers apart from brokers."""
+    if message.endpoint_type != _BROKERS:
+        return refuse(message, request.version, _UNSUPPORTED_ENDPOINT_TYPE)
+    broker = request.broker
+    return DescribeClusterResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        endpoint_type=_BROKERS,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.membership.controller_id,
+        brokers=tuple(
+            DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in nodes(broker)
+        ),
+        cluster_authorized_operations=operations.bits(
+            operations.CLUSTER, is_wanted=message.include_cluster_authorized_operations
+        ),
+    )
+
+
+def refuse(message: DescribeClusterRequest, version: int, error_code: int) -> DescribeClusterResponse:
+    """Answer with the error."""
+    return DescribeClusterResponse(
+        throttle_time_ms=0, error_code=error_code, endpoint_type=message.endpoint_type, cluster_id="", brokers=()
+    )

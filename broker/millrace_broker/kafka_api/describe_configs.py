@@ -1,0 +1,81 @@
+"""DescribeConfigs: options of topics, brokers and groups, with their sources."""
+
+from __future__ import annotations
+
+from millrace.kafka_protocol.calls.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.describe_configs import handle as describe
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.configs import SOURCES, is_read_only, resource, type_of
+from millrace_broker.kafka_api.error_codes import code_of, text_of
+
+
+async def handle(message: DescribeConfigsRequest, request: KafkaRequest) -> DescribeConfigsResponse:
+    """Describe each resource, all of its options or those that are named."""
+    wanted = pb.DescribeConfigsRequest(
+        resources=[resource(each.resource_type, each.resource_name) for each in message.resources]
+    )
+    answer = await describe(request.broker, wanted, request.context)
+    return DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=tuple(
+            _result(asked, found, message) for asked, found in zip(message.resources, answer.results, strict=True)
+        ),
+    )
+
+
+def _result(
+    asked: DescribeConfigsResource, found: pb.DescribeConfigsResponse.Result, message: DescribeConfigsRequest
+) -> DescribeConfigsResult:
+    names = asked.configuration_keys
+    return DescribeConfigsResult(
+        error_code=code_of(found.error),
+        error_message=text_of(found.error),
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=tuple(
+            _option(asked.resource_type, entry, message)
+            for entry in found.entries
+            if names is None or entry.name in names
+        ),
+    )
+
+
+def _option(kind: int, entry: pb.ConfigEntry, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    value = None if entry.is_sensitive else entry.value
+    source = SOURCES.get(entry.source, 0)
+    own = DescribeConfigsSynonym(name=entry.name, value=value, source=source)
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=value,
+        read_only=is_read_only(kind, entry.name),
+        config_source=source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=(own,) if message.include_synonyms else (),
+        config_type=type_of(kind, entry.name),
+        documentation=entry.documentation if message.include_documentation else None,
+    )
+
+
+def refuse(message: DescribeConfigsRequest, version: int, error_code: int) -> DescribeConfigsResponse:
+    """Answer each resource with the error."""
+    return DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=tuple(
+            DescribeConfigsResult(
+                error_code=error_code,
+                error_message=None,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+                configs=(),
+            )
+            for each in message.resources
+        ),
+    )

@@ -1,0 +1,80 @@
+"""DescribeGroups: classic groups with their members."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.errors import GroupIdNotFoundError
+from millrace.kafka_protocol.calls.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.group_kinds import CLASSIC
+from millrace_broker.api.describe_groups import handle as describe
+from millrace_broker.kafka_api import operations
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
+
+_WITH_NOT_FOUND: Final = 6
+"""First version in which a group that does not exist is an error (KIP-1043). Before, it is a dead group."""
+_DEAD: Final = "Dead"
+
+
+async def handle(message: DescribeGroupsRequest, request: KafkaRequest) -> DescribeGroupsResponse:
+    """Describe the groups, each separately."""
+    answer = await describe(request.broker, pb.DescribeGroupsRequest(group_ids=message.groups), request.context)
+    return DescribeGroupsResponse(
+        groups=tuple(
+            _group(group, request.version, with_operations=message.include_authorized_operations)
+            for group in answer.groups
+        )
+    )
+
+
+def _group(group: pb.DescribeGroupsResponse.Group, version: int, *, with_operations: bool) -> DescribedGroup:
+    error_code, text = code_of(group.error), text_of(group.error)
+    if not error_code and group.type != CLASSIC:
+        error_code, text = GroupIdNotFoundError.code, f"group {group.group_id} is not a classic group"
+    if error_code == GroupIdNotFoundError.code and version < _WITH_NOT_FOUND:
+        return _failed(group.group_id, NONE, None, state=_DEAD)
+    if error_code:
+        return _failed(group.group_id, error_code, text, state=_DEAD if version >= _WITH_NOT_FOUND else "")
+    return DescribedGroup(
+        error_code=NONE,
+        group_id=group.group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=tuple(
+            DescribedGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id or None,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.metadata,
+                member_assignment=each.assignment,
+            )
+            for each in group.members
+        ),
+        authorized_operations=operations.bits(operations.GROUP, is_wanted=with_operations),
+    )
+
+
+def _failed(group_id: str, error_code: int, text: str | None, state: str = "") -> DescribedGroup:
+    return DescribedGroup(
+        error_code=error_code,
+        error_message=text,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
+def refuse(message: DescribeGroupsRequest, version: int, error_code: int) -> DescribeGroupsResponse:
+    """Answer each group with the error."""
+    return DescribeGroupsResponse(groups=tuple(_failed(each, error_code, None) for each in message.groups))

@@ -1,0 +1,74 @@
+"""DescribeLogDirs: the log directories of this broker, with the sizes of partitions (KIP-113, KIP-827)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from millrace.errors import MillraceError
+from millrace.kafka_protocol.calls.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
+
+
+async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> DescribeLogDirsResponse:
+    """Describe all directories, each with all partitions or the named ones."""
+    wanted = None
+    if message.topics is not None:
+        wanted = {(topic.topic, number) for topic in message.topics for number in topic.partitions}
+    logs = request.broker.logs
+    sizes = {
+        path: {key: log.size_bytes for key, log in found.items() if wanted is None or key in wanted}
+        for path, found in logs.by_directory().items()
+    }
+    usages = await request.broker.executors.run_io(_usages, list(sizes))
+    return DescribeLogDirsResponse(
+        throttle_time_ms=0,
+        results=(
+            *(_directory(path, sizes[path], usages[path]) for path in sizes),
+            *(_failed(path, error) for path, error in logs.failed_directories().items()),
+        ),
+    )
+
+
+def _usages(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Return the total and the free bytes of the volumes."""
+    found = {}
+    for path in paths:
+        usage = shutil.disk_usage(path)
+        found[path] = (usage.total, usage.free)
+    return found
+
+
+def _directory(path: Path, sizes: Mapping[tuple[str, int], int], usage: tuple[int, int]) -> DescribeLogDirsResult:
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for (topic, number), size_bytes in sorted(sizes.items()):
+        partition = DescribeLogDirsPartition(
+            partition_index=number, partition_size=size_bytes, offset_lag=0, is_future_key=False
+        )
+        topics.setdefault(topic, []).append(partition)
+    return DescribeLogDirsResult(
+        error_code=0,
+        log_dir=str(path),
+        topics=tuple(
+            DescribeLogDirsTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
+        ),
+        total_bytes=usage[0],
+        usable_bytes=usage[1],
+    )
+
+
+def _failed(path: Path, error: MillraceError) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(error_code=code_of(error), log_dir=str(path), topics=())
+
+
+def refuse(message: DescribeLogDirsRequest, version: int, error_code: int) -> DescribeLogDirsResponse:
+    """Answer with the error."""
+    return DescribeLogDirsResponse(throttle_time_ms=0, error_code=error_code, results=())

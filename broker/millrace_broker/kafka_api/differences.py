@@ -1,0 +1,51 @@
+"""What differs from Kafka 4.3 in the calls of Kafka: the notes of ``docs/reference/kafka-calls.md``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.kafka_protocol.calls.table import ApiKey
+
+DIFFERENCES: Final = {
+    ApiKey.PRODUCE: "Typed topics refuse rows (INVALID_RECORD). `record_errors` and `current_leader` are empty.",
+    ApiKey.FETCH: "Batches of typed topics are refused (UNSUPPORTED_FOR_MESSAGE_FORMAT). `current_leader` and "
+    "`node_endpoints` are empty. Followers of Kafka are not served.",
+    ApiKey.LIST_OFFSETS: "Timestamp -6 (earliest pending upload) is refused.",
+    ApiKey.API_VERSIONS: "The only feature is transaction.version 2.",
+    ApiKey.CREATE_TOPICS: "The answer has no configurations. Topics are opaque.",
+    ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
+    ApiKey.ADD_PARTITIONS_TO_TXN: "The part of KIP-890 between brokers is a call of millrace.",
+    ApiKey.DESCRIBE_CONFIGS: "The only synonym is the value in force.",
+    ApiKey.DESCRIBE_LOG_DIRS: "The lag of offsets is 0: no directory has a replica that is being moved.",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
+}
+"""Known differences, by call."""
+
+_SECURITY: Final = "with security"
+_NOT_YET: Final = "not yet"
+_KRAFT: Final = "no KRaft here"
+
+UNANSWERED: Final = {
+    ApiKey.SASL_HANDSHAKE: _SECURITY,
+    ApiKey.SASL_AUTHENTICATE: _SECURITY,
+    ApiKey.DESCRIBE_ACLS: _SECURITY,
+    ApiKey.CREATE_ACLS: _SECURITY,
+    ApiKey.DELETE_ACLS: _SECURITY,
+    ApiKey.CREATE_DELEGATION_TOKEN: _SECURITY,
+    ApiKey.RENEW_DELEGATION_TOKEN: _SECURITY,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _SECURITY,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _SECURITY,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _SECURITY,
+    ApiKey.ALTER_CLIENT_QUOTAS: _SECURITY,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _SECURITY,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _SECURITY,
+    ApiKey.UPDATE_FEATURES: _KRAFT,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "not advertised, as by a Kafka broker without a metrics receiver",
+    ApiKey.PUSH_TELEMETRY: "not advertised, as by a Kafka broker without a metrics receiver",
+}
+"""Calls that are not answered, with the reason. All others that are not in the table are not answered yet."""
+
+
+def reason_of(key: ApiKey) -> str:
+    """Return why a call is not answered."""
+    return UNANSWERED.get(key, _NOT_YET)

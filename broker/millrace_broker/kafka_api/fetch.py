@@ -1,0 +1,146 @@
+"""Fetch: batches of several partitions, as rows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.errors import MillraceError
+from millrace.kafka_protocol.calls.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.fetch_response import PartitionAnswer, TopicAnswer
+from millrace_broker.api.common.errors import known_error
+from millrace_broker.api.fetch import handle as read
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.kafka_api.fetch_sessions import NO_SESSION, FetchedTopic, FetchPlan
+from millrace_broker.kafka_api.list_offsets import isolation_level
+from millrace_broker.kafka_api.topics import name_of
+
+_CONSUMER: Final = -1
+_WITH_ERROR: Final = 7
+
+
+async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
+    """Read the available batches. Batches of columns become rows."""
+    plan = request.state.fetch_sessions.plan(message, request.broker.clock.monotonic())
+    wanted = pb.FetchRequest(
+        replica_id=_CONSUMER,
+        max_wait_ms=message.max_wait_ms,
+        min_bytes=message.min_bytes,
+        max_bytes=message.max_bytes,
+        isolation_level=isolation_level(message.isolation_level),
+        rack_id=message.rack_id,
+    )
+    topics = _by_topic(plan)
+    unknown: dict[FetchedTopic, int] = {}
+    for topic, partitions in topics.items():
+        try:
+            name = name_of(request.broker, topic.name, topic.topic_id)
+        except MillraceError as error:
+            unknown[topic] = code_of(error)
+            wanted.max_wait_ms = 0
+            continue
+        wanted.topics.add(name=name, partitions=[_partition(each) for each in partitions])
+    answers = iter((await read(request.broker, wanted, request.context)).topics)
+    responses = []
+    for topic, partitions in topics.items():
+        if topic in unknown:
+            found = tuple(_refused(each.partition, unknown[topic]) for each in partitions)
+        else:
+            found = await _answered(next(answers), request, is_committed=bool(message.isolation_level))
+        if plan.session is not None:
+            news = [(each, plan.session.has_news((topic, each.partition_index), each)) for each in found]
+            found = tuple(each for each, is_new in news if is_new or not plan.is_incremental)
+        if found:
+            responses.append(FetchableTopicResponse(topic=topic.name, topic_id=topic.topic_id, partitions=found))
+    sizes = (len(each.records or b"") for response in responses for each in response.partitions)
+    request.context.response_lease.settle(sum(sizes))  # rows may take more memory than the columns that were read
+    session_id = NO_SESSION if plan.session is None else plan.session.session_id
+    return FetchResponse(throttle_time_ms=0, session_id=session_id, responses=tuple(responses))
+
+
+def _by_topic(plan: FetchPlan) -> dict[FetchedTopic, list[FetchPartition]]:
+    topics: dict[FetchedTopic, list[FetchPartition]] = {}
+    for (topic, _), wanted in plan.partitions.items():
+        topics.setdefault(topic, []).append(wanted)
+    return topics
+
+
+def _partition(wanted: FetchPartition) -> pb.FetchRequest.PartitionFetch:
+    asked = pb.FetchRequest.PartitionFetch(
+        partition=wanted.partition,
+        fetch_offset=wanted.fetch_offset,
+        partition_max_bytes=wanted.partition_max_bytes,
+        current_leader_epoch=wanted.current_leader_epoch,
+    )
+    if wanted.last_fetched_epoch >= 0:
+        asked.last_fetched_epoch = wanted.last_fetched_epoch
+    return asked
+
+
+async def _answered(answer: TopicAnswer, request: KafkaRequest, *, is_committed: bool) -> tuple[PartitionData, ...]:
+    return tuple([await _data(each, answer, request, is_committed=is_committed) for each in answer.partitions])
+
+
+async def _data(
+    answer: PartitionAnswer, topic: TopicAnswer, request: KafkaRequest, *, is_committed: bool
+) -> PartitionData:
+    result = answer.result
+    if result.HasField("error"):
+        return _refused(result.partition, code_of(result.error))
+    try:
+        records = await request.state.row_batches.as_rows(
+            request.broker.executors, topic.topic_id, result.partition, answer.records
+        )
+    except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
+        return _refused(result.partition, code_of(known_error(error)))
+    return PartitionData(
+        partition_index=result.partition,
+        error_code=0,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        diverging_epoch=EpochEndOffset(
+            epoch=result.diverging_epoch.leader_epoch, end_offset=result.diverging_epoch.end_offset
+        )
+        if result.HasField("diverging_epoch")
+        else EpochEndOffset(),
+        aborted_transactions=tuple(
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in result.aborted_transactions
+        )
+        if is_committed
+        else None,
+        preferred_read_replica=result.preferred_read_replica if result.HasField("preferred_read_replica") else -1,
+        records=records[0] if len(records) == 1 else b"".join(records),
+    )
+
+
+def _refused(partition: int, error_code: int) -> PartitionData:
+    return PartitionData(
+        partition_index=partition, error_code=error_code, high_watermark=-1, aborted_transactions=None, records=b""
+    )
+
+
+def _failed(topic: FetchTopic, error_code: int) -> FetchableTopicResponse:
+    return FetchableTopicResponse(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        partitions=tuple(_refused(each.partition, error_code) for each in topic.partitions),
+    )
+
+
+def refuse(message: FetchRequest, version: int, error_code: int) -> FetchResponse:
+    """Answer with the error; before version 7 each partition."""
+    if version >= _WITH_ERROR:
+        return FetchResponse(throttle_time_ms=0, error_code=error_code, responses=())
+    return FetchResponse(throttle_time_ms=0, responses=tuple(_failed(topic, error_code) for topic in message.topics))

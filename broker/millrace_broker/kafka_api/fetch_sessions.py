@@ -1,0 +1,164 @@
+"""Fetch sessions of consumers (KIP-227). Kafka's classes are ``FetchManager`` and ``FetchSessionCache``.
+
+In a session a request names only what has changed since the one before, and a response has only partitions with news.
+
+Invariants
+
+- At most ``sessions_max`` sessions exist. A new one takes the place of a session that was not used for ``IDLE_S``.
+  While there is none, clients fetch without a session, as they can always do.
+- A session's epoch grows with each request. A request with another epoch is refused, because one was lost.
+- Partitions whose records were sent move to the end, so that each partition has its turn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, PartitionData
+from millrace.kafka_protocol.fields import NIL_UUID
+
+SESSIONS_MAX: Final = 1000
+"""Kafka's default of ``max.incremental.fetch.session.cache.slots``."""
+IDLE_S: Final = 120.0
+"""Kafka's default of ``min.incremental.fetch.session.eviction.ms``."""
+NO_SESSION: Final = 0
+_INITIAL_EPOCH: Final = 0
+_FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+class FetchedTopic(NamedTuple):
+    """Topic as a request names it: by name before version 13, by id from then on."""
+
+    name: str
+    topic_id: UUID
+
+
+Key = tuple[FetchedTopic, int]
+
+
+class _Sent(NamedTuple):
+    """What the last response said of a partition."""
+
+    high_watermark: int
+    log_start_offset: int
+    is_error: bool
+
+
+class FetchSession:
+    """One client's partitions, and what it was told of them."""
+
+    def __init__(self, session_id: int, now: float, partitions: dict[Key, FetchPartition]) -> None:
+        self.session_id: Final = session_id
+        self.partitions: Final = OrderedDict(partitions)
+        self.used_at = now
+        self.epoch = _INITIAL_EPOCH + 1
+        """Epoch of the next request."""
+        self._sent: Final[dict[Key, _Sent]] = {}
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether requests name topics by their ids."""
+        return next(iter(self.partitions))[0].topic_id != NIL_UUID
+
+    def update(self, changed: dict[Key, FetchPartition], forgotten: Iterable[Key]) -> None:
+        """Take the changes of a request."""
+        for key, wanted in changed.items():
+            self.partitions[key] = wanted
+        for key in forgotten:
+            self.partitions.pop(key, None)
+            self._sent.pop(key, None)
+        self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else _INITIAL_EPOCH + 1
+
+    def has_news(self, key: Key, data: PartitionData) -> bool:
+        """Return whether a response must have the partition, and remember what it says."""
+        now = _Sent(data.high_watermark, data.log_start_offset, bool(data.error_code))
+        before = self._sent.get(key)
+        if key in self.partitions:
+            self._sent[key] = now
+            if data.records:
+                self.partitions.move_to_end(key)
+        return (
+            bool(data.records)
+            or now != before
+            or now.is_error
+            or data.preferred_read_replica >= 0
+            or data.diverging_epoch.end_offset >= 0
+        )
+
+
+class FetchPlan(NamedTuple):
+    """Partitions that a request reads, and its session; None for a request without one."""
+
+    partitions: dict[Key, FetchPartition]
+    session: FetchSession | None
+    is_incremental: bool
+
+
+class FetchSessions:
+    """Sessions of one listener, by id. They belong to the event loop."""
+
+    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+        self._sessions_max: Final = sessions_max
+        self._sessions: Final[OrderedDict[int, FetchSession]] = OrderedDict()  # the one used last at the end
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(self, message: FetchRequest, now: float) -> FetchPlan:
+        """Find or begin the session of a request.
+
+        Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``.
+        """
+        named = {
+            (FetchedTopic(topic.topic, topic.topic_id), each.partition): each
+            for topic in message.topics
+            for each in topic.partitions
+        }
+        if message.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
+            self._sessions.pop(message.session_id, None)
+            session = self._begun(named, now) if named and message.session_epoch == _INITIAL_EPOCH else None
+            return FetchPlan(named, session, is_incremental=False)
+        session = self._continued(message, now)
+        session.update(
+            named,
+            (
+                (FetchedTopic(topic.topic, topic.topic_id), partition)
+                for topic in message.forgotten_topics_data
+                for partition in topic.partitions
+            ),
+        )
+        if not session.partitions:
+            del self._sessions[session.session_id]
+            return FetchPlan({}, None, is_incremental=False)
+        return FetchPlan(dict(session.partitions), session, is_incremental=True)
+
+    def _begun(self, partitions: dict[Key, FetchPartition], now: float) -> FetchSession | None:
+        if len(self._sessions) >= self._sessions_max:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.used_at < IDLE_S:
+                return None
+            del self._sessions[oldest.session_id]
+        session_id = random.randint(1, _EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = random.randint(1, _EPOCH_MAX)
+        session = self._sessions[session_id] = FetchSession(session_id, now, partitions)
+        return session
+
+    def _continued(self, message: FetchRequest, now: float) -> FetchSession:
+        session = self._sessions.get(message.session_id)
+        if session is None:
+            raise FetchSessionIdNotFoundError(f"there is no fetch session {message.session_id}: begin a new one")
+        if message.session_epoch != session.epoch:
+            raise InvalidFetchSessionEpochError(
+                f"fetch session {message.session_id} is at epoch {session.epoch}, not {message.session_epoch}: begin a "
+                "new one"
+            )
+        session.used_at = now
+        self._sessions.move_to_end(session.session_id)
+        return session

@@ -1,0 +1,86 @@
+"""IncrementalAlterConfigs: set, delete, append to or subtract from options (KIP-339)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from millrace.errors import InvalidConfigError, InvalidRequestError, MillraceError
+from millrace.kafka_protocol.calls.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.alter_configs import handle as alter
+from millrace_broker.api.describe_configs import handle as describe
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.configs import Operation, changed_list, is_list, resource
+from millrace_broker.kafka_api.error_codes import code_of, text_of
+
+
+async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest) -> IncrementalAlterConfigsResponse:
+    """Change each resource as a whole, or refuse it."""
+    responses = []
+    times = Counter((each.resource_type, each.resource_name) for each in message.resources)
+    for each in message.resources:
+        try:
+            if times[each.resource_type, each.resource_name] > 1:
+                raise InvalidRequestError(f"{each.resource_name} is in the request twice: put its changes together")
+            alteration = _alteration(each, await _current(each, request))
+        except MillraceError as error:
+            responses.append(_response(each, code_of(error), error.message))
+            continue
+        wanted = pb.AlterConfigsRequest(alterations=[alteration], validate_only=message.validate_only)
+        (result,) = (await alter(request.broker, wanted, request.context)).results
+        responses.append(_response(each, code_of(result.error), text_of(result.error)))
+    return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))
+
+
+async def _current(wanted: AlterConfigsResource, request: KafkaRequest) -> Mapping[str, str]:
+    """Return the present values if the changes depend on them."""
+    if all(each.config_operation in (Operation.SET, Operation.DELETE) for each in wanted.configs):
+        return {}
+    asked = pb.DescribeConfigsRequest(resources=[resource(wanted.resource_type, wanted.resource_name)])
+    (result,) = (await describe(request.broker, asked, request.context)).results
+    return {entry.name: entry.value for entry in result.entries}
+
+
+def _alteration(wanted: AlterConfigsResource, current: Mapping[str, str]) -> pb.AlterConfigsRequest.Alteration:
+    alteration = pb.AlterConfigsRequest.Alteration(resource=resource(wanted.resource_type, wanted.resource_name))
+    seen = set()
+    for each in wanted.configs:
+        if each.name in seen:
+            raise InvalidRequestError(f"{each.name} is changed twice in the request")
+        seen.add(each.name)
+        if each.config_operation not in list(Operation):
+            raise InvalidRequestError(f"{each.name}: operation {each.config_operation} is none of 0 to 3")
+        operation = Operation(each.config_operation)
+        if operation is Operation.DELETE:
+            alteration.delete.append(each.name)
+            continue
+        if each.value is None:
+            raise InvalidRequestError(f"{each.name} has no value: delete it, or set it to a value")
+        if operation is not Operation.SET and not is_list(each.name):
+            raise InvalidConfigError(f"{each.name} is no list: set it to a value instead of {operation.name}")
+        is_set = operation is Operation.SET
+        alteration.set[each.name] = (
+            each.value if is_set else changed_list(current.get(each.name, ""), each.value, operation)
+        )
+    return alteration
+
+
+def _response(wanted: AlterConfigsResource, error_code: int, text: str | None) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=error_code,
+        error_message=text,
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name,
+    )
+
+
+def refuse(message: IncrementalAlterConfigsRequest, version: int, error_code: int) -> IncrementalAlterConfigsResponse:
+    """Answer each resource with the error."""
+    failed = tuple(_response(each, error_code, None) for each in message.resources)
+    return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=failed)

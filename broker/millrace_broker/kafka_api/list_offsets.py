@@ -1,0 +1,80 @@
+"""ListOffsets: offsets by timestamp."""
+
+from __future__ import annotations
+
+from millrace.kafka_protocol.calls.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.list_offsets import handle as find
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
+
+_UNSUPPORTED_VERSION = 35
+_VERSION_OF_TIMESTAMP = {-3: 7, -4: 8, -5: 9, -6: 11}
+"""First version of the request that has a special timestamp."""
+
+
+async def handle(message: ListOffsetsRequest, request: KafkaRequest) -> ListOffsetsResponse:
+    """Find the offsets, each partition separately."""
+    wanted = pb.ListOffsetsRequest(isolation_level=isolation_level(message.isolation_level))
+    for topic in message.topics:
+        times = wanted.topics.add(name=topic.name)
+        for each in topic.partitions:
+            asked = times.partitions.add(partition=each.partition_index, timestamp=each.timestamp)
+            if each.current_leader_epoch >= 0:
+                asked.current_leader_epoch = each.current_leader_epoch
+    answer = await find(request.broker, wanted, request.context)
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _partition(result, asked.timestamp, request.version)
+                    for result, asked in zip(topic.partitions, times.partitions, strict=True)
+                ),
+            )
+            for topic, times in zip(answer.topics, wanted.topics, strict=True)
+        )
+    )
+
+
+def isolation_level(number: int) -> pb.IsolationLevel.ValueType:
+    """Return the isolation level of Kafka's number."""
+    return pb.READ_COMMITTED if number else pb.READ_UNCOMMITTED
+
+
+def _partition(
+    result: pb.ListOffsetsResponse.PartitionOffset, timestamp: int, version: int
+) -> ListOffsetsPartitionResponse:
+    if version < _VERSION_OF_TIMESTAMP.get(timestamp, 0):
+        return _failed(result.partition, _UNSUPPORTED_VERSION)
+    if result.HasField("error"):
+        return _failed(result.partition, code_of(result.error))
+    return ListOffsetsPartitionResponse(
+        partition_index=result.partition,
+        error_code=0,
+        timestamp=result.timestamp,
+        offset=result.offset,
+        leader_epoch=result.leader_epoch,
+    )
+
+
+def _failed(partition: int, error_code: int) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=partition, error_code=error_code)
+
+
+def refuse(message: ListOffsetsRequest, version: int, error_code: int) -> ListOffsetsResponse:
+    """Answer each partition with the error."""
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(_failed(each.partition_index, error_code) for each in topic.partitions),
+            )
+            for topic in message.topics
+        )
+    )

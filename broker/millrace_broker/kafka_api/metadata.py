@@ -1,0 +1,92 @@
+"""Metadata: brokers, and topics with their partitions and leaders."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from millrace.errors import UnknownTopicIdError
+from millrace.kafka_protocol.calls.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from millrace.kafka_protocol.fields import NIL_UUID
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.metadata import handle as describe
+from millrace_broker.kafka_api import operations
+from millrace_broker.kafka_api.brokers import nodes
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.kafka_api.topics import name_of
+
+_EMPTY_IS_NONE: Final = 1
+"""From this version on, an empty list of topics asks for none. Before, it asks for all."""
+
+
+async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataResponse:
+    """Describe the brokers, and the requested topics or all."""
+    broker = request.broker
+    found = []
+    names = []
+    for wanted in message.topics or ():
+        try:
+            names.append(name_of(broker, wanted.name, wanted.topic_id))
+        except UnknownTopicIdError as error:
+            found.append(_unknown_id(wanted.topic_id, code_of(error)))
+    alive = {node.node_id for node in nodes(broker)}
+    wants_all = message.topics is None or (not message.topics and request.version < _EMPTY_IS_NONE)
+    if wants_all or names:
+        asked = pb.MetadataRequest(topics=names, allow_auto_topic_creation=message.allow_auto_topic_creation)
+        described = await describe(broker, asked, request.context)
+        with_operations = message.include_topic_authorized_operations
+        found += [_topic(topic, alive, with_operations=with_operations) for topic in described.topics]
+    return MetadataResponse(
+        brokers=tuple(
+            MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in nodes(broker)
+        ),
+        cluster_id=broker.cluster_id,
+        controller_id=broker.membership.controller_id,
+        topics=tuple(found),
+        cluster_authorized_operations=operations.bits(
+            operations.CLUSTER, is_wanted=message.include_cluster_authorized_operations
+        ),
+    )
+
+
+def _topic(topic: pb.Topic, alive: set[int], *, with_operations: bool) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=code_of(topic.error),
+        name=topic.name,
+        topic_id=UUID(bytes=topic.topic_id) if topic.topic_id else NIL_UUID,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            MetadataResponsePartition(
+                error_code=code_of(each.error),
+                partition_index=each.partition,
+                leader_id=each.leader,
+                leader_epoch=each.leader_epoch,
+                replica_nodes=tuple(each.replicas),
+                isr_nodes=tuple(each.isr),
+                offline_replicas=tuple(replica for replica in each.replicas if replica not in alive),
+            )
+            for each in topic.partitions
+        ),
+        topic_authorized_operations=operations.bits(operations.TOPIC, is_wanted=with_operations),
+    )
+
+
+def _unknown_id(topic_id: UUID, error_code: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=error_code, name=None, topic_id=topic_id, partitions=())
+
+
+def refuse(message: MetadataRequest, version: int, error_code: int) -> MetadataResponse:
+    """Answer each topic with the error, as Kafka does before version 13 has an error of its own."""
+    topics = tuple(
+        MetadataResponseTopic(error_code=error_code, name=each.name or "", topic_id=each.topic_id, partitions=())
+        for each in message.topics or ()
+    )
+    return MetadataResponse(brokers=(), topics=topics, error_code=error_code if version >= 13 else 0)

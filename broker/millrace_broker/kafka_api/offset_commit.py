@@ -1,0 +1,75 @@
+"""OffsetCommit: commit offsets of a group."""
+
+from __future__ import annotations
+
+from millrace.errors import MillraceError
+from millrace.kafka_protocol.calls.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.offset_commit import handle as commit
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.kafka_api.topics import name_of
+
+
+async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetCommitResponse:
+    """Commit the offsets. Kafka's brokers ignore the retention time of old clients as well."""
+    wanted = pb.OffsetCommitRequest(
+        group_id=message.group_id,
+        generation_id=message.generation_id_or_member_epoch,
+        member_id=message.member_id,
+        group_instance_id=message.group_instance_id or "",
+    )
+    unknown: dict[int, int] = {}
+    for place, topic in enumerate(message.topics):
+        try:
+            commits = wanted.topics.add(name=name_of(request.broker, topic.name, topic.topic_id))
+        except MillraceError as error:
+            unknown[place] = code_of(error)
+            continue
+        for each in topic.partitions:
+            commits.partitions.add(
+                partition=each.partition_index,
+                offset=each.committed_offset,
+                leader_epoch=each.committed_leader_epoch,
+                metadata=each.committed_metadata or "",
+            )
+    results = iter((await commit(request.broker, wanted, request.context)).topics)
+    return OffsetCommitResponse(
+        topics=tuple(
+            _failed(topic, unknown[place]) if place in unknown else _committed(topic, next(results))
+            for place, topic in enumerate(message.topics)
+        )
+    )
+
+
+def _committed(topic: OffsetCommitRequestTopic, result: pb.TopicErrors) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            OffsetCommitResponsePartition(partition_index=each.partition, error_code=code_of(each.error))
+            for each in result.partitions
+        ),
+    )
+
+
+def _failed(topic: OffsetCommitRequestTopic, error_code: int) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error_code)
+            for each in topic.partitions
+        ),
+    )
+
+
+def refuse(message: OffsetCommitRequest, version: int, error_code: int) -> OffsetCommitResponse:
+    """Answer each partition with the error."""
+    return OffsetCommitResponse(topics=tuple(_failed(topic, error_code) for topic in message.topics))

@@ -1,0 +1,121 @@
+"""Table of Kafka's calls that this broker answers.
+
+A call's versions are those of its messages, which are Kafka's own, unless the table names others.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Final
+
+from millrace.config.broker import BrokerConfig
+from millrace.kafka_protocol.calls.api_versions import ApiVersion
+from millrace.kafka_protocol.calls.table import ApiKey
+from millrace_broker.kafka_api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    alter_configs,
+    alter_partition_reassignments,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    describe_transactions,
+    elect_leaders,
+    end_txn,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_config_resources,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    list_transactions,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+    txn_offset_commit,
+    write_txn_markers,
+)
+from millrace_broker.kafka_api.call import KafkaCall
+from millrace_broker.kafka_api.state import KafkaState
+
+_CALLS: Final[dict[ApiKey, ModuleType]] = {
+    ApiKey.PRODUCE: produce,
+    ApiKey.FETCH: fetch,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.METADATA: metadata,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.API_VERSIONS: api_versions,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+}
+
+_VERSION_MAX: Final = {
+    ApiKey.INIT_PRODUCER_ID: 5,
+}
+"""Highest versions where Kafka's newest is not answered yet: KIP-939."""
+_ADVERTISED_FROM: Final = {ApiKey.PRODUCE: 0}
+"""Lowest advertised versions that are not answered. librdkafka needs them to choose compression (KAFKA-18659)."""
+
+
+def kafka_calls(config: BrokerConfig) -> dict[int, KafkaCall]:
+    """Return the calls of a listener by their API keys. They share the listener's state."""
+    state = KafkaState(config)
+    calls = {
+        key: KafkaCall(key, module.handle, module.refuse, state, version_max=_VERSION_MAX.get(key, -1))
+        for key, module in _CALLS.items()
+    }
+    state.api_versions = tuple(
+        ApiVersion(api_key=key, min_version=_ADVERTISED_FROM.get(key, call.versions[0]), max_version=call.versions[-1])
+        for key, call in sorted(calls.items())
+    )
+    return {int(key): call for key, call in calls.items()}

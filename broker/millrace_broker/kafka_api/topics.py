@@ -1,0 +1,19 @@
+"""Topics by name or by id, as newer versions of Kafka's calls name them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from millrace.errors import UnknownTopicIdError
+from millrace.kafka_protocol.fields import NIL_UUID
+from millrace_broker.broker import Broker
+
+
+def name_of(broker: Broker, name: str | None, topic_id: UUID) -> str:
+    """Return the name of a topic. Raises ``UnknownTopicIdError`` if no topic has the id."""
+    if name or topic_id == NIL_UUID:
+        return name or ""
+    found = broker.catalog.topic_of_id(topic_id)
+    if found is None:
+        raise UnknownTopicIdError(f"no topic has the id {topic_id}: refresh the metadata")
+    return found.name

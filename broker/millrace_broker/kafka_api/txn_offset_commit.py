@@ -1,0 +1,73 @@
+"""TxnOffsetCommit: offsets of a group that take effect with a transaction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millrace.kafka_protocol.calls.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.txn_offset_commit import handle as commit
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
+
+_WITH_IMPLICIT_OFFSETS: Final = 5
+"""First version of producers that do not add the offsets to a transaction themselves (KIP-890, part 2)."""
+
+
+async def handle(message: TxnOffsetCommitRequest, request: KafkaRequest) -> TxnOffsetCommitResponse:
+    """Commit the offsets within the transaction."""
+    wanted = pb.TxnOffsetCommitRequest(
+        transactional_id=message.transactional_id,
+        group_id=message.group_id,
+        producer_id=message.producer_id,
+        producer_epoch=message.producer_epoch,
+        generation_id=message.generation_id,
+        member_id=message.member_id,
+        group_instance_id=message.group_instance_id or "",
+        adds_offsets=request.version >= _WITH_IMPLICIT_OFFSETS,
+    )
+    for topic in message.topics:
+        commits = wanted.topics.add(name=topic.name)
+        for each in topic.partitions:
+            commits.partitions.add(
+                partition=each.partition_index,
+                offset=each.committed_offset,
+                leader_epoch=each.committed_leader_epoch,
+                metadata=each.committed_metadata or "",
+            )
+    answer = await commit(request.broker, wanted, request.context)
+    return TxnOffsetCommitResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition, error_code=code_of(each.error))
+                    for each in topic.partitions
+                ),
+            )
+            for topic in answer.topics
+        ),
+    )
+
+
+def refuse(message: TxnOffsetCommitRequest, version: int, error_code: int) -> TxnOffsetCommitResponse:
+    """Answer each partition with the error."""
+    return TxnOffsetCommitResponse(
+        throttle_time_ms=0,
+        topics=tuple(
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error_code)
+                    for each in topic.partitions
+                ),
+            )
+            for topic in message.topics
+        ),
+    )

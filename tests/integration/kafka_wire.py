@@ -1,0 +1,74 @@
+"""Kafka's protocol by hand, for tests that send what no client would."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import TracebackType
+from typing import Any, Self
+
+from millrace.kafka_protocol.data.request_header import RequestHeader
+from millrace.kafka_protocol.lookup import (
+    request_header_version,
+    response_class,
+    response_header_version,
+)
+from millrace.kafka_protocol.message import Message
+from millrace_broker.testing import EmbeddedBroker
+
+
+def written(request: Message, version: int, correlation_id: int = 0, client_id: str | None = "wire") -> bytes:
+    """A request with its length and header."""
+    key = request.API_KEY
+    header = RequestHeader(
+        request_api_key=key, request_api_version=version, correlation_id=correlation_id, client_id=client_id
+    )
+    data = header.encode(request_header_version(key, version)) + request.encode(version)
+    return struct.pack(">i", len(data)) + data
+
+
+class KafkaWire:
+    """One connection, without any request before the first."""
+
+    def __init__(self, broker: EmbeddedBroker, timeout_s: float = 60) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
+
+    def send(self, request: Message, version: int, correlation_id: int = 0) -> None:
+        self.sock.sendall(written(request, version, correlation_id))
+
+    def receive(self, api_key: int, version: int) -> tuple[int, Any]:
+        """The next response: (correlation id, message)."""
+        data = self._exactly(struct.unpack(">i", self._exactly(4))[0])
+        start = 4 + response_header_version(api_key, version)  # the tagged fields are none
+        return struct.unpack_from(">i", data)[0], response_class(api_key).decode_from(data, version, start)[0]
+
+    def call(self, request: Message, version: int) -> Any:
+        self.send(request, version, 7)
+        correlation_id, response = self.receive(request.API_KEY, version)
+        assert correlation_id == 7
+        return response
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self.sock.recv(size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    @property
+    def received(self) -> bytes:
+        """All that the broker sends until it closes the connection."""
+        data = b""
+        while part := self.sock.recv(65536):
+            data += part
+        return data
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sock.close()

@@ -1,0 +1,164 @@
+"""Administration with Kafka's admin clients: groups, configurations, partitions, records, the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    OffsetSpec,
+    ResourceType,
+)
+
+from millrace_broker.testing import EmbeddedBroker
+
+from .kafka_clients import address, consumer, create_topic, producer, read, send
+from .waiting import STALL_S
+
+BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
+
+
+@pytest.fixture(scope="module")
+def client(module_broker: EmbeddedBroker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address(module_broker)})
+
+
+def test_the_cluster_is_described(module_broker: EmbeddedBroker, client: AdminClient) -> None:
+    found = client.describe_cluster(include_authorized_operations=True).result(STALL_S)
+    assert [(node.id, node.port) for node in found.nodes] == [(0, module_broker.frame_port)]
+    assert found.cluster_id == module_broker.server.cluster_id
+    assert found.controller.id == 0
+    assert found.authorized_operations
+
+
+def test_topics_are_described_with_their_ids_and_replicas(
+    module_broker: EmbeddedBroker, client: AdminClient, topic: str
+) -> None:
+    create_topic(module_broker, topic, 2)
+    found = client.describe_topics(TopicCollection([topic]), include_authorized_operations=True)[topic].result(STALL_S)
+    assert found.name == topic
+    assert [[node.id for node in each.replicas] for each in found.partitions] == [[0], [0]]
+    assert found.authorized_operations
+    assert not found.is_internal
+
+
+def test_partitions_are_added(module_broker: EmbeddedBroker, client: AdminClient, topic: str) -> None:
+    create_topic(module_broker, topic)
+    client.create_partitions([NewPartitions(topic, 3)])[topic].result(STALL_S)
+    assert len(client.list_topics(topic, STALL_S).topics[topic].partitions) == 3
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        client.create_partitions([NewPartitions(topic, 2)])[topic].result(STALL_S)
+    assert caught.value.args[0].code() == confluent_kafka.KafkaError.INVALID_PARTITIONS
+
+
+def test_options_of_a_topic_are_set_appended_subtracted_and_deleted(
+    module_broker: EmbeddedBroker, client: AdminClient, topic: str
+) -> None:
+    create_topic(module_broker, topic, retention_ms="60000")
+
+    def described() -> dict[str, Any]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        entries: dict[str, Any] = client.describe_configs([resource])[resource].result(STALL_S)
+        return entries
+
+    def alter(name: str, value: str | None, operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        client.incremental_alter_configs([resource])[resource].result(STALL_S)
+
+    assert described()["retention.ms"].value == "60000"
+    assert not described()["retention.ms"].is_default
+    assert described()["segment.bytes"].is_default
+    alter("retention.ms", "70000", AlterConfigOpType.SET)
+    alter("cleanup.policy", "compact", AlterConfigOpType.APPEND)
+    assert described()["retention.ms"].value == "70000"
+    assert described()["cleanup.policy"].value == "delete,compact"
+    alter("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
+    assert described()["cleanup.policy"].value == "compact"
+    alter("retention.ms", None, AlterConfigOpType.DELETE)
+    assert described()["retention.ms"].is_default
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        alter("retention.ms", "soon", AlterConfigOpType.SET)
+    assert caught.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
+
+
+def test_options_of_the_broker_are_described(client: AdminClient) -> None:
+    resource = ConfigResource(ResourceType.BROKER, "0")
+    found = client.describe_configs([resource])[resource].result(STALL_S)
+    assert found["listeners"].is_read_only
+    assert not found["num.io.threads"].is_read_only
+
+
+def test_records_are_deleted_and_offsets_listed(module_broker: EmbeddedBroker, client: AdminClient, topic: str) -> None:
+    create_topic(module_broker, topic)
+    send(producer(module_broker), topic, [{"value": b"x", "timestamp": 1000 + number} for number in range(10)])
+    partition = TopicPartition(topic, 0, 4)
+    assert client.delete_records([partition])[partition].result(STALL_S).low_watermark == 4
+
+    def offset(spec: OffsetSpec) -> int:
+        wanted = TopicPartition(topic, 0)
+        found: int = client.list_offsets({wanted: spec})[wanted].result(STALL_S).offset
+        return found
+
+    assert offset(OffsetSpec.earliest()) == 4
+    assert offset(OffsetSpec.latest()) == 10
+    assert offset(OffsetSpec.max_timestamp()) == 9
+    assert offset(OffsetSpec.for_timestamp(1006)) == 6
+
+
+def test_groups_are_listed_described_and_deleted(
+    module_broker: EmbeddedBroker, client: AdminClient, topic: str
+) -> None:
+    create_topic(module_broker, topic)
+    send(producer(module_broker), topic, [{"value": b"x"}] * 5)
+    reader = consumer(module_broker, topic, client_id="member", enable_auto_commit="false")
+    reader.subscribe([topic])
+    read(reader, 5)
+    reader.commit(asynchronous=False)
+
+    listed = client.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(STALL_S)
+    assert topic in [group.group_id for group in listed.valid]
+    described = client.describe_consumer_groups([topic], include_authorized_operations=True)[topic].result(STALL_S)
+    assert described.state is ConsumerGroupState.STABLE
+    (member,) = described.members
+    assert member.client_id == "member"
+    assert member.host == "/127.0.0.1"
+    assert [(each.topic, each.partition) for each in member.assignment.topic_partitions] == [(topic, 0)]
+    assert described.authorized_operations
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        client.delete_consumer_groups([topic])[topic].result(STALL_S)
+    assert caught.value.args[0].code() == confluent_kafka.KafkaError.NON_EMPTY_GROUP
+    reader.close()
+
+    wanted = ConsumerGroupTopicPartitions(topic)
+    offsets = client.list_consumer_group_offsets([wanted])[topic].result(STALL_S).topic_partitions
+    assert [(each.topic, each.offset) for each in offsets] == [(topic, 5)]
+    altered = ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, 0, 2)])
+    client.alter_consumer_group_offsets([altered])[topic].result(STALL_S)
+    offsets = client.list_consumer_group_offsets([wanted])[topic].result(STALL_S).topic_partitions
+    assert [each.offset for each in offsets] == [2]
+    client.delete_consumer_groups([topic])[topic].result(STALL_S)
+    listed = client.list_consumer_groups().result(STALL_S)
+    assert topic not in [group.group_id for group in listed.valid]
+
+
+def test_kafka_python_administers_topics_and_groups(module_broker: EmbeddedBroker, topic: str) -> None:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=address(module_broker))
+    admin.create_topics([kafka.admin.NewTopic(topic, 2, 1)])
+    assert topic in admin.list_topics()
+    admin.delete_topics([topic])
+    assert topic not in admin.list_topics()
+    admin.close()

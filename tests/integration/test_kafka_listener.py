@@ -1,0 +1,243 @@
+"""The listener as Kafka's clients see it: versions, order, limits, and requests that no client sends."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
+from millrace.kafka_protocol.calls.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.kafka_protocol.calls.table import ApiKey
+from millrace.kafka_protocol.message import Message
+from millrace.records import Record, build_rows_batch
+from millrace_broker.testing import EmbeddedBroker
+
+from .frame_calls import Frames
+from .kafka_clients import create_topic
+from .kafka_wire import KafkaWire, written
+from .waiting import eventually
+
+_METADATA = MetadataRequest(topics=())
+_UNSUPPORTED_VERSION = 35
+
+
+def _produce(topic: str, acks: int, *values: bytes) -> ProduceRequest:
+    batch = bytes(build_rows_batch([Record(value=value, timestamp_ms=1) for value in values]))
+    partitions = (PartitionProduceData(index=0, records=batch),)
+    return ProduceRequest(
+        acks=acks, timeout_ms=1000, topic_data=(TopicProduceData(name=topic, partition_data=partitions),)
+    )
+
+
+def _limits(broker: EmbeddedBroker) -> Any:
+    return broker.server.broker.statistics().admission
+
+
+def _closings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if "is closed" in record.message]
+
+
+def test_every_advertised_version_is_one_of_the_broker(module_broker: EmbeddedBroker) -> None:
+    with KafkaWire(module_broker) as wire:
+        answer = wire.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4)
+    found = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+    assert answer.error_code == 0
+    assert found[ApiKey.PRODUCE] == (0, 13), "from 0, which librdkafka needs"
+    assert found[ApiKey.API_VERSIONS] == (0, 4)
+    assert ApiKey.SASL_HANDSHAKE not in found
+
+
+def test_api_versions_of_an_unknown_version_is_answered_in_version_0(module_broker: EmbeddedBroker) -> None:
+    with KafkaWire(module_broker) as wire:
+        request = bytearray(written(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4, 9))
+        request[6:8] = struct.pack(">h", 77)
+        wire.sock.sendall(request)
+        correlation_id, answer = wire.receive(ApiKey.API_VERSIONS, 0)
+        assert (correlation_id, answer.error_code) == (9, _UNSUPPORTED_VERSION)
+        assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(ApiKey.API_VERSIONS, 4)]
+        assert wire.call(ApiVersionsRequest(), 0).error_code == 0, "the connection goes on"
+
+
+@pytest.mark.parametrize(("name", "version"), [("has spaces", "1"), ("", "1"), ("x", "-1")])
+def test_a_client_without_a_proper_name_is_refused_as_by_kafka(
+    module_broker: EmbeddedBroker, name: str, version: str
+) -> None:
+    with KafkaWire(module_broker) as wire:
+        answer = wire.call(ApiVersionsRequest(client_software_name=name, client_software_version=version), 3)
+        assert answer.error_code == 42
+
+
+def test_requests_that_come_together_are_answered_in_their_order(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic)
+    requests: list[tuple[Message, int]] = [
+        (_METADATA, 9),
+        (_produce(topic, 1, b"x"), 9),
+        (ApiVersionsRequest(), 0),
+        (_produce(topic, -1, b"y"), 3),
+    ]
+    with KafkaWire(module_broker) as wire:
+        wire.sock.sendall(b"".join(written(*requests[number % 4], correlation_id=number) for number in range(200)))
+        offsets = []
+        for number in range(200):
+            request, version = requests[number % 4]
+            correlation_id, answer = wire.receive(request.API_KEY, version)
+            assert correlation_id == number
+            if isinstance(request, ProduceRequest):
+                offsets.append(answer.responses[0].partition_responses[0].base_offset)
+        assert offsets == list(range(100))
+
+
+def test_a_producer_without_acks_gets_no_answer(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        for number in range(3):
+            wire.send(_produce(topic, 0, b"x"), 9, number)
+        wire.send(_produce("no-such-topic", 0, b"x"), 9, 3)
+        answer = wire.call(_produce(topic, 1, b"y"), 9)
+        assert answer.responses[0].partition_responses[0].base_offset == 3
+
+
+def test_a_request_may_come_byte_by_byte(module_broker: EmbeddedBroker) -> None:
+    with KafkaWire(module_broker) as wire:
+        for byte in written(_METADATA, 12, 5):
+            wire.sock.sendall(bytes([byte]))
+        assert wire.receive(ApiKey.METADATA, 12)[0] == 5
+
+
+def test_a_version_that_the_broker_lacks_ends_the_connection(
+    module_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with KafkaWire(module_broker) as wire:
+        request = bytearray(written(_METADATA, 12))
+        request[6:8] = struct.pack(">h", 99)
+        wire.sock.sendall(request)
+        assert wire.received == b""
+    (line,) = _closings(caplog)
+    assert "Metadata of version 99: this broker has 0 to 13" in line
+
+
+def test_a_request_that_cannot_be_read_ends_the_connection_and_names_the_field(
+    module_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with KafkaWire(module_broker) as wire:
+        request = MetadataRequest(topics=(MetadataRequestTopic(name="some-topic"),))
+        data = written(request, 1)[4:-3]
+        wire.sock.sendall(struct.pack(">i", len(data)) + data)
+        assert wire.received == b""
+    (line,) = _closings(caplog)
+    assert "MetadataRequest of version 1, field topics[0].name" in line
+
+
+def test_too_large_a_request_ends_the_connection_before_memory_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        EmbeddedBroker(tmp_path / "data", socket_request_max_bytes=200_000, message_max_bytes=100_000) as broker,
+        KafkaWire(broker) as wire,
+    ):
+        wire.sock.sendall(struct.pack(">ihhi", 200_001, ApiKey.PRODUCE, 9, 0))
+        assert wire.received == b""
+        assert _limits(broker).bytes_in_use == 0
+    (line,) = _closings(caplog)
+    assert "socket.request.max.bytes" in line
+
+
+def test_a_full_broker_lets_kafkas_clients_wait_and_tells_those_of_millrace(tmp_path: Path) -> None:
+    with (
+        EmbeddedBroker(tmp_path / "data", queued_max_requests=1) as broker,
+        Frames(broker) as slow,
+        KafkaWire(broker) as first,
+        KafkaWire(broker) as second,
+    ):
+        create_topic(broker, "t")
+        slow.greet()
+        slow.sock.sendall(slow.written("Produce", b"x" * 1000)[:-1])  # it is being received, and has the place
+        eventually(lambda: _limits(broker).requests == 1)
+        before = _limits(broker).delayed
+        for wire in (first, second):
+            wire.send(_produce("t", 1, b"x"), 9)
+        eventually(lambda: _limits(broker).delayed == before + 2)
+        assert _limits(broker).requests == 1
+        slow.close()
+        offsets = set()
+        for wire in (first, second):
+            _, answer = wire.receive(ApiKey.PRODUCE, 9)
+            offsets.add(answer.responses[0].partition_responses[0].base_offset)
+        assert offsets == {0, 1}
+        eventually(lambda: _limits(broker).requests == 0)
+
+
+def test_a_client_that_leaves_while_it_waits_holds_nothing(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", queued_max_requests=1) as broker, Frames(broker) as slow:
+        create_topic(broker, "t")
+        slow.greet()
+        slow.sock.sendall(slow.written("Produce", b"x" * 1000)[:-1])
+        eventually(lambda: _limits(broker).requests == 1)
+        before = _limits(broker)
+        with KafkaWire(broker) as leaving, KafkaWire(broker) as staying:
+            leaving.send(_produce("t", 1, b"x"), 9)
+            eventually(lambda: _limits(broker).delayed == before.delayed + 1)
+            staying.send(_produce("t", 1, b"x"), 9)
+            eventually(lambda: _limits(broker).delayed == before.delayed + 2)
+            leaving.sock.close()
+            slow.close()
+            assert staying.receive(ApiKey.PRODUCE, 9)[1].responses[0].partition_responses[0].error_code == 0
+        eventually(lambda: _limits(broker).connections == 0)
+        assert _limits(broker).requests == 0
+
+
+def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", connections_max_idle_ms=1000) as broker, KafkaWire(broker) as wire:
+        wire.call(ApiVersionsRequest(), 0)
+        assert wire.received == b""
+
+
+def test_damaged_requests_harm_nobody_else(module_broker: EmbeddedBroker, topic: str, seed: int) -> None:
+    create_topic(module_broker, topic)
+    chance = random.Random(seed)
+    whole = [
+        written(_METADATA, 12),
+        written(_produce(topic, 1, b"x" * 100), 9),
+        written(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3),
+    ]
+    with KafkaWire(module_broker) as good:
+        for _ in range(100):
+            data = bytearray(chance.choice(whole))
+            for _ in range(chance.randrange(1, 4)):
+                data[chance.randrange(4, len(data))] = chance.randrange(256)
+            with KafkaWire(module_broker) as wire:
+                wire.sock.sendall(data[: chance.randrange(1, len(data) + 1)])
+        assert good.call(_METADATA, 12).brokers
+    eventually(lambda: _limits(module_broker).requests == 0)
+    eventually(lambda: _limits(module_broker).bytes_in_use == 0)
+
+
+def test_a_broker_may_refuse_the_clients_of_kafka(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(tmp_path / "data", kafka_clients_enable=False) as broker:
+        with KafkaWire(broker) as wire:
+            wire.send(ApiVersionsRequest(), 0)
+            assert wire.received == b""
+        with Frames(broker) as own:
+            own.greet()
+            own.call("ApiVersions", b"")
+    (line,) = _closings(caplog)
+    assert "kafka.clients.enable=false" in line
+
+
+def test_log_directories_are_described_with_the_sizes_of_partitions(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        wire.call(_produce(topic, 1, b"x" * 1000), 9)
+        for wanted in (None, (DescribableLogDirTopic(topic=topic, partitions=(0,)),)):
+            (directory,) = wire.call(DescribeLogDirsRequest(topics=wanted), 4).results
+            assert directory.log_dir == str(module_broker.server.data_directories[0])
+            assert directory.total_bytes > directory.usable_bytes > 0
+            sizes = {each.name: each.partitions[0].partition_size for each in directory.topics}
+            assert sizes[topic] > 1000
+        assert set(sizes) == {topic}

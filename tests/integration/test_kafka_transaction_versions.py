@@ -1,0 +1,198 @@
+"""Transaction version 2 of Kafka's producers: another epoch for each transaction, and no call that adds partitions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from millrace.errors import (
+    AbortableTransactionError,
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+)
+from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
+from millrace.kafka_protocol.calls.end_txn import EndTxnRequest
+from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
+from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
+from millrace.kafka_protocol.calls.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.kafka_protocol.calls.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from millrace.records import Record, build_rows_batch
+from millrace_broker.testing import EmbeddedBroker
+
+from .kafka_clients import consumer, create_topic, read
+from .kafka_wire import KafkaWire
+from .waiting import Stall
+
+
+class Producer(NamedTuple):
+    """A producer by hand."""
+
+    wire: KafkaWire
+    name: str
+    producer_id: int
+    epoch: int
+
+    def send(self, topic: str, value: bytes, *, sequence: int = 0, version: int = 12) -> int:
+        """The error code of a batch, after retries while the last transaction is being completed."""
+        batch = build_rows_batch(
+            [Record(value=value, timestamp_ms=1)],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        partitions = (PartitionProduceData(index=0, records=bytes(batch)),)
+        request = ProduceRequest(
+            transactional_id=self.name,
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=(TopicProduceData(name=topic, partition_data=partitions),),
+        )
+        return self._retried(lambda: self.wire.call(request, version).responses[0].partition_responses[0].error_code)
+
+    def end(self, *, committed: bool = True, version: int = 5) -> Producer:
+        request = EndTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, committed=committed
+        )
+        answers: list[Any] = []
+
+        def call() -> int:
+            answers.append(self.wire.call(request, version))
+            code: int = answers[-1].error_code
+            return code
+
+        assert self._retried(call) == 0
+        if version < 5:
+            return self
+        return self._replace(producer_id=answers[-1].producer_id, epoch=answers[-1].producer_epoch)
+
+    def commit_offset(self, group: str, topic: str, offset: int) -> int:
+        partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=None)
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name,
+            group_id=group,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+        )
+        return self._retried(lambda: self.wire.call(request, 5).topics[0].partitions[0].error_code)
+
+    @staticmethod
+    def _retried(call: Any) -> int:
+        stall = Stall("the end of the last transaction")
+        while (code := call()) == ConcurrentTransactionsError.code:
+            stall.check()
+        found: int = code
+        return found
+
+
+def _find_coordinator(wire: KafkaWire, key_type: int, key: str) -> None:
+    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
+    stall = Stall("the coordinator")
+    while wire.call(request, 6).coordinators[0].error_code:
+        stall.check()
+
+
+def _producer(wire: KafkaWire, name: str) -> Producer:
+    _find_coordinator(wire, 1, name)
+    stall = Stall("the producer id")
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+    answer = wire.call(request, 5)
+    while answer.error_code:
+        stall.check()
+        answer = wire.call(request, 5)
+    return Producer(wire, name, answer.producer_id, answer.producer_epoch)
+
+
+def _committed(broker: EmbeddedBroker, topic: str, count: int) -> list[bytes]:
+    reader = consumer(broker, topic, isolation_level="read_committed")
+    reader.subscribe([topic])
+    found = [each.value() for each in read(reader, count)]
+    reader.close()
+    return found
+
+
+def test_the_version_is_a_feature_of_the_broker(module_broker: EmbeddedBroker) -> None:
+    with KafkaWire(module_broker) as wire:
+        for version, ranges in ((3, []), (4, [("transaction.version", 0, 2)])):
+            answer = wire.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), version)
+            assert [(each.name, each.min_version, each.max_version) for each in answer.supported_features] == ranges
+            (finalized,) = answer.finalized_features
+            assert (finalized.name, finalized.max_version_level) == ("transaction.version", 2)
+            assert answer.finalized_features_epoch >= 0
+
+
+def test_the_first_records_add_their_partition_and_each_end_raises_the_epoch(
+    module_broker: EmbeddedBroker, topic: str
+) -> None:
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        producer = _producer(wire, topic)
+        for number in range(4):
+            before = producer
+            assert producer.send(topic, b"%d" % number) == 0
+            assert producer.send(topic, b"%d" % number, sequence=1) == 0
+            producer = producer.end(committed=bool(number % 2))
+            assert (producer.producer_id, producer.epoch) == (before.producer_id, before.epoch + 1)
+            assert before.send(topic, b"late", sequence=2) == InvalidProducerEpochError.code
+    assert _committed(module_broker, topic, 4) == [b"1", b"1", b"3", b"3"]
+
+
+def test_offsets_add_themselves_to_the_transaction(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic)
+    wanted = OffsetFetchRequestTopics(name=topic, partition_indexes=(0,))
+    fetch = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=topic, topics=(wanted,)),), require_stable=True)
+    with KafkaWire(module_broker) as wire:
+
+        def offset() -> int:
+            stall = Stall("the end of the transaction")
+            while (found := wire.call(fetch, 9).groups[0].topics[0].partitions[0]).error_code:
+                stall.check()
+            committed: int = found.committed_offset
+            return committed
+
+        _find_coordinator(wire, 0, topic)
+        producer = _producer(wire, topic)
+        assert producer.commit_offset(topic, topic, 5) == 0
+        producer = producer.end(committed=False)
+        assert offset() == -1
+        assert producer.commit_offset(topic, topic, 7) == 0
+        producer.end()
+        assert offset() == 7
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(10, InvalidTxnStateError), (11, AbortableTransactionError)], ids=["before", "since"]
+)
+def test_a_partition_that_an_earlier_producer_did_not_add_is_refused_with_the_error_of_its_version(
+    module_broker: EmbeddedBroker, topic: str, version: int, error: Any
+) -> None:
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        producer = _producer(wire, topic)
+        assert producer.send(topic, b"x", version=version) == error.code
+
+
+def test_a_fenced_producer_adds_nothing(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        _find_coordinator(wire, 0, topic)
+        first = _producer(wire, topic)
+        second = _producer(wire, topic)
+        assert first.send(topic, b"x") == InvalidProducerEpochError.code
+        assert first.commit_offset(topic, topic, 1) in (ProducerFencedError.code, InvalidProducerEpochError.code)
+        assert second.send(topic, b"y") == 0
+        second.end()
+    assert _committed(module_broker, topic, 1) == [b"y"]

@@ -1,0 +1,65 @@
+"""Verification of a transaction before its first records are appended (KIP-890, part 1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from millrace.errors import InvalidTxnStateError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.records import Record, build_rows_batch
+from millrace_broker.api import produce
+from millrace_broker.broker import Broker
+from millrace_broker.transactions import ProducerIdAndEpoch
+
+from .test_coordinator import at_rest, is_stable, opened, partition_of, run
+
+
+async def _produce(broker: Broker, producer: ProducerIdAndEpoch) -> pb.ProduceResponse.PartitionResult:
+    batch = build_rows_batch(
+        [Record(value=b"v", timestamp_ms=broker.clock.now_ms())],
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    data = pb.ProduceRequest.PartitionData(partition=0, records=bytes(batch))
+    request = pb.ProduceRequest(acks=-1, transactional_id="t", timeout_ms=1000)
+    request.topics.add(name="orders", partitions=[data])
+    answer = await produce.handle(broker, request, cast("Any", None))
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_records_that_come_after_the_end_of_their_transaction_are_not_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """The producer keeps its epoch, so that its records look like those of its next transaction."""
+
+    async def scenario() -> None:
+        async with opened(tmp_path) as broker:
+            producer = await broker.transactions.init_producer_id("t", None, timeout_ms=60_000)
+            await broker.transactions.add_partitions("t", producer, [("orders", 0)])
+            verify = broker.transactions.verify
+
+            async def overtaken(*args: Any, **options: Any) -> None:
+                await verify(*args, **options)
+                await broker.transactions.end("t", producer, committed=committed, keeps_epoch=True)
+                await at_rest(broker, "t")
+
+            monkeypatch.setattr(broker.transactions, "verify", overtaken)
+            assert (await _produce(broker, producer)).error.code == InvalidTxnStateError.code
+            monkeypatch.undo()
+            assert partition_of(broker, 0).log.log_end_offset == 1, "the marker"
+            assert is_stable(broker, 0)
+            await broker.transactions.add_partitions("t", producer, [("orders", 0)])
+            appended = await _produce(broker, producer)
+            assert (appended.error.code, appended.base_offset) == (0, 1)
+            assert not is_stable(broker, 0), "its next transaction is open"
+            await broker.transactions.end("t", producer, committed=True, keeps_epoch=True)
+            await at_rest(broker, "t")
+            assert is_stable(broker, 0)
+
+    run(scenario)
