@@ -5,8 +5,10 @@ client of ours would, clients of the module's broker (``admin``, ``group``), and
 from __future__ import annotations
 
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -24,6 +26,7 @@ from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import session
 
 from .consumer_groups import Group
+from .documented import Reader
 from .reader_model import Model, ModelFactory
 from .waiting import STALL_S
 from .zookeeper_server import ZooKeeperServer
@@ -207,6 +210,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def reader(
+    broker: EmbeddedBroker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Reader]:
+    """A user who runs the blocks of the documents."""
+    yield Reader(broker, spark, tmp_path, monkeypatch)
+    for query in spark.streams.active:
+        query.stop()
+    for name, module in list(sys.modules.items()):
+        if str(tmp_path) in (getattr(module, "__file__", None) or ""):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")
