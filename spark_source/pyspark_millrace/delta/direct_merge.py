@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +33,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from millrace.errors import EnvironmentProblemError
 from pyspark_millrace.delta.rewriting import OUTCOME_DDL, Changes, Outcome, Rewriting, in_tasks
-from pyspark_millrace.delta.table import FEATURES_KEPT, indexed_columns, local_directory
+from pyspark_millrace.delta.table import FEATURES_KEPT, indexed_columns, is_local, local_directory
 from pyspark_millrace.delta.transactions import MERGED, Transaction
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class DirectMerge:
     @classmethod
     def open(cls, spark: SparkSession, path: str) -> DirectMerge | None:
         """Open the table at ``path``; ``None`` if there is no table, or this process does not see its file system."""
-        if not _is_local(spark, path):
+        if not is_local(spark, path):
             return None
         directory = local_directory(path)
         try:
@@ -295,11 +294,3 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
     # Columns are nullable in the files, as in the files that Spark writes.
     return pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")])
-
-
-def _is_local(spark: SparkSession, path: str) -> bool:
-    """Return whether Spark finds ``path`` on the file system that this process sees."""
-    scheme = urlsplit(path).scheme
-    if not scheme:
-        scheme = urlsplit(spark._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")).scheme
-    return scheme == "file"

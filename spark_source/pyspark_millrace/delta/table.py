@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -27,6 +27,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from millrace.errors import EnvironmentProblemError, SchemaMismatchError, UsageError
 from pyspark_millrace.delta.statistics import IndexedColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +186,7 @@ class TargetTable:
     def _open(self) -> DeltaTable:
         directory = str(self.directory)
         # Columns are nullable, as in the tables that Spark's sink creates.
-        schema = Schema.from_json(json.dumps(_nullable(self._schema)))
+        schema = Schema.from_json(json.dumps(nullable(self._schema)))
         try:
             if DeltaTable.is_deltatable(directory):
                 return DeltaTable(directory)
@@ -208,7 +211,7 @@ class TargetTable:
                 "added, or choose the columns to ingest"
             )
         if missing:
-            added = Schema.from_json(json.dumps(_nullable({"type": "struct", "fields": missing})))
+            added = Schema.from_json(json.dumps(nullable({"type": "struct", "fields": missing})))
             self._table.alter.add_columns(added.fields)
             there = self._fields()
         for field in self._schema["fields"]:
@@ -264,6 +267,14 @@ def local_directory(location: str) -> Path:
     )
 
 
+def is_local(spark: SparkSession, path: str) -> bool:
+    """Return whether Spark finds ``path`` on the file system that this process sees."""
+    scheme = urlsplit(path).scheme
+    if not scheme:
+        scheme = urlsplit(spark._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")).scheme
+    return scheme == "file"
+
+
 def _check_types(schema: Any, directory: Path, column: str = "") -> None:
     """Raise ``UsageError`` for a type that Delta tables do not have."""
     if isinstance(schema, str):
@@ -280,7 +291,7 @@ def _check_types(schema: Any, directory: Path, column: str = "") -> None:
 
 
 def _check_field(there: Mapping[str, Any], ours: Mapping[str, Any], directory: Path) -> None:
-    if _nullable(there["type"]) != _nullable(ours["type"]):
+    if nullable(there["type"]) != nullable(ours["type"]):
         raise SchemaMismatchError(
             f"{directory}: column {ours['name']} is {_type_text(there['type'])} in the table and "
             f"{_type_text(ours['type'])} in the ingested rows: choose other columns, or another table"
@@ -292,13 +303,13 @@ def _check_field(there: Mapping[str, Any], ours: Mapping[str, Any], directory: P
         )
 
 
-def _nullable(schema: Any) -> Any:
+def nullable(schema: Any) -> Any:
     """Return a type in JSON with all fields, elements and values nullable, and without the metadata of fields."""
     if not isinstance(schema, Mapping):
         return schema
-    changed = {key: _nullable(value) for key, value in schema.items() if key != "metadata"}
+    changed = {key: nullable(value) for key, value in schema.items() if key != "metadata"}
     if "fields" in schema:
-        changed["fields"] = [_nullable(field) | {"metadata": {}} for field in schema["fields"]]
+        changed["fields"] = [nullable(field) | {"metadata": {}} for field in schema["fields"]]
     return changed | {key: True for key in ("nullable", "containsNull", "valueContainsNull") if key in schema}
 
 

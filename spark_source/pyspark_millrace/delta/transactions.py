@@ -8,14 +8,20 @@ its own log. If a batch goes to several tables, those that hold it skip it, and 
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import deltalake as delta_rs
+from deltalake.exceptions import DeltaError
+
 from millrace.errors import EnvironmentProblemError
 from pyspark_millrace.delta.schemas import mismatch_explained
+from pyspark_millrace.delta.table import is_local, local_directory, nullable
 from pyspark_millrace.spark_connect import is_connect
 
 if TYPE_CHECKING:
@@ -29,6 +35,9 @@ _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 _QUERY_ID: Final = "sql.streaming.queryId"
 """The local property in which Spark sets the query's id for the query's thread. The id comes from the checkpoint."""
 _ATTEMPTS_MAX: Final = 10
+_DEFAULT_PROPERTIES: Final = "spark.databricks.delta.properties.defaults."
+_NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
+"""Characters in names of columns that Parquet files do not have. Delta takes them with column mapping only."""
 MERGED: Final = "changes by key"
 """Value of ``userMetadata`` in the commits of ``append_first``, whose operation is that of any append."""
 
@@ -64,12 +73,55 @@ def create_if_missing(spark: SparkSession, path: str, schema: StructType, partit
     from pyspark.sql.types import StructField, StructType
 
     check_delta(spark)
+    if _is_seen_here(spark, path):
+        # Delta's first commit in a JVM takes several seconds.
+        if delta_rs.DeltaTable.is_deltatable(str(local_directory(path))):
+            return
+        if _create_here(spark, path, schema, partition_by):
+            return
     if DeltaTable.isDeltaTable(spark, path):
         return
     # Not DeltaTable.createIfNotExists, which refuses a directory with any file in it, such as the query's checkpoint.
-    nullable = StructType([StructField(field.name, field.dataType) for field in schema])
-    empty = spark.createDataFrame([], nullable)
+    empty = spark.createDataFrame([], StructType([StructField(field.name, field.dataType) for field in schema]))
     empty.write.format("delta").mode("ignore").partitionBy(*partition_by).save(path)
+
+
+def _is_seen_here(spark: SparkSession, path: str) -> bool:
+    return not is_connect(spark) and is_local(spark, path)
+
+
+def _create_here(spark: SparkSession, path: str, schema: StructType, partition_by: Sequence[str]) -> bool:
+    """Create a table without Spark; returns False if only Spark can create it.
+
+    Spark applies the session's default properties of tables, and knows further types and names of columns.
+    """
+    if any(name.startswith(_DEFAULT_PROPERTIES) for name in spark.conf.getAll):
+        return False
+    if any(_NEEDS_MAPPING.search(name) for name in schema.names):
+        return False
+    directory = str(local_directory(path))
+    try:
+        columns = delta_rs.Schema.from_json(json.dumps(nullable(json.loads(schema.json()))))
+        delta_rs.DeltaTable.create(directory, columns, mode="ignore", partition_by=list(partition_by) or None)
+    except (DeltaError, OSError, ValueError) as error:
+        _log.info("Spark creates the table %s, because %s", path, error)
+        return False
+    return True
+
+
+def columns_of(spark: SparkSession, path: str) -> StructType:
+    """Return the columns of the Delta table at ``path``."""
+    from delta.tables import DeltaTable
+    from pyspark.sql.types import StructType
+
+    if _is_seen_here(spark, path):
+        try:
+            schema = delta_rs.DeltaTable(str(local_directory(path))).schema()
+        except DeltaError as error:
+            _log.info("Spark opens the table %s, because %s", path, error)
+        else:
+            return StructType.fromJson(json.loads(schema.to_json()))
+    return DeltaTable.forPath(spark, path).toDF().schema
 
 
 def is_empty(spark: SparkSession, path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from millrace_streams.errors import TopologyError
 from pyspark_millrace.delta.merging import KeyedTable
-from pyspark_millrace.delta.transactions import Transaction, create_if_missing
+from pyspark_millrace.delta.transactions import Transaction, columns_of, create_if_missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +23,8 @@ def ensure_table(spark: SparkSession, path: str, schema: StructType) -> None:
 
     Raises ``TopologyError`` if a table has other columns, ``EnvironmentProblemError`` if Delta is missing.
     """
-    from delta.tables import DeltaTable
-
     create_if_missing(spark, path, schema)
-    found = {field.name: field.dataType for field in DeltaTable.forPath(spark, path).toDF().schema}
+    found = {field.name: field.dataType for field in columns_of(spark, path)}
     wanted = {field.name: field.dataType for field in schema}
     if found != wanted:
         raise TopologyError(
