@@ -4,11 +4,11 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3.13 python
 BIN := .venv/bin
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Hundreds of processes are started by tests, and each would compile all modules anew.
+# Hundreds of processes are started by tests, and each would compile all modules again.
 export PYTHONDONTWRITEBYTECODE =
 EXTRAS := spark,connect,cluster,schemas,plots,demo,docs,bench,dev
 
-.PHONY: help setup demo test quick durations lint docs docs-serve dist bench bench-compare bench-report soak mutants faults proto kafka-protocol clean
+.PHONY: help setup demo test quick durations lint docs docs-serve dist release bench bench-compare bench-report soak mutants faults proto kafka-protocol clean
 help:            ## show this
 	@sed -n 's/^\([a-z-]*\): *\([^#]*\)## \(.*\)/  make \1\t\3/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -54,23 +54,23 @@ bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
 bench-compare: setup     ## which rows fell since a commit; OLD=<commit>, ONLY="<row> <row>"
 	$(BIN)/python -m benchmarks.compare --old $(or $(OLD),$(error say OLD=<commit>)) $(foreach row,$(ONLY),--only $(row))
 
-bench-report: setup      ## RESULTS.md of the benchmarks anew, from the results that are there
+bench-report: setup      ## write RESULTS.md of the benchmarks from the existing results
 	$(BIN)/python -m benchmarks.report
 	$(BIN)/python -m benchmarks.compare.report
 
 sim: setup       ## whole clusters in one process, a seed each; SEEDS=<n>, FIRST=<seed>, SEED=<one>, PLANTED=1
 	$(BIN)/python -m tests.simulation.cluster $(if $(SEEDS),--seeds $(SEEDS) --keep-going) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(if $(PLANTED),--planted) $(if $(PLANT),--plant "$(PLANT)")
 
-soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; goes on on the same commit, RESTART=1 begins anew; writes docs/soak.md
+soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; continues on the same commit, RESTART=1 starts again; writes docs/soak.md
 	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY)) $(if $(RESTART),--restart)
 
-mutants: setup   ## mutation testing; SEED=<n> goes on or repeats, COUNT=<n>, ONLY=<area>, TESTS=<paths>, FRESH=1; writes docs/mutants.md
+mutants: setup   ## mutation testing; SEED=<n> continues or repeats, COUNT=<n>, ONLY=<area>, TESTS=<paths>, FRESH=1; writes docs/mutants.md
 	$(BIN)/python -m tests.mutation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS)) $(if $(FRESH),--fresh)
 
 faults: setup    ## three brokers with whatever can go wrong, under clients that check; MINUTES=<n>, FAULT_SEED=<n> repeats
 	FAULT_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -s tests/histories/test_faults.py
 
-docs: setup      ## the documentation as a site in build/site; the reference pages are generated anew first
+docs: setup      ## the documentation as a site in build/site; the reference pages are generated first
 	$(BIN)/python docs/generate_reference.py
 	$(BIN)/mkdocs build --strict
 
@@ -81,10 +81,14 @@ dist: setup      ## wheel and sdist in dist/, the wheel built from the sdist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 
-proto: setup     ## generate the protocol stubs anew
+release: dist    ## keep the release in dist/, and data written by it, in tests/releases for the tests of upgrades
+	git diff --quiet HEAD || { echo "commit or remove the changes first"; exit 1; }
+	$(BIN)/python tests/releases/keep.py dist/*.tar.gz
+
+proto: setup     ## generate the protocol stubs
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I platform --python_out=platform --mypy_out=platform --grpc_python_out=platform --mypy_grpc_out=platform platform/millrace/protocol/millrace.proto
 
-kafka-protocol: setup  ## generate the classes of Kafka's messages anew, from the jars of the peers' Kafka (needs Maven)
+kafka-protocol: setup  ## generate the classes of Kafka's messages from the jars of the peers' Kafka (needs Maven)
 	$(BIN)/python -m millrace.kafka_protocol.generator --jars "$$($(BIN)/python -m benchmarks.peers.jars kafka | tail -n 1)"
 
 clean:           ## remove the environment and caches

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ELSEWHERE = ("tests/simulation/", "tests/mutation/")
-"""Virtual time, and a program that is no test."""
+ELSEWHERE = ("tests/simulation/", "tests/mutation/", "tests/releases/")
+"""Virtual time, and programs that are no tests."""
 ALLOWED = {
     "tests/integration/waiting.py": "waits for all others",
     "tests/unit/broker/runtime/test_spinning_loop.py": "the event loop's own timers are what it tests",
