@@ -53,20 +53,22 @@ class Arguments(StreamArguments):
 
     table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI")]
     topic: Annotated[str, Option(help="topic to write to")]
-    key: Annotated[str, Option(metavar="A,B,...", help="columns by which rows of the table are known")]
-    checkpoint: Annotated[str, Option(metavar="PATH", help="where the progress is kept; one for each table and topic")]
+    key: Annotated[str, Option(metavar="A,B,...", help="columns that identify a row of the table")]
+    checkpoint: Annotated[
+        str, Option(metavar="PATH", help="checkpoint of the query; a separate one for each table and topic")
+    ]
     select: Annotated[list[str], sql_option("expression to write, with AS name; repeatable")] = field(
         default_factory=list
     )
     where: Annotated[str | None, sql_option("write only changes for which this is true")] = None
     starting_version: Annotated[
-        str | None, Option(metavar="N", help="first commit whose changes are written, or latest")
+        str | None, Option(metavar="N", help="first commit whose changes are written: a version, or latest")
     ] = None
     appended_only: Annotated[
-        bool, Option("--appended-only", help="read the rows added to a table that keeps no changes")
+        bool, Option("--appended-only", help="read the added rows of a table without a change data feed")
     ] = False
     max_files_per_trigger: Annotated[
-        int | None, Option(metavar="N", help="most files of the table in a micro-batch (default: 1000)")
+        int | None, Option(metavar="N", help="largest number of files of the table in a micro-batch (default: 1000)")
     ] = None
     source_option: Annotated[list[str], pair_option("further option of Delta's source")] = field(default_factory=list)
     sink_option: Annotated[list[str], pair_option("further option of the sink")] = field(default_factory=list)

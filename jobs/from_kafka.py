@@ -48,28 +48,28 @@ class Arguments(JobArguments):
 
     kafka_bootstrap_servers: Annotated[str, Option(metavar="HOST:PORT,...", help="brokers of the Kafka cluster")]
     topic: Annotated[str, Option(help="topic to copy")]
-    target: Annotated[str | None, Option(metavar="TOPIC", help="topic to write to (default: of the same name)")] = None
+    target: Annotated[str | None, Option(metavar="TOPIC", help="topic to write to (default: the same name)")] = None
     map_topic: Annotated[
-        str | None, Option(metavar="TOPIC", help="topic that keeps the map of offsets (default: TARGET-offsets-map)")
+        str | None, Option(metavar="TOPIC", help="topic for the map of offsets (default: TARGET-offsets-map)")
     ] = None
     map_file: Annotated[str | None, Option(metavar="FILE", help="write the map as JSON to this file at the end")] = None
     groups: Annotated[
-        str | None, Option(metavar="A,B,...", help="consumer groups to carry over at the end, or all")
+        str | None, Option(metavar="A,B,...", help="consumer groups whose offsets are translated at the end, or all")
     ] = None
-    records_per_transaction: Annotated[int, Option(metavar="N", help="at most so many")] = 20_000
+    records_per_transaction: Annotated[int, Option(metavar="N", help="largest number")] = 20_000
     skip_lost: Annotated[
-        bool, Option("--skip-lost", help="go on where Kafka has deleted records before they were copied")
+        bool, Option("--skip-lost", help="continue if Kafka has deleted records before they were copied")
     ] = False
     continuous: Annotated[
-        bool, Option("--continuous", help="go on until stopped, instead of ending with what is there")
+        bool, Option("--continuous", help="run until stopped, instead of ending after the present records")
     ] = False
-    kafka_option: Annotated[list[str], pair_option("setting of the client that reads Kafka (librdkafka's)")] = field(
+    kafka_option: Annotated[list[str], pair_option("setting of librdkafka, the client that reads Kafka")] = field(
         default_factory=list
     )
     option: Annotated[list[str], pair_option("setting of the producer")] = field(default_factory=list)
-    topic_config: Annotated[list[str], pair_option("setting of a new target, over those that it has in Kafka")] = field(
-        default_factory=list
-    )
+    topic_config: Annotated[
+        list[str], pair_option("option of a new target topic; it overrides the topic's option in Kafka")
+    ] = field(default_factory=list)
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:

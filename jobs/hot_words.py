@@ -112,8 +112,8 @@ def topology(ranks: int = 10, minutes: int = 10) -> Topology:
 class Arguments(TopologyStreamArguments):
     """Options of this job."""
 
-    words: Annotated[int, Option(metavar="N", help="how many words are given")] = 10
-    window_minutes: Annotated[int, Option(metavar="M", help="over how many minutes")] = 10
+    words: Annotated[int, Option(metavar="N", help="number of ranked words")] = 10
+    window_minutes: Annotated[int, Option(metavar="M", help="number of minutes of the ranking")] = 10
 
 
 def _made(arguments: Arguments) -> Topology:

@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 class Arguments(CompactionArguments, SourceArguments, StreamArguments):
     """Options of this job."""
 
-    topic: Annotated[str, Option(help="topic to read; several of one schema, separated by commas")]
-    table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")]
+    topic: Annotated[str, Option(help="topic to read, or several topics of one schema, separated by commas")]
+    table: Annotated[
+        str, Option(metavar="PATH", help="directory or URI of the Delta table, which is created if it does not exist")
+    ]
     checkpoint: Annotated[
-        str | None, Option(metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/ingest)")
+        str | None, Option(metavar="PATH", help="checkpoint of the query (default: PATH/_checkpoints/ingest)")
     ] = None
-    partition_by: Annotated[
-        str | None, Option(metavar="A,B,...", help="columns by which a new table is partitioned")
-    ] = None
+    partition_by: Annotated[str | None, Option(metavar="A,B,...", help="partition columns of a new table")] = None
     merge_schema: Annotated[
-        bool, Option("--merge-schema", help="add columns to the table that the topic has and it has not")
+        bool, Option("--merge-schema", help="add the columns to the table that only the topic has")
     ] = False
     writer: Annotated[
         Literal["direct", "spark"],
-        Option(help="who writes the table's files: the tasks from Arrow, or Spark row by row"),
+        Option(help="writer of the table's files: the tasks, from Arrow, or Spark, row by row"),
     ] = "direct"
     option: Annotated[list[str], pair_option("further option of the source")] = field(default_factory=list)
 

@@ -42,10 +42,10 @@ class Arguments(JobArguments):
     data: Annotated[
         Literal["lines", "requests", "searches", "prices", "log_lines", "planes"], Option(help="what to make")
     ]
-    topic: Annotated[str | None, Option(metavar="NAME", help="topic to fill (default: named as the data)")] = None
-    rows: Annotated[int, Option(metavar="N", help="how many rows (planes: all)")] = 100_000
-    seed: Annotated[int, Option(metavar="N", help="another one gives other data")] = 1
-    partitions: Annotated[int, Option(metavar="N", help="of a topic that is created")] = 4
+    topic: Annotated[str | None, Option(metavar="NAME", help="topic to fill (default: the name of the data)")] = None
+    rows: Annotated[int, Option(metavar="N", help="number of rows (planes: all)")] = 100_000
+    seed: Annotated[int, Option(metavar="N", help="seed of the data")] = 1
+    partitions: Annotated[int, Option(metavar="N", help="partitions of a new topic")] = 4
 
 
 def parse_arguments(arguments: Sequence[str]) -> Arguments:
@@ -78,7 +78,7 @@ def fill(parsed: Arguments) -> None:
                 configs={"retention.ms": "-1"},
             )
         except TopicExistsError:
-            say(f"{topic} exists already: appending to it")
+            say(f"{topic} exists already: the rows are appended")
     with Producer(servers) as producer:
         for start in range(0, table.num_rows, _CHUNK_ROWS):
             stamps = None if times is None else times.slice(start, _CHUNK_ROWS)

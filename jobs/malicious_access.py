@@ -82,8 +82,8 @@ def topology(requests_max: int = 100, expiry: timedelta = timedelta(minutes=10))
 class Arguments(TopologyStreamArguments):
     """Options of this job."""
 
-    requests_max: Annotated[int, Option(metavar="N", help="requests in a minute that are allowed")] = 100
-    expiry_minutes: Annotated[float, Option(metavar="M", help="how long an address stays listed")] = 10
+    requests_max: Annotated[int, Option(metavar="N", help="largest allowed number of requests in a minute")] = 100
+    expiry_minutes: Annotated[float, Option(metavar="M", help="time for which an address stays listed")] = 10
 
 
 def _made(arguments: Arguments) -> Topology:

@@ -47,9 +47,13 @@ if TYPE_CHECKING:
 class Arguments(SourceArguments, StreamArguments):
     """Options of this job."""
 
-    source: Annotated[str, Option(metavar="TOPIC", help="topic to read; several of one schema, separated by commas")]
+    source: Annotated[
+        str, Option(metavar="TOPIC", help="topic to read, or several topics of one schema, separated by commas")
+    ]
     target: Annotated[str, Option(metavar="TOPIC", help="topic to write to")]
-    checkpoint: Annotated[str, Option(metavar="PATH", help="where the progress is kept; one for each job and target")]
+    checkpoint: Annotated[
+        str, Option(metavar="PATH", help="checkpoint of the query; a separate one for each job and target")
+    ]
     target_bootstrap_servers: Annotated[
         str | None, Option(metavar="HOST:PORT,...", help="brokers of the target (default: the same)")
     ] = None
@@ -58,11 +62,12 @@ class Arguments(SourceArguments, StreamArguments):
     )
     where: Annotated[str | None, sql_option("write only rows for which this is true")] = None
     keep_partitions: Annotated[
-        bool, Option("--keep-partitions", help="write to the partition of the number that was read from")
+        bool,
+        Option("--keep-partitions", help="write each record to the partition with the number of its source partition"),
     ] = False
     delivery_guarantee: Annotated[
         Literal["exactly-once", "at-least-once"],
-        Option(help="at-least-once is faster, and may write a batch twice after a failure"),
+        Option(help="exactly-once, or at-least-once, which is faster but can write a batch twice after a failure"),
     ] = "exactly-once"
     source_option: Annotated[list[str], pair_option("further option of the source")] = field(default_factory=list)
     sink_option: Annotated[list[str], pair_option("further option of the sink")] = field(default_factory=list)

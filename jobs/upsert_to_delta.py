@@ -50,21 +50,23 @@ if TYPE_CHECKING:
 class Arguments(CompactionArguments, SourceArguments, StreamArguments):
     """Options of this job."""
 
-    topic: Annotated[str, Option(help="topic to read; several of one schema, separated by commas")]
-    table: Annotated[str, Option(metavar="PATH", help="the Delta table's directory or URI; made if it does not exist")]
-    key: Annotated[str, Option(metavar="A,B,...", help="columns by which rows of the table are known")]
+    topic: Annotated[str, Option(help="topic to read, or several topics of one schema, separated by commas")]
+    table: Annotated[
+        str, Option(metavar="PATH", help="directory or URI of the Delta table, which is created if it does not exist")
+    ]
+    key: Annotated[str, Option(metavar="A,B,...", help="columns that identify a row of the table")]
     checkpoint: Annotated[
-        str | None, Option(metavar="PATH", help="where the progress is kept (default: PATH/_checkpoints/upsert)")
+        str | None, Option(metavar="PATH", help="checkpoint of the query (default: PATH/_checkpoints/upsert)")
     ] = None
     select: Annotated[list[str], sql_option("expression to write, with AS name; repeatable")] = field(
         default_factory=list
     )
     delete_when: Annotated[
-        str | None, sql_option("a change for which this is true deletes (default: tombstones do)")
+        str | None, sql_option("SQL that is true for a change that deletes its row (default: tombstones)")
     ] = None
     order_by: Annotated[
         str | None,
-        Option(metavar="A,B,...", help="columns of which the largest is the latest change (default: the offset)"),
+        Option(metavar="A,B,...", help="columns whose largest value is the latest change (default: the offset)"),
     ] = None
     guard: Annotated[
         str | None,

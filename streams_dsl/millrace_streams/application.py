@@ -53,12 +53,12 @@ class TopologyArguments(JobArguments):
         list[str],
         Option(
             metavar="[NAME=]PATH",
-            help="where the topology's Delta table lies; NAME= says which of several; topics are the cluster's",
+            help="directory or URI of the topology's Delta table; NAME= is needed if it has several tables",
         ),
     ] = field(default_factory=list)
     option: Annotated[list[str], pair_option("further option of the source")] = field(default_factory=list)
     dead_letters: Annotated[
-        str | None, Option(metavar="TOPIC", help="where records go that fail (default: they stop the job)")
+        str | None, Option(metavar="TOPIC", help="topic for records that fail (default: they stop the job)")
     ] = None
     explain: Annotated[bool, Option("--explain", help="print the compiled plan before running it")] = False
 
@@ -68,13 +68,14 @@ class TopologyStreamArguments(TopologyArguments, StreamArguments):
     """Options of a topology that runs as a stream; a job can add its own."""
 
     checkpoint: Annotated[
-        str | None, Option(metavar="PATH", help="where the progress and state are kept (default: beside the table)")
+        str | None, Option(metavar="PATH", help="checkpoint of the query, with its state (default: beside the table)")
     ] = None
     max_offsets_per_trigger: Annotated[
         int | None,
         Option(
             metavar="N",
-            help="most records in a micro-batch (default: 2,000,000; 10,000,000 if records are neither kept nor moved)",
+            help="largest number of records in a micro-batch (default: 4,000,000; 10,000,000 for topologies that "
+            "neither keep nor move records)",
         ),
     ] = None
     trigger_interval: Annotated[
@@ -258,7 +259,7 @@ def _tables(given: Sequence[str], topology: Topology) -> dict[str, str]:
         return {names[0]: path if separator and name == names[0] else given[0]}
     for text in given:
         if "=" not in text:
-            writes = f"writes {', '.join(names)}; say which as NAME=PATH" if names else "writes no table: leave it out"
+            writes = f"writes {', '.join(names)}: give each as NAME=PATH" if names else "writes no table: leave it out"
             raise UsageError(f"--table {text}: the topology {writes}")
     return dict(text.split("=", 1) for text in given)
 

@@ -122,7 +122,7 @@ def test_a_full_disk_refuses_says_so_and_serves_again_once_there_is_space(
         assert offset == acknowledged + 1
 
 
-def test_a_producer_waits_for_space_and_then_goes_on(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_producer_waits_for_space_and_then_continues(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     ballast = small_disk / "ballast"
     with EmbeddedBroker(small_disk / "data") as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("orders")

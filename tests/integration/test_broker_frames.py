@@ -72,7 +72,7 @@ def test_a_call_that_the_broker_does_not_know_is_of_another_version(connection: 
     assert pb.ApiVersionsResponse.FromString(connection.call("ApiVersions", b"")).protocol_version == 1
 
 
-def test_what_is_no_message_is_refused_and_the_connection_goes_on(connection: Frames) -> None:
+def test_what_is_no_message_is_refused_and_the_connection_continues(connection: Frames) -> None:
     with pytest.raises(errors.InvalidRequestError, match="invalid Fetch request"):
         connection.call("Fetch", b"\xff\xff\xff")
     connection.call("ApiVersions", b"")
@@ -129,7 +129,7 @@ def test_too_large_a_request_is_refused_before_it_is_received(tmp_path: Path) ->
         assert _limits(broker).bytes_in_use == 0
 
 
-def test_a_client_knows_what_is_too_large_and_its_connection_goes_on(tmp_path: Path) -> None:
+def test_a_client_knows_what_is_too_large_and_its_connection_continues(tmp_path: Path) -> None:
     options = {"socket.request.max.bytes": 200_000, "message.max.bytes": 100_000}
     with EmbeddedBroker(tmp_path / "data", options=options) as broker:
         with Admin(broker.bootstrap_servers) as admin:
@@ -261,7 +261,7 @@ def test_garbage_harms_nobody_else(module_broker: EmbeddedBroker, connection: Fr
 
 
 @pytest.mark.parametrize("begun", ["nothing", "head", "body"])
-def test_who_does_not_go_on_is_left(
+def test_a_client_that_stops_in_the_middle_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     from millrace_broker.listeners import connection as connections

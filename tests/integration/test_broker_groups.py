@@ -272,7 +272,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it(calls: Any, group: str, topic
     assert groups.committed(topic).committed.offset == -1
 
 
-def test_a_group_goes_on_after_a_restart(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
+def test_a_group_continues_after_a_restart(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
     with EmbeddedBroker(tmp_path, options=OPTIONS) as broker, ThreadPoolExecutor(4) as threads:
         calls = calls_to(broker.bootstrap_servers)
         calls.create(topic)

@@ -19,7 +19,7 @@ from .frame_calls import Frames
 from .waiting import STALL_S, eventually
 
 
-def test_too_large_a_batch_is_refused_and_the_connection_goes_on(calls: Any, topic: str) -> None:
+def test_too_large_a_batch_is_refused_and_the_connection_continues(calls: Any, topic: str) -> None:
     calls.create(topic, configs={"max.message.bytes": "1000"})
     refused = calls.produce(topic, calls.batch(b"x" * 2000)).error
     assert refused.code == errors.MessageTooLargeError.code
@@ -27,7 +27,7 @@ def test_too_large_a_batch_is_refused_and_the_connection_goes_on(calls: Any, top
     assert calls.produce(topic, calls.batch(b"x")).error.code == 0
 
 
-def test_too_large_a_request_is_refused_and_the_connection_goes_on(tmp_path: Path, calls_to: Any) -> None:
+def test_too_large_a_request_is_refused_and_the_connection_continues(tmp_path: Path, calls_to: Any) -> None:
     options = {"socket.request.max.bytes": 200_000, "message.max.bytes": 100_000}
     with EmbeddedBroker(tmp_path / "data", options=options) as broker:
         calls = calls_to(broker.bootstrap_servers)

@@ -175,7 +175,7 @@ def test_a_second_producer_aborts_and_fences_the_first(calls: Any, topic: str, p
     assert committed(calls, topic) == [b"second"]
 
 
-def test_a_producer_goes_on_after_an_error(calls: Any, topic: str, producer: Producer) -> None:
+def test_a_producer_continues_after_an_error(calls: Any, topic: str, producer: Producer) -> None:
     calls.create(topic)
     producer.write(topic, b"doubtful")
     before = producer.epoch

@@ -81,7 +81,7 @@ def test_what_is_shown_before_values(run: Run, topic: str) -> None:
     assert "--show needs" in run("consume", topic, "-f", "json", "--show", "key", code=2)
 
 
-def test_a_group_goes_on_where_it_was(run: Run, topic: str) -> None:
+def test_a_group_continues_where_it_was(run: Run, topic: str) -> None:
     first = run("consume", topic, "--group", "shell", "-n", "7", "-f", "value").splitlines()
     assert len(first) == 7
     rest = run("consume", topic, "--group", "shell", "-f", "value").splitlines()

@@ -66,4 +66,4 @@ def test_usage(data: Path) -> None:
     assert "name a partition directory" in run("--files", "", code=2).stderr
     assert "no such file" in run(data, code=2).stderr
     overview = run_to_end([sys.executable, "-m", "millrace.cli.main", "--help"])
-    assert "Look into the files of a log" in overview.stdout
+    assert "Show, verify, repair and convert the files of a log" in overview.stdout

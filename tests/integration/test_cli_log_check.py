@@ -61,7 +61,7 @@ def stopped(tmp_path: Path) -> tuple[Path, list[bytes]]:
     return data, values
 
 
-def test_damage_is_found_mended_and_the_broker_goes_on(stopped: tuple[Path, list[bytes]]) -> None:
+def test_damage_is_found_mended_and_the_broker_continues(stopped: tuple[Path, list[bytes]]) -> None:
     data, values = stopped
     assert "sound" in run("verify", data, "--deep").stdout
     assert "nothing to repair in 1 partitions" in run("repair", data).stdout

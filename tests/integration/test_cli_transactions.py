@@ -66,7 +66,7 @@ def test_open_transactions_are_listed_and_described(admin: Admin, module_broker:
         assert json.loads(run("find-hanging", "--max-transaction-timeout", "0", "--json").stdout) == []
         producer.commit_transaction()
     assert json.loads(run("list", "--state", "Ongoing", "--json").stdout) == []
-    assert "is no state of a transaction" in run("list", "--state", "Sleeping", code=2).stderr
+    assert "is not a state of a transaction" in run("list", "--state", "Sleeping", code=2).stderr
     assert "nobody" in run("describe", "--transactional-id", "nobody", code=1).stderr
 
 

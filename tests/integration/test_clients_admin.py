@@ -164,7 +164,7 @@ def test_offsets_by_time(admin: Admin, module_broker: EmbeddedBroker) -> None:
     assert at(1500) == (2, 3000)
     assert at(datetime.fromtimestamp(2.5, UTC)) == (2, 3000)
     assert at(3001) == (-1, -1)
-    with pytest.raises(UsageError, match="has no zone"):
+    with pytest.raises(UsageError, match="has no time zone"):
         at(datetime(2024, 1, 1))
     with pytest.raises(UsageError, match="'soon'"):
         at("soon")

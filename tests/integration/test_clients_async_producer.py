@@ -75,7 +75,7 @@ def test_lists_and_tables(admin: Admin, module_broker: EmbeddedBroker) -> None:
     assert _values(module_broker, "wholesale") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_full_buffer_is_awaited_while_the_loop_goes_on(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_a_full_buffer_is_awaited_while_the_loop_continues(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("narrow", partitions=2)
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "buffer.memory": 20_000, "batch.size": 2_000}
 

@@ -68,7 +68,7 @@ def test_commits(group: Group) -> None:
     consumer.commit()
 
 
-def test_reading_goes_on_where_the_group_has_committed(group: Group) -> None:
+def test_reading_continues_where_the_group_has_committed(group: Group) -> None:
     group.create_topic(1, 100)
     for start in range(0, 100, 20):
         # Automatically: at polls, and when the consumer is closed.

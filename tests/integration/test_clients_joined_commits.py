@@ -157,12 +157,15 @@ def test_joining_out_of_order_says_what_to_do(admin: Admin, module_broker: Embed
     with _producer(module_broker, "order") as producer:
         producer.join_commit(0, attempt="a")
         producer.begin_transaction()
-        with pytest.raises(InvalidTxnStateError, match="commit or abort the transaction that is open first"):
+        with pytest.raises(InvalidTxnStateError, match="commit or abort the open transaction first"):
             producer.join_commit(0, attempt="a")
         producer.abort_transaction()
         producer.join_commit(0, attempt="a")
     alone = {"bootstrap.servers": module_broker.bootstrap_servers, "transactional.id": "alone"}
-    with Producer(alone) as producer, pytest.raises(InvalidTxnStateError, match="this producer commits for itself"):
+    with (
+        Producer(alone) as producer,
+        pytest.raises(InvalidTxnStateError, match="this producer commits its own transactions"),
+    ):
         producer.join_commit(0, attempt="a")
 
 
@@ -189,7 +192,7 @@ def test_many_join_at_once_and_each_has_a_place_of_its_own(admin: Admin, module_
     assert _committed(module_broker, "joined-many") == [b"%02d" % number for number in range(12)]
 
 
-def test_an_attempt_goes_on_through_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_an_attempt_continues_through_a_restart_of_the_broker(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topic("restarted", partitions=1)

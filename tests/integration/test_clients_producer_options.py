@@ -274,7 +274,7 @@ def test_without_waiting_what_is_not_there_at_once_fails(admin: Admin, module_br
         "delivery.timeout.ms": 100_000,
     }
     with Producer(config) as producer:
-        with pytest.raises(RequestTimedOutError, match=r"topic impatient is not known yet.*try again"):
+        with pytest.raises(RequestTimedOutError, match=r"topic impatient has no metadata yet.*try again"):
             producer.send("impatient", b"x")
 
         def is_taken() -> bool:

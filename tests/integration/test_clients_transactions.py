@@ -139,7 +139,7 @@ def test_calls_out_of_order_say_what_to_do(admin: Admin, module_broker: Embedded
     with pytest.raises(InvalidTxnStateError):
         producer.init_transactions()
     producer.begin_transaction()
-    with pytest.raises(InvalidTxnStateError, match="commit or abort the transaction that is open first"):
+    with pytest.raises(InvalidTxnStateError, match="commit or abort the open transaction first"):
         producer.begin_transaction()
     producer.send("orderly", b"y")
     producer.close()  # aborts it
@@ -173,7 +173,7 @@ def test_a_part_that_fails_leaves_only_aborting(admin: Admin, module_broker: Emb
         bad = producer.send("partial", b"x" * 5000, partition=1)
         assert isinstance(bad.exception(STALL_S), MessageTooLargeError)
         eventually(good.done)
-        with pytest.raises(AbortableTransactionError, match="abort the transaction, for a part failed"):
+        with pytest.raises(AbortableTransactionError, match="abort the transaction, because a part of it failed"):
             producer.send("partial", b"more")
         with pytest.raises(AbortableTransactionError):
             producer.commit_transaction()
@@ -263,7 +263,7 @@ def test_prepared_transactions_are_committed_together(admin: Admin, module_broke
     eventually(lambda: _read(module_broker, "together") == sorted(expected))
 
 
-def test_transactions_go_on_through_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_transactions_continue_through_a_restart_of_the_broker(tmp_path: Path) -> None:
     options = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
     with EmbeddedBroker(tmp_path, options=options) as broker:
         port = broker.port

@@ -90,7 +90,7 @@ def test_errors_are_of_the_same_class(config: dict[str, Any], ready: str) -> Non
         assert producer.send(ready, b"x").result(STALL_S).offset >= 0
 
 
-def test_a_wake_up_ends_a_poll_and_the_next_goes_on(config: dict[str, Any], ready: str) -> None:
+def test_a_wake_up_ends_a_poll_and_the_next_continues(config: dict[str, Any], ready: str) -> None:
     with Consumer({**config, "auto.offset.reset": "earliest"}) as consumer, Producer(config) as producer:
         consumer.assign(consumer.partitions_for(ready))
         for number in range(3):

@@ -64,7 +64,7 @@ def test_what_is_asked_of_a_leader_is_asked_of_the_next_one_when_it_has_moved(cl
         assert admin.delete_records({TopicPartition(topic, 0): 20}) == {TopicPartition(topic, 0): 20}
 
 
-def test_a_group_goes_on_when_its_coordinator_is_gone(cluster: Cluster, topic: str) -> None:
+def test_a_group_continues_when_its_coordinator_is_gone(cluster: Cluster, topic: str) -> None:
     cluster.admin.create_topic(topic, assignment={0: [2, 3]})
     fill(cluster, topic, 1, 20)
     group = f"group-{topic}"

@@ -51,7 +51,7 @@ def test_sessions_that_end_at_any_moment_leave_a_whole_cluster(
         assert len(epochs) == 1
 
 
-def test_brokers_go_on_without_zookeeper_and_register_again_when_it_is_back(
+def test_brokers_continue_without_zookeeper_and_register_again_when_it_is_back(
     zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     with proxy_to(zookeeper_server) as proxy, Cluster(zookeeper_server, tmp_path) as cluster:

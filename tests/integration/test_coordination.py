@@ -248,7 +248,7 @@ def test_an_expired_session_is_told_and_can_do_nothing_more(store: Store) -> Non
     assert (ended, session.state) == (["ended", "told late"], SessionState.EXPIRED)
 
 
-def test_a_closed_session_is_not_told_of_its_end(store: Store) -> None:
+def test_a_closed_session_gets_no_notice_of_its_end(store: Store) -> None:
     session = store.connect()
     session.on_session_end(lambda: pytest.fail("closed, not expired"))
     session.close()

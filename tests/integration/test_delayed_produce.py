@@ -49,7 +49,7 @@ def test_appends_that_wait_are_answered_once_when_leaders_change(tmp_path: Path,
             assert [each.code for each in errors] == [0] * PARKED
         else:
             assert [each.code for each in errors] == [NotLeaderError.code] * PARKED
-            assert all("is led by another broker by now" in each.message for each in errors)
+            assert all("has a new leader" in each.message for each in errors)
         assert (waiting().delayed, waiting().completed - completed, waiting().expired) == (0, PARKED, 0)
         if happens != "the replica is deleted":
             cluster.settle("t")

@@ -82,7 +82,7 @@ def test_the_start_survives_a_restart(tmp_path: Path) -> None:
         consumer.close()
 
 
-def test_who_reads_deleted_segments_goes_on(
+def test_a_reader_of_deleted_segments_continues(
     admin: Admin, calls: Any, topic: str, module_broker: EmbeddedBroker
 ) -> None:
     """Mapped files, as Spark's tasks read them, and a stream that has begun."""

@@ -185,7 +185,7 @@ def test_a_checkpoint_goes_from_one_writer_to_the_other_and_back(spark, words, t
     assert {entry["operation"] for entry in history} == {"CREATE TABLE", "WRITE", "STREAMING UPDATE"}
 
 
-def test_a_query_that_fails_leaves_nothing_and_goes_on_later(spark, words, table, tmp_path):
+def test_a_query_that_fails_leaves_nothing_and_continues_later(spark, words, table, tmp_path):
     marker = tmp_path / "healed"
 
     def fragile(batches):
@@ -278,7 +278,7 @@ def added(table):
     return [action["add"] for action in map(json.loads, lines) if "add" in action]
 
 
-def test_it_goes_on_until_it_is_stopped(spark, words, table):
+def test_it_continues_until_it_is_stopped(spark, words, table):
     words.numbers(0)
     seen = []
     query = ingest(

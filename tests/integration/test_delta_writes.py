@@ -1,9 +1,7 @@
 """Streams into Delta tables by ``append`` and ``upsert``, and a table's changes back: each batch once."""
 
 import json
-import re
 import uuid
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,11 +13,11 @@ from millrace.errors import SchemaMismatchError, UsageError
 from pyspark_millrace.delta import Compaction, append, changes_to_topic, in_turn, ingest, upsert
 from pyspark_millrace.spark_errors import explain
 
+from .documented import blocks
 from .streaming_query import finish
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
 SCHEMA = "id INT NOT NULL, word STRING, op STRING"
 
 
@@ -330,7 +328,8 @@ def test_what_is_wrong_is_said_before_anything_is_read(spark, changes, table, tm
 
 
 def test_the_page_on_delta_says_what_works(spark, module_broker, tmp_path, monkeypatch):
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "delta.md").read_text(), re.DOTALL)
+    [block] = blocks("docs/delta.md")
+    snippet = block.body
     customers = Changes(module_broker, "id INT NOT NULL, name STRING")
     again = f"again-{customers.name}"
     with Producer(customers.servers) as producer:

@@ -26,7 +26,7 @@ from millrace_streams.demo.datasets import Dataset, read_datasets
 from millrace_streams.demo.report import read_delta, sorted_rows
 from millrace_streams.demo.view import STARTED
 
-from .waiting import eventually, exit_code, pause, work_of
+from .waiting import eventually, exit_code, pause, run_to_end, work_of
 
 ROWS = 30_000
 RUN_SECONDS_MAX = 600.0
@@ -163,7 +163,7 @@ def run_and_kill(work_dir: Path, rows: int, step: Step, victim: str, chance: ran
         pause(delay)
         demo.kill(victim)
         if victim != "group" and exit_code(demo.process) != 0:
-            # Bereft of its broker or its driver it says so, and that it can be run again.
+            # Without its broker or its driver the demo fails with a message that names the cause.
             assert demo.process.returncode == 1, demo.printed()[-4000:]
             says = ("the broker has stopped", "Spark failed")
             assert any(text in demo.printed() for text in says), demo.printed()[-4000:]
@@ -205,6 +205,18 @@ def assert_tables_are_right(work_dir: Path, datasets: list[Dataset]) -> None:
     assert (work_dir / "hourly_departures.png").stat().st_size > 10_000
 
 
+def assert_the_next_commands_run(printed: str) -> None:
+    """Run the commands that the demo shows at its end. The last starts a broker, which ends when its input does."""
+    _, _, shown = printed.partition("Try next")
+    commands = [line.strip() for line in shown.splitlines() if line.startswith("  millrace ")]
+    assert len(commands) == 3, shown
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for command in (*commands[:2], f"{commands[2]} --listen 127.0.0.1:0 --until-input-ends"):
+        done = run_to_end(["bash", "-c", command], input="", env=environment)
+        assert done.returncode == 0, command + done.stdout + done.stderr
+        assert done.stdout, command
+
+
 def kills(rounds: int, chance: random.Random) -> list[tuple[Step, str]]:
     """Each step in turn, and for the steps with Spark each kind of victim in an order of chance.
 
@@ -233,6 +245,7 @@ def test_killed_in_any_step_and_run_again_the_tables_are_the_same(tmp_path: Path
     printed = Demo(tmp_path, ROWS).finish()
     assert "continues where the last run ended" in printed
     assert_tables_are_right(tmp_path, read_datasets(conf_dir(), ROWS))
+    assert_the_next_commands_run(printed)
     for name, size in logged_before.items():
         written = HANGING_UP.sub(b"", (tmp_path / "logs" / name).read_bytes()[size:])
         assert b"Traceback" not in written, f"{name} of a run without a fault"

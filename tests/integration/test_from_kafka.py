@@ -138,7 +138,7 @@ def facts(records):
     }
 
 
-def test_records_keep_all_they_have_and_groups_go_on_where_they_were(kafka, module_broker, job, tmp_path):
+def test_records_keep_all_they_have_and_groups_continue_where_they_were(kafka, module_broker, job, tmp_path):
     orders = Orders(kafka, **{"cleanup.policy": "delete", "max.message.bytes": "2000000"})
     orders.produce(range(100))
     orders.produce(range(1000, 1010), commit=False)
@@ -221,8 +221,8 @@ def test_what_cannot_be_copied_is_said_in_a_sentence(kafka, module_broker, job):
         admin.create_topic(f"typed-{orders.name}", partitions=2, schema="n INT")
         admin.create_topic(f"wide-{orders.name}", partitions=3)
     calls = {
-        ("--groups", f"ahead-{orders.name}"): "is further than the copy",
-        ("--target", f"typed-{orders.name}"): "is typed: copy into an opaque one",
+        ("--groups", f"ahead-{orders.name}"): "is ahead of the copy",
+        ("--target", f"typed-{orders.name}"): "is typed: copy into an opaque topic",
         ("--target", f"wide-{orders.name}"): "has 3 partitions, and 2 in Kafka",
         ("--kafka-option", "security.protocl=SSL"): "No such configuration property",
     }

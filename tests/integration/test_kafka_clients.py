@@ -107,7 +107,7 @@ def test_both_kinds_of_client_read_the_same_records_at_the_same_offsets(
     assert [(each.key, each.value) for each in own_found] == expected
 
 
-def test_members_of_a_group_share_the_partitions_and_go_on_where_it_committed(
+def test_members_of_a_group_share_the_partitions_and_continue_where_it_committed(
     module_broker: EmbeddedBroker, topic: str
 ) -> None:
     create_topic(module_broker, topic, 4)

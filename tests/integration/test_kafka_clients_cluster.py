@@ -28,7 +28,7 @@ def _options(cluster: Cluster, *broker_ids: int) -> dict[str, Any]:
     return {"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports), "reconnect.backoff.max.ms": 500}
 
 
-def test_kafkas_clients_find_leaders_and_coordinators_and_go_on_when_they_move(cluster: Cluster, topic: str) -> None:
+def test_kafkas_clients_find_leaders_and_coordinators_and_continue_when_they_move(cluster: Cluster, topic: str) -> None:
     admin = AdminClient(_options(cluster, 1))
     admin.create_topics([NewTopic(topic, 6, 3)])[topic].result(STALL_S)
     described = admin.list_topics(topic, STALL_S)

@@ -170,7 +170,7 @@ def test_a_consumer_finds_the_leader_though_the_broker_that_it_asks_knows_only_t
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_a_consumer_goes_on_where_the_logs_part(broker: EmbeddedBroker, tmp_path: Path, reset: str) -> None:
+def test_a_consumer_continues_where_the_logs_part(broker: EmbeddedBroker, tmp_path: Path, reset: str) -> None:
     produce(broker, b"a", b"b", b"c", b"d")
     with consumer_of(broker, reset) as consumer:
         consumer.seek_to_beginning()
@@ -205,7 +205,7 @@ def test_without_a_policy_the_error_names_where_the_logs_part(broker: EmbeddedBr
         again.stop()
 
 
-def test_a_topic_made_anew_begins_its_epochs_anew(broker: EmbeddedBroker) -> None:
+def test_a_topic_created_again_starts_its_epochs_again(broker: EmbeddedBroker) -> None:
     raise_epoch(broker, TOPIC)
     produce(broker, b"a")
     options: dict[str, Any] = {"metadata.max.age.ms": 100, "fetch.max.wait.ms": 50}

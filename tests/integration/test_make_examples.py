@@ -27,7 +27,7 @@ def fill(servers: str, *arguments: str) -> str:
 def test_a_topic_is_filled_and_appended_to(broker, data, keys, year):
     topic = f"made-{data}"
     assert f"-> {topic} at" in fill(broker.bootstrap_servers, "--data", data, "--topic", topic, "--rows", "50")
-    assert "appending to it" in fill(broker.bootstrap_servers, "--data", data, "--topic", topic, "--rows", "50")
+    assert "the rows are appended" in fill(broker.bootstrap_servers, "--data", data, "--topic", topic, "--rows", "50")
     servers = {"bootstrap.servers": broker.bootstrap_servers}
     with Admin(servers) as admin:
         described = admin.describe_topic(topic)

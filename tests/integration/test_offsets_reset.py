@@ -125,7 +125,7 @@ def test_offsets_that_were_exported_are_put_back(numbers, tmp_path, capfd):
     assert numbers.rows() == sorted([*range(30), *range(20, 30)])
 
 
-def test_a_running_query_ends_rather_than_going_on_beside_a_reset(numbers, spark):
+def test_a_running_query_ends_rather_than_continuing_beside_a_reset(numbers, spark):
     """Where our lock is not seen, from another host say: who logs the batch first has it, and the query says so."""
     query = numbers.writer().start(str(numbers.table))
     try:

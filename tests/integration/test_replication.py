@@ -262,7 +262,7 @@ def test_a_follower_whose_disk_refuses_does_not_keep_others_waiting(pair: Replic
     assert broken.log_end_offset == 1
 
 
-def test_deleted_records_go_on_all_replicas(pair: ReplicaCluster) -> None:
+def test_deleted_records_continue_all_replicas(pair: ReplicaCluster) -> None:
     pair.create("t", (1, 2))
     for number in range(10):
         append(pair, 1, "t", b"%d" % number)

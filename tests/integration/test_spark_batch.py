@@ -330,7 +330,7 @@ def test_no_broker(spark):
     assert "no broker answers at 127.0.0.1:1: start one with 'millrace broker'" in refusal(reader.load)
 
 
-def test_a_topic_made_anew_is_not_the_one_that_was_loaded(read, admin, producer):
+def test_a_topic_created_again_is_not_the_one_that_was_loaded(read, admin, producer):
     name = keep(admin, f"anew-{uuid.uuid4().hex[:8]}", partitions=1)
     producer.send(name, b"old")
     producer.flush()

@@ -60,7 +60,7 @@ def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplo
     ("stood_ms", "policy", "is_late"),
     [(3_600_000, "compact", True), (3_600_000, "delete", False), (0, "compact", False)],
 )
-def test_who_comes_too_late_for_tombstones_is_told(new_model, caplog, stood_ms, policy, is_late):
+def test_a_reader_that_is_too_late_for_tombstones_gets_a_warning(new_model, caplog, stood_ms, policy, is_late):
     model = new_model(1, **{"cleanup.policy": policy, "delete.retention.ms": "600000"})
     now_ms = time.time_ns() // 1_000_000
     for time_ms in (now_ms - stood_ms, now_ms - stood_ms + 1, now_ms):
@@ -84,7 +84,7 @@ def test_who_comes_too_late_for_tombstones_is_told(new_model, caplog, stood_ms, 
     )
 
 
-def test_a_query_goes_on_where_nobody_can_say_whether_it_is_late_for_tombstones(new_model, caplog, monkeypatch):
+def test_a_query_continues_where_nobody_can_say_whether_it_is_late_for_tombstones(new_model, caplog, monkeypatch):
     model = new_model(1)
     model.append(0, 5)
     start = {**checkpointed(stream(model, {"startingOffsets": json.dumps({model.name: {"0": 1}})}).initialOffset())}
@@ -150,7 +150,7 @@ def test_the_checkpoint_of_another_topic_is_recognised(new_model):
     )
 
 
-def test_a_topic_made_anew_with_fewer_partitions_is_one_loss(new_model, admin):
+def test_a_topic_created_again_with_fewer_partitions_is_one_loss(new_model, admin):
     model = new_model(3)
     model.append(1, 5)
     reader = stream(model, {"startingOffsets": "earliest"})

@@ -406,7 +406,7 @@ def test_a_query_that_comes_back_aborts_at_once_what_it_left(stream, make, recor
         assert _numbers(records(target)) == list(range(60))
 
 
-def test_complete_mode_appends_all_rows_anew_as_kafkas_sink_does(spark, make, records, module_broker, tmp_path):
+def test_complete_mode_appends_all_rows_again_as_kafkas_sink_does(spark, make, records, module_broker, tmp_path):
     source, target = make(1), make(1)
     servers = {"kafka.bootstrap.servers": module_broker.bootstrap_servers}
 

@@ -63,7 +63,7 @@ def failure(action):
     return caught.value
 
 
-def test_available_now_by_limited_batches_and_going_on_from_the_checkpoint(query, topic, send):
+def test_available_now_by_limited_batches_and_continuing_from_the_checkpoint(query, topic, send):
     send(topic, range(1000))
     first = query(topic, maxOffsetsPerTrigger=300)
     # What comes while the query runs is not part of "now".
@@ -156,7 +156,7 @@ def test_a_schema_that_grows_while_a_query_runs(query, admin, producer):
     assert query(name, select=["*"]).run().rows == [(3, "y")]
 
 
-def test_a_topic_deleted_and_made_anew_is_not_read_on(query, admin, topic, send):
+def test_a_topic_deleted_and_created_again_is_not_read_on(query, admin, topic, send):
     send(topic, range(9))
     assert len(query(topic).run().rows) == 9
     admin.delete_topic(topic)

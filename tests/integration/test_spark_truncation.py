@@ -98,7 +98,7 @@ def test_a_query_fails_with_the_offsets_that_parted(broker, cut):
 
 
 @pytest.mark.parametrize("appended", ["C", "CD", "CDEFG"])
-def test_losses_accepted_it_goes_on_where_the_logs_part(broker, cut, caplog, appended):
+def test_losses_accepted_it_continues_where_the_logs_part(broker, cut, caplog, appended):
     produce(broker, *"abcd")
     query = Query(broker, failOnDataLoss="false")
     query.batch()
@@ -110,7 +110,7 @@ def test_losses_accepted_it_goes_on_where_the_logs_part(broker, cut, caplog, app
     assert not caplog.text
 
 
-def test_a_limited_batch_goes_on_there_too(broker, cut):
+def test_a_limited_batch_continues_there_too(broker, cut):
     produce(broker, *"abcdef")
     query = Query(broker, failOnDataLoss="false")
     query.batch()
@@ -198,7 +198,7 @@ def test_leaders_that_stay_older_than_the_checkpoint_have_lost_records(broker):
         query.plan()
 
 
-def test_checkpoints_from_before_epochs_were_kept_go_on(broker, cut):
+def test_checkpoints_from_before_epochs_were_kept_continue(broker, cut):
     produce(broker, *"abcd")
     query = Query(broker)
     query.batch()

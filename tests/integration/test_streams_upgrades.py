@@ -109,7 +109,7 @@ def test_state_is_exported_and_an_application_is_put_back(application: Applicati
         assert consumer.poll_table(timeout_ms=10_000).select(["key", "count"]).to_pylist() == rows
 
     shown = application.command("reset", "--to-offset", "2", "-b", application.servers)
-    assert "stores that are gone: counts" in shown
+    assert "deleted stores: counts" in shown
     assert application.counts() == {"a": 2, "b": 1, "c": 1}, "shown is not done"
     told = json.loads(
         application.command("reset", "--to-offset", "2", "-b", application.servers, "--execute", "--json")
@@ -152,7 +152,7 @@ def test_a_changed_topology_gets_state_as_if_it_had_been_there_from_the_beginnin
 
 
 @pytest.mark.dial("REBUILD_KILL_ROUNDS", seconds=60)
-def test_a_rebuild_that_is_killed_goes_on_and_spoils_nothing(application: Application, rounds: int) -> None:
+def test_a_rebuild_that_is_killed_continues_and_spoils_nothing(application: Application, rounds: int) -> None:
     seed = int(os.environ.get("REBUILD_KILL_SEED", random.SystemRandom().randrange(2**32)))
     print(f"REBUILD_KILL_SEED={seed}")
     chance = random.Random(seed)

@@ -93,7 +93,7 @@ def without_gap_or_repetition(copies: list[ManifestName]) -> bool:
     return all(one.end_offset == next_one.copy.base_offset for one, next_one in pairwise(copies))
 
 
-def test_the_leader_alone_copies_and_the_next_one_goes_on(cluster: Cluster, store: Path, topic: str) -> None:
+def test_the_leader_alone_copies_and_the_next_one_continues(cluster: Cluster, store: Path, topic: str) -> None:
     tiered = Tiered(cluster, store, topic, [1, 2])
     tiered.write(600)
     eventually(lambda: tiered.copied_up_to() > 500)

@@ -181,7 +181,7 @@ def test_consumers_read_on_through_the_store(filled: tuple[EmbeddedBroker, Admin
     assert b"".join(admin.read_range(topic, 0, 10, 990))
 
 
-def test_it_goes_on_after_a_restart(uri: str, tmp_path: Path, topic: str) -> None:
+def test_it_continues_after_a_restart(uri: str, tmp_path: Path, topic: str) -> None:
     values = values_of(600)
     with tiered_broker(tmp_path / "broker", uri) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1, configs=TIERED)

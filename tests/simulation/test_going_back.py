@@ -104,7 +104,7 @@ def test_truncated_at_any_step(run: int, seed: int, is_held: bool) -> None:
 
 @pytest.mark.parametrize("offset", [5, 100])
 @pytest.mark.parametrize("run", range(4))
-def test_begun_anew_at_any_step(run: int, seed: int, offset: int) -> None:
+def test_started_again_at_any_step(run: int, seed: int, offset: int) -> None:
     choose = random.Random(seed)
     disk = SimulatedDisk(seed=seed)
     manager = open_manager(disk)

@@ -42,7 +42,10 @@ def broker(
     data_dir: Annotated[
         str | None, typer.Option(help="Data directory (log.dirs). The default is ./millrace-data.")
     ] = None,
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address to listen at; port 0: any.")] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address at which the broker listens; port 0: any free port."),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="Broker option. It overrides the file. Repeatable."),
@@ -55,9 +58,9 @@ def broker(
         ),
     ] = False,
 ) -> None:
-    """Run a broker that needs nothing else: its metadata is kept beside its data.
+    """Run a broker on its own, with its metadata beside its data.
 
-    It prints one line once it answers, logs to standard error, and ends cleanly on SIGTERM or Ctrl-C.
+    The broker prints one line when it is ready, logs to standard error, and stops cleanly on SIGTERM or Ctrl-C.
 
     Examples:
 

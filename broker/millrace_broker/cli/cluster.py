@@ -42,12 +42,13 @@ def up(
         typer.Option(metavar="HOST:PORT/CHROOT", help="Address of a running ZooKeeper, instead of starting one."),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of all brokers.")
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Option of all brokers. Repeatable."),
     ] = None,
 ) -> None:
     """Run ZooKeeper and brokers on this machine, for development, until Ctrl-C, SIGTERM, or the terminal is closed.
 
-    They end with this command, whatever ends it. The data stays.
+    ZooKeeper and the brokers end with this command, even if it is killed. The data stays.
 
     Examples:
 
@@ -171,7 +172,7 @@ class _Brokers:
 def describe(
     as_json: AsJson = False, bootstrap_server: BootstrapServer = None, client_config: ClientConfigFile = None
 ) -> None:
-    """Show the brokers, which is the controller, what each leads, and partitions that are not as they should be.
+    """Show the brokers, the controller, the partitions that each broker leads, and partitions with a problem.
 
     Examples:
 

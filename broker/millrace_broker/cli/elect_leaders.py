@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 
 def elect_leaders(
-    topic: Annotated[str | None, typer.Option(help="Topic; with --partition, one partition of it.")] = None,
-    partition: Annotated[int | None, typer.Option(help="Partition of the topic; all of them if not given.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic, or with --partition one of its partitions.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(help="Partition of the topic. The default is all of its partitions.")
+    ] = None,
     all_partitions: Annotated[bool, typer.Option("--all", help="All partitions of all topics.")] = False,
     json_file: Annotated[
         Path | None,
         typer.Option("--path-to-json-file", help='As Kafka\'s: {"partitions": [{"topic": "orders", "partition": 0}]}.'),
     ] = None,
     election: Annotated[
-        str, typer.Option("--type", help="preferred, or unclean: a replica out of sync may become the leader.")
+        str, typer.Option("--type", help="preferred, or unclean: a replica outside the ISR may become the leader.")
     ] = ("preferred"),
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
@@ -32,8 +34,8 @@ def elect_leaders(
 ) -> None:
     """Elect leaders of partitions.
 
-    An unclean election loses records: those that the new leader does not have. It is only done where a partition has no
-    leader, because nobody in sync is alive.
+    An unclean election loses the records that the new leader does not have. It runs only for partitions without a
+    leader, which have no live replica in the ISR.
 
     Examples:
 

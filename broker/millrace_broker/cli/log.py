@@ -1,4 +1,4 @@
-"""Look into the files of a log; check, mend and convert them."""
+"""Show, verify, repair and convert the files of a log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Look into the files of a log; check, mend and convert them.",
+    help="Show, verify, repair and convert the files of a log.",
 )
 
 _TABLE_ROWS: Final = 500
@@ -38,7 +38,7 @@ app.command()(log_check.convert)
 
 @app.callback()
 def _group() -> None:
-    """Look into the files of a log; check, mend and convert them. No broker is needed."""
+    """Show, verify, repair and convert the files of a log. No broker is needed."""
 
 
 @app.command()

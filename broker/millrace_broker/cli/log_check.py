@@ -46,7 +46,7 @@ def _print_line(fields: dict[str, Any]) -> None:
 def verify(paths: given.Paths, deep: given.Deep = False, schema: given.Schema = None, as_json: AsJson = False) -> None:
     """Check all files of partitions: checksums, offsets, and that indexes and snapshots agree with the logs.
 
-    Nothing is written, and a broker may be running. The exit code is 0 if everything is sound and 1 if anything is
+    Nothing is written, and a broker may be running. The exit code is 0 if all files are intact, and 1 if any is
     damaged. With --json every line is an object with its *partition* and *kind*.
 
     Examples:
@@ -125,11 +125,11 @@ def repair(
     index_interval_bytes: given.IndexInterval = 4096,
     as_json: AsJson = False,
 ) -> None:
-    """Mend damaged partitions: keep what is sound of logs, build indexes anew, remove what the broker makes again.
+    """Repair damaged partitions: keep the intact part of logs, rebuild indexes, remove files that the broker recreates.
 
-    Without --yes nothing is changed: every step is named, with the offsets that it loses. Damaged logs are kept beside
-    the repaired ones as *.damaged*. Refused while a broker uses the directory. The exit code is 0 if nothing is (any
-    longer) to be done, and 1 if something would be.
+    Without --yes nothing is changed: the command prints every step, with the offsets that it loses. Damaged logs are
+    kept beside the repaired ones as *.damaged*. The command is refused while a broker uses the directory. The exit code
+    is 0 if nothing needs a repair (any more), and 1 otherwise.
 
     Examples:
 

@@ -30,7 +30,7 @@ DumpPaths = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[PATH]...", help="Partition directories, or files of them.", show_default=False),
 ]
-Files = Annotated[str | None, typer.Option("--files", metavar="PATH,...", help="More paths, as Kafka's.")]
+Files = Annotated[str | None, typer.Option("--files", metavar="PATH,...", help="More paths, as for Kafka's tool.")]
 PrintDataLog = Annotated[bool, typer.Option("--print-data-log", help="Show the records with their content.")]
 DeepIteration = Annotated[bool, typer.Option("--deep-iteration", help="Show the records: offset, time and sizes.")]
 VerifyIndexOnly = Annotated[
@@ -46,15 +46,24 @@ MaxMessageSize = Annotated[
     int | None, typer.Option("--max-message-size", min=1, metavar="BYTES", help="Report larger batches as damaged.")
 ]
 OffsetsDecoder = Annotated[
-    bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets (done anyway by name).")
+    bool,
+    typer.Option(
+        "--offsets-decoder", help="Decode records of __consumer_offsets. Directories of that name are always decoded."
+    ),
 ]
 TransactionLogDecoder = Annotated[
     bool,
-    typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state (done anyway by name)."),
+    typer.Option(
+        "--transaction-log-decoder",
+        help="Decode records of __transaction_state. Directories of that name are always decoded.",
+    ),
 ]
 ShareGroupStateDecoder = Annotated[
     bool,
-    typer.Option("--share-group-state-decoder", help="Decode records of __share_group_state (done anyway by name)."),
+    typer.Option(
+        "--share-group-state-decoder",
+        help="Decode records of __share_group_state. Directories of that name are always decoded.",
+    ),
 ]
 KeyDecoderClass = Annotated[
     str | None,
@@ -69,7 +78,7 @@ ValueDecoderClass = Annotated[
     typer.Option("--value-decoder-class", metavar="TYPE|MODULE:FUNCTION", help="Decode values, with the same names."),
 ]
 SkipRecordMetadata = Annotated[
-    bool, typer.Option("--skip-record-metadata", help="Of records show only keys and values.")
+    bool, typer.Option("--skip-record-metadata", help="Show only the keys and values of records.")
 ]
 ClusterMetadataDecoder = Annotated[bool, typer.Option("--cluster-metadata-decoder", hidden=True)]
 RemoteLogMetadataDecoder = Annotated[bool, typer.Option("--remote-log-metadata-decoder", hidden=True)]
@@ -86,9 +95,7 @@ class LogFormat(StrEnum):
     MAGIC_1 = "magic1"
 
 
-Deep = Annotated[
-    bool, typer.Option("--deep", help="Decode every batch and look at every value, not only at checksums.")
-]
+Deep = Annotated[bool, typer.Option("--deep", help="Decode every batch and check every value, not only checksums.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Make the changes. Without this option they are only shown.")]
 Source = Annotated[
     Path, typer.Argument(help="Partition directory of Kafka or millrace; its broker must be down.", show_default=False)
@@ -96,17 +103,23 @@ Source = Annotated[
 Target = Annotated[Path, typer.Argument(help="New partition directory, <topic>-<partition>.", show_default=False)]
 Format = Annotated[
     LogFormat,
-    typer.Option("--format", help="rows: Kafka's, which it takes back. columnar: Arrow. magic0, magic1: before 0.11."),
+    typer.Option(
+        "--format", help="rows: Kafka's format. columnar: Arrow. magic0, magic1: Kafka's formats before 0.11."
+    ),
 ]
 CompressionName = Annotated[
-    str | None, typer.Option("--compression", help="none, gzip, snappy, lz4, zstd; else each batch keeps its own.")
+    str | None,
+    typer.Option(
+        "--compression", help="none, gzip, snappy, lz4 or zstd. The default keeps the compression of each batch."
+    ),
 ]
 TopicId = Annotated[
     str | None,
     typer.Option("--topic-id", help="Id of the target topic (topics describe). The default is the id of the source."),
 ]
 AllowLoss = Annotated[
-    bool, typer.Option("--allow-loss", help="Leave out parts that the format cannot hold, instead of refusing.")
+    bool,
+    typer.Option("--allow-loss", help="Leave out data that the format cannot hold. Without it such data is an error."),
 ]
 ForgetProducers = Annotated[
     bool, typer.Option("--forget-producers", help="Remove producer ids. Needed for a move into another cluster.")

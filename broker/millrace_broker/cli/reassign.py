@@ -24,7 +24,7 @@ _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.r
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File with the plan, as generate prints it.")]
 Throttle = Annotated[
-    int | None, typer.Option(metavar="BYTES", help="Limit of bytes a second for the move, on each broker.")
+    int | None, typer.Option(metavar="BYTES", help="Throttle of the move in bytes per second, for each broker.")
 ]
 
 
@@ -35,13 +35,13 @@ def generate(
     topics_file: Annotated[
         Path | None, typer.Option(help='JSON file that names them: {"topics": [{"topic": "orders"}]}.')
     ] = None,
-    without_racks: Annotated[
-        bool, typer.Option("--disable-rack-aware", help="Replicas of a partition may be in one rack.")
-    ] = False,
+    without_racks: Annotated[bool, typer.Option("--disable-rack-aware", help="Ignore racks.")] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Propose a plan that spreads topics over brokers. The present one goes to standard error: keep it to go back.
+    """Propose a plan that spreads topics over brokers.
+
+    The present assignment goes to standard error. Keep it, so that you can move the partitions back.
 
     Examples:
 
@@ -69,12 +69,14 @@ def execute(
     plan_file: PlanFile,
     throttle: Throttle = None,
     additional: Annotated[
-        bool, typer.Option("--additional", help="Start although other partitions are moving.")
+        bool, typer.Option("--additional", help="Start even if other partitions are moving.")
     ] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Begin to move partitions. It goes on by itself; run again, it changes the limit, or the plan of what moves.
+    """Start to move partitions.
+
+    The move continues after the command ends. Run the command again to change the throttle or the plan.
 
     Examples:
 
@@ -110,11 +112,11 @@ def execute(
 def verify(
     plan_file: PlanFile,
     as_json: AsJson = False,
-    keep_throttle: Annotated[bool, typer.Option("--preserve-throttles", help="Leave limits as they are.")] = False,
+    keep_throttle: Annotated[bool, typer.Option("--preserve-throttles", help="Keep the throttles.")] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Say how far a plan is; when nothing of it moves any more, its limits are removed. Exit code 1 if it is not done.
+    """Show the progress of a plan. After its last move the throttles are removed. Exit code 1 if it is not complete.
 
     Examples:
 
@@ -142,11 +144,11 @@ def verify(
 @app.command()
 def cancel(
     plan_file: PlanFile,
-    keep_throttle: Annotated[bool, typer.Option("--preserve-throttles", help="Leave limits as they are.")] = False,
+    keep_throttle: Annotated[bool, typer.Option("--preserve-throttles", help="Keep the throttles.")] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Give up what still moves of a plan: those partitions stay with the brokers that had them.
+    """Cancel the unfinished moves of a plan. Those partitions stay on the brokers that had them.
 
     Examples:
 

@@ -274,7 +274,7 @@ class Member:
             return False
         if remaining:
             names = ", ".join(map(str, remaining[:10]))
-            _logger.warning("nobody else can lead %d partitions of broker %d: %s", len(remaining), self._id, names)
+            _logger.warning("no other broker can lead %d partitions of broker %d: %s", len(remaining), self._id, names)
         return not remaining
 
     async def disks_failed(self) -> None:

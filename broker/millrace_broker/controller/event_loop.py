@@ -187,7 +187,7 @@ class ControllerEventLoop:
         Raises the errors of the handler, and ``NotControllerError`` if this broker is not the controller (any more).
         """
         if not self.is_active:
-            raise NotControllerError(f"broker {self._config.broker_id} is not the controller: fetch the metadata anew")
+            raise NotControllerError(f"broker {self._config.broker_id} is not the controller: fetch the metadata again")
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._events.put_nowait(_Event(name, steps, _now_s(), result, self._store))
         return await result
@@ -335,7 +335,12 @@ class ControllerEventLoop:
 
     async def _start_over(self, event: _Event, error: Exception) -> None:
         is_fault = not isinstance(error, ConnectionLossError)
-        _logger.error("the controller was cut short in %r and begins anew: %s", event.name, error, exc_info=is_fault)
+        _logger.error(
+            "the controller failed in event %r and resigns, so that a new election runs: %s",
+            event.name,
+            error,
+            exc_info=is_fault,
+        )
         self._resign()
         self._refuse(event)
         await asyncio.sleep(self._pause_s)

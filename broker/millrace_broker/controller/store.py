@@ -351,7 +351,7 @@ class ControllerStore:
         except NoNodeError:
             return None
         except MillraceError as error:
-            _logger.error("what a tool wrote cannot be read: %s; delete %s and write it anew", error.message, path)
+            _logger.error("a node of a tool cannot be parsed: %s; delete %s and write it again", error.message, path)
             return None
 
     # --- writes ----------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def _read(segment: Segment, *, is_sealed: bool) -> Iterator[AbortedTransaction]:
         # A look-up stops early at the last stable offset.
         if not stable_offset <= transaction.last_stable_offset <= transaction.last_offset + 1:
             raise CorruptBatchError(
-                f"{index_path(segment.path.parent, segment.base_offset)}: {transaction} cannot be: have it built anew "
-                "(millrace log repair)"
+                f"{index_path(segment.path.parent, segment.base_offset)}: {transaction} is not possible: rebuild "
+                "the index (millrace log repair)"
             )
         stable_offset = transaction.last_stable_offset
         yield transaction
@@ -103,7 +103,7 @@ def _check(segments: Sequence[Segment], transaction: AbortedTransaction) -> None
     )
     if not (is_marker and is_first):
         raise CorruptBatchError(
-            f"{index_path(marker_segment.path.parent, marker_segment.base_offset)}: the log has no aborted transaction "
-            f"of producer {transaction.producer_id} at {transaction.first_offset}..{transaction.last_offset}: "
-            "have the index built anew (millrace log repair)"
+            f"{index_path(marker_segment.path.parent, marker_segment.base_offset)}: the log has no aborted "
+            f"transaction of producer {transaction.producer_id} at "
+            f"{transaction.first_offset}..{transaction.last_offset}: rebuild the index (millrace log repair)"
         )

@@ -169,7 +169,7 @@ def _read_high_watermarks(files: Files, path: Path) -> dict[Partition, int]:
     try:
         return read_offsets(files, path / HIGH_WATERMARKS)
     except StorageError as error:
-        _LOG.warning("%s; high watermarks begin anew", error.message)
+        _LOG.warning("%s; the stored high watermarks are ignored", error.message)
         return {}
 
 

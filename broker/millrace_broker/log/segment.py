@@ -177,7 +177,7 @@ class Segment:
                 builder.add(position, header)
             builder.finish()
             if not self._is_gone:
-                _LOG.warning("%s: built the indexes anew (%s)", self.path, why)
+                _LOG.warning("%s: rebuilt the indexes (%s)", self.path, why)
                 builder.write(self._files, self.offset_index_path, self.time_index_path)
             self._indexes = (builder.offset_index, builder.time_index)
             return self._indexes

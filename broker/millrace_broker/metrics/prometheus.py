@@ -78,15 +78,21 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily("millrace_topics", "Topics.", found.topics)
     yield GaugeMetricFamily("millrace_partitions", "Partitions.", found.partitions)
     admission = found.admission
-    yield _by("millrace_requests", "Requests that run.", "class", admission.by_class)
+    yield _by("millrace_requests", "Running requests.", "class", admission.by_class)
     yield GaugeMetricFamily("millrace_connections", "Open connections.", admission.connections)
-    yield GaugeMetricFamily("millrace_request_bytes", "Bytes of requests and responses held.", admission.bytes_in_use)
-    yield CounterMetricFamily("millrace_requests_refused", "Requests beyond a limit, refused.", admission.refused)
+    yield GaugeMetricFamily(
+        "millrace_request_bytes", "Bytes of requests and responses in memory.", admission.bytes_in_use
+    )
+    yield CounterMetricFamily("millrace_requests_refused", "Requests that were refused at a limit.", admission.refused)
     yield CounterMetricFamily("millrace_requests_delayed", "Requests that had to wait for memory.", admission.delayed)
-    yield GaugeMetricFamily("millrace_parked_requests", "Requests that wait for others.", admission.parked)
-    yield GaugeMetricFamily("millrace_parked_bytes", "Memory of requests that wait.", admission.parked_bytes)
+    yield GaugeMetricFamily("millrace_parked_requests", "Requests that wait in a purgatory.", admission.parked)
+    yield GaugeMetricFamily(
+        "millrace_parked_bytes", "Memory of the requests that wait in a purgatory.", admission.parked_bytes
+    )
     yield CounterMetricFamily(
-        "millrace_parked_requests_evicted", "Fetches answered empty for want of memory.", admission.evicted
+        "millrace_parked_requests_evicted",
+        "Fetches that were answered empty because the memory for waiting requests was full.",
+        admission.evicted,
     )
     yield from _purgatories(
         {
@@ -99,29 +105,29 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
             "transaction to be ended": found.transactions.waiting,
         }
     )
-    yield _by("millrace_groups", "Consumer groups that are coordinated here.", "state", found.groups.by_state)
+    yield _by("millrace_groups", "Consumer groups of this coordinator.", "state", found.groups.by_state)
     yield GaugeMetricFamily("millrace_group_offsets", "Offsets that groups have committed.", found.groups.offsets)
-    yield GaugeMetricFamily(
-        "millrace_share_groups", "Share groups that are coordinated here.", found.share_groups.groups
-    )
-    yield GaugeMetricFamily("millrace_share_members", "Their members.", found.share_groups.members)
-    yield GaugeMetricFamily(
-        "millrace_share_acquired", "Records given out, not acknowledged.", found.share_groups.acquired
-    )
+    yield GaugeMetricFamily("millrace_share_groups", "Share groups of this coordinator.", found.share_groups.groups)
+    yield GaugeMetricFamily("millrace_share_members", "Members of the share groups.", found.share_groups.members)
+    yield GaugeMetricFamily("millrace_share_acquired", "Acquired records of share groups.", found.share_groups.acquired)
     transactions = found.transactions
     yield _by("millrace_transactional_ids", "Transactional ids by state.", "state", transactions.by_state)
-    ended = CounterMetricFamily("millrace_transactions_ended", "Transactions, by how they ended.", labels=["how"])
+    ended = CounterMetricFamily("millrace_transactions_ended", "Ended transactions, by outcome.", labels=["how"])
     for how, count in transactions.ended.items():
         ended.add_metric([how], count)
     yield ended
     yield from _replication(found.replication)
     commit = found.fsyncs
     yield CounterMetricFamily("millrace_sync_waits", "Appends that waited for a sync.", commit.waits)
-    yield CounterMetricFamily("millrace_syncs", "Syncs that they took.", commit.syncs)
+    yield CounterMetricFamily("millrace_syncs", "Syncs for these appends.", commit.syncs)
     reads = found.remote_reads
-    yield GaugeMetricFamily("millrace_remote_reads_pending", "Reads of the remote store, not ended.", reads.pending)
-    yield CounterMetricFamily("millrace_remote_reads", "Reads of the remote store that ended.", reads.done)
-    yield CounterMetricFamily("millrace_remote_reads_refused", "Reads refused: too many waited.", reads.refused)
+    yield GaugeMetricFamily("millrace_remote_reads_pending", "Pending reads of the remote store.", reads.pending)
+    yield CounterMetricFamily("millrace_remote_reads", "Completed reads of the remote store.", reads.done)
+    yield CounterMetricFamily(
+        "millrace_remote_reads_refused",
+        "Reads of the remote store that were refused because too many were pending.",
+        reads.refused,
+    )
     if found.cleaner is not None:
         yield from _cleaner(found.cleaner)
     if found.tiering is not None:
@@ -133,10 +139,12 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
 def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:
     """Yield the metrics of Kafka's ``DelayedOperationPurgatory``: ``NumDelayedOperations``, ``PurgatorySize``."""
     labels = ["purgatory"]
-    delayed = GaugeMetricFamily("millrace_delayed_operations", "Operations that wait.", labels=labels)
-    watched = GaugeMetricFamily("millrace_delayed_watched", "Pairs of one and a key it waits for.", labels=labels)
-    completed = CounterMetricFamily("millrace_delayed_completed", "Operations that had waited.", labels=labels)
-    expired = CounterMetricFamily("millrace_delayed_expired", "Those whose time had run out.", labels=labels)
+    delayed = GaugeMetricFamily("millrace_delayed_operations", "Delayed operations.", labels=labels)
+    watched = GaugeMetricFamily(
+        "millrace_delayed_watched", "Pairs of a delayed operation and a watched key.", labels=labels
+    )
+    completed = CounterMetricFamily("millrace_delayed_completed", "Completed delayed operations.", labels=labels)
+    expired = CounterMetricFamily("millrace_delayed_expired", "Delayed operations that timed out.", labels=labels)
     for name, numbers in found.items():
         delayed.add_metric([name], numbers.delayed)
         watched.add_metric([name], numbers.watched)
@@ -146,24 +154,39 @@ def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:
 
 
 def _replication(found: ReplicationStatistics) -> Iterator[Metric]:
-    yield GaugeMetricFamily("millrace_partitions_led", "Partitions led, by a controller's word.", found.led)
-    yield GaugeMetricFamily("millrace_partitions_followed", "Partitions followed.", found.followed)
-    yield GaugeMetricFamily("millrace_under_replicated", "Partitions led without all in sync.", found.under_replicated)
-    yield GaugeMetricFamily("millrace_under_min_isr", "Of these, with fewer than asked for.", found.under_min_isr)
-    yield CounterMetricFamily("millrace_isr_shrinks", "Replicas dropped from an ISR.", found.isr_shrinks)
-    yield CounterMetricFamily("millrace_isr_expands", "Replicas added to an ISR.", found.isr_expands)
+    yield GaugeMetricFamily("millrace_partitions_led", "Partitions that this broker leads.", found.led)
+    yield GaugeMetricFamily("millrace_partitions_followed", "Partitions that this broker follows.", found.followed)
+    yield GaugeMetricFamily(
+        "millrace_under_replicated", "Led partitions with a replica outside the ISR.", found.under_replicated
+    )
+    yield GaugeMetricFamily(
+        "millrace_under_min_isr", "Led partitions whose ISR is below min.insync.replicas.", found.under_min_isr
+    )
+    yield CounterMetricFamily("millrace_isr_shrinks", "ISR shrinks.", found.isr_shrinks)
+    yield CounterMetricFamily("millrace_isr_expands", "ISR expands.", found.isr_expands)
 
 
 def _controlling(found: ControllerLoopStatistics) -> Iterator[Metric]:
     cluster, events = found.cluster, found.events
-    yield GaugeMetricFamily("millrace_active_controllers", "1 where the controller is.", int(cluster is not None))
-    yield GaugeMetricFamily("millrace_controller_queue", "Events that it has to handle.", found.events_waiting)
-    yield GaugeMetricFamily("millrace_controller_requests", "Requests to brokers, unsent.", found.requests_waiting)
-    yield _by("millrace_controller_state", "What it does.", "event", {events.current: 1} if events.current else {})
-    yield CounterMetricFamily("millrace_controller_queue_seconds", "How long events waited.", events.waited_s)
+    yield GaugeMetricFamily(
+        "millrace_active_controllers", "1 on the controller, 0 on other brokers.", int(cluster is not None)
+    )
+    yield GaugeMetricFamily("millrace_controller_queue", "Queued events of the controller.", found.events_waiting)
+    yield GaugeMetricFamily(
+        "millrace_controller_requests", "Queued requests of the controller to brokers.", found.requests_waiting
+    )
+    yield _by(
+        "millrace_controller_state",
+        "The event that the controller handles.",
+        "event",
+        {events.current: 1} if events.current else {},
+    )
+    yield CounterMetricFamily(
+        "millrace_controller_queue_seconds", "Time that events of the controller waited.", events.waited_s
+    )
     for name, text, numbers in (
-        ("millrace_controller_events", "Events that were handled.", events.handled),
-        ("millrace_controller_event_seconds", "How long that took.", events.seconds),
+        ("millrace_controller_events", "Handled events of the controller.", events.handled),
+        ("millrace_controller_event_seconds", "Time that the controller needed for events.", events.seconds),
     ):
         counted = CounterMetricFamily(name, text, labels=["event"])
         for event, number in numbers.items():
@@ -175,30 +198,36 @@ def _controlling(found: ControllerLoopStatistics) -> Iterator[Metric]:
 
 def _cluster(found: ControllerStatistics) -> Iterator[Metric]:
     """Yield the metrics that only the controller has."""
-    yield GaugeMetricFamily("millrace_cluster_brokers", "Brokers that are alive.", found.brokers)
+    yield GaugeMetricFamily("millrace_cluster_brokers", "Live brokers.", found.brokers)
     yield GaugeMetricFamily("millrace_cluster_topics", "Topics.", found.topics)
     yield GaugeMetricFamily("millrace_cluster_partitions", "Partitions.", found.partitions)
     yield GaugeMetricFamily("millrace_offline_partitions", "Partitions without a leader.", found.offline_partitions)
     yield GaugeMetricFamily(
-        "millrace_preferred_replica_imbalance", "Partitions not led by the preferred.", found.not_led_by_preferred
+        "millrace_preferred_replica_imbalance",
+        "Partitions not led by the preferred replica.",
+        found.not_led_by_preferred,
     )
-    yield GaugeMetricFamily("millrace_reassigned_partitions", "Partitions on the move.", found.reassigned_partitions)
+    yield GaugeMetricFamily(
+        "millrace_reassigned_partitions", "Partitions that are being reassigned.", found.reassigned_partitions
+    )
     yield GaugeMetricFamily("millrace_topics_to_delete", "Topics that are being deleted.", found.topics_to_delete)
     yield GaugeMetricFamily(
-        "millrace_topics_ineligible_to_delete", "Of these, that wait.", found.topics_ineligible_for_deletion
+        "millrace_topics_ineligible_to_delete",
+        "Topics whose deletion waits for a broker or a reassignment.",
+        found.topics_ineligible_for_deletion,
     )
-    yield CounterMetricFamily("millrace_leader_elections", "Leaders elected.", found.elections)
-    yield CounterMetricFamily("millrace_unclean_elections", "Of these, not in sync.", found.unclean_elections)
+    yield CounterMetricFamily("millrace_leader_elections", "Leader elections.", found.elections)
+    yield CounterMetricFamily("millrace_unclean_elections", "Unclean leader elections.", found.unclean_elections)
 
 
 def _cleaner(found: CleanerStatistics) -> Iterator[Metric]:
     """Yield the metrics of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
-    yield CounterMetricFamily("millrace_cleanings", "Partitions cleaned, each time counted.", found.cleanings)
-    yield CounterMetricFamily("millrace_cleaner_read_bytes", "Bytes gone through for it.", found.bytes_read)
-    yield CounterMetricFamily("millrace_cleaner_written_bytes", "Bytes that were left of them.", found.bytes_written)
-    yield CounterMetricFamily("millrace_cleaner_seconds", "How long it took, of all threads.", found.seconds)
+    yield CounterMetricFamily("millrace_cleanings", "Cleanings of partitions.", found.cleanings)
+    yield CounterMetricFamily("millrace_cleaner_read_bytes", "Bytes that the cleaner read.", found.bytes_read)
+    yield CounterMetricFamily("millrace_cleaner_written_bytes", "Bytes that the cleaner wrote.", found.bytes_written)
+    yield CounterMetricFamily("millrace_cleaner_seconds", "Time of all cleaner threads.", found.seconds)
     yield GaugeMetricFamily("millrace_cleaner_in_progress", "Partitions being cleaned.", len(found.in_progress))
-    yield GaugeMetricFamily("millrace_cleaner_dirty_ratio_max", "Dirty part of the dirtiest.", found.dirtiest_ratio)
+    yield GaugeMetricFamily("millrace_cleaner_dirty_ratio_max", "Largest dirty ratio of a log.", found.dirtiest_ratio)
     yield GaugeMetricFamily(
         "millrace_uncleanable_partitions",
         "Partitions whose cleaning failed.",
@@ -208,9 +237,13 @@ def _cleaner(found: CleanerStatistics) -> Iterator[Metric]:
 
 def _tiering(found: TieringStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily("millrace_tiered_partitions", "Partitions with remote storage.", len(found.partitions))
-    yield GaugeMetricFamily("millrace_tiering_in_progress", "Partitions being worked at.", len(found.in_progress))
-    yield CounterMetricFamily("millrace_tiering_failures", "Tries that failed.", found.failures)
-    yield GaugeMetricFamily("millrace_tiered_deletions", "Folders that are to be removed.", found.deletions)
+    yield GaugeMetricFamily(
+        "millrace_tiering_in_progress", "Partitions that are being copied or cleaned up.", len(found.in_progress)
+    )
+    yield CounterMetricFamily("millrace_tiering_failures", "Failed attempts.", found.failures)
+    yield GaugeMetricFamily(
+        "millrace_tiered_deletions", "Folders in the remote store that wait for deletion.", found.deletions
+    )
     yield GaugeMetricFamily("millrace_tiered_cached_bytes", "Cached index bytes.", found.cached_bytes)
 
 

@@ -30,7 +30,7 @@ def describe(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Show what differs from the defaults, or everything, and where each value comes from.
+    """Show the options that differ from the defaults, or all options, with the source of each value.
 
     Examples:
 
@@ -58,12 +58,16 @@ def describe(
 def alter(
     kind: Kind,
     name: Name,
-    add: Annotated[list[str] | None, typer.Option("--add", metavar="NAME=VALUE", help="Set; repeatable.")] = None,
-    delete: Annotated[list[str] | None, typer.Option("--delete", metavar="NAME", help="Remove; repeatable.")] = None,
+    add: Annotated[
+        list[str] | None, typer.Option("--add", metavar="NAME=VALUE", help="Option to set. Repeatable.")
+    ] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="NAME", help="Option to return to its default. Repeatable.")
+    ] = None,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Set options, and return others to their defaults: all of it or nothing.
+    """Set options, and return other options to their defaults. If one change is refused, none is made.
 
     Examples:
 

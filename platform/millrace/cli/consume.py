@@ -27,8 +27,8 @@ Format = Annotated[
     typer.Option(
         "--format",
         "-f",
-        help="json: a record a line; value: just values, a line each; raw: values' bytes and nothing else; "
-        "hex: bytes for people; table: by default at a terminal.",
+        help="json: one record in each line; value: one value in each line; raw: only the bytes of values; hex: "
+        "bytes in readable form; table: the default on a terminal.",
     ),
 ]
 Start = Annotated[
@@ -36,16 +36,18 @@ Start = Annotated[
     typer.Option(
         "--from",
         metavar="beginning|end|OFFSET|TIME",
-        help="Where to start; a time is ISO 8601, like 2024-05-01T12:00.",
+        help="Start of the output: beginning, end, an offset, or a time in ISO 8601 such as 2024-05-01T12:00.",
     ),
 ]
-End = Annotated[str, typer.Option("--to", metavar="end|OFFSET|TIME", help="Where to stop: before this offset or time.")]
+End = Annotated[
+    str, typer.Option("--to", metavar="end|OFFSET|TIME", help="End of the output: before this offset or time.")
+]
 Show = Annotated[
     str | None,
     typer.Option(
         metavar="key,timestamp,...",
-        help="With --format value and hex, what to print before a value: key, headers, timestamp, partition, "
-        "offset. (json and table have them anyway.)",
+        help="Fields to print before a value with --format value or hex: key, headers, timestamp, partition, "
+        "offset. The formats json and table have all of them.",
     ),
 ]
 GroupOption = Annotated[
@@ -55,7 +57,7 @@ GroupOption = Annotated[
 IsolationLevel = Annotated[
     str | None, typer.Option(metavar="read_committed", help="Leave out records of aborted and open transactions.")
 ]
-Partitions = Annotated[str | None, typer.Option("--partitions", "-p", metavar="0,2,5-7", help="Only these.")]
+Partitions = Annotated[str | None, typer.Option("--partitions", "-p", metavar="0,2,5-7", help="Only these partitions.")]
 
 
 def consume(
@@ -78,7 +80,7 @@ def consume(
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
-    """Print the records of a topic, those that it holds now or, with --follow, all that come.
+    """Print the present records of a topic, or with --follow also all later ones.
 
     Examples:
 

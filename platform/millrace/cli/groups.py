@@ -26,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="List, describe, reset and delete groups of consumers, share groups among them.",
+    help="List, describe, reset and delete consumer groups and share groups.",
 )
 
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Groups.")]
@@ -40,7 +40,9 @@ TopicsOption = Annotated[
 @app.command("list")
 def list_groups(
     state: Annotated[list[str] | None, typer.Option(help="Only groups in this state: Stable, Empty...")] = None,
-    group_type: Annotated[list[str] | None, typer.Option("--type", help="Only these: classic, share.")] = None,
+    group_type: Annotated[
+        list[str] | None, typer.Option("--type", help="Only groups of these types: classic, share.")
+    ] = None,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
@@ -75,18 +77,19 @@ def list_groups(
 def describe(
     group: Groups = None,
     all_groups: AllGroups = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Offsets and lag; this is the default.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Show offsets and lag. This is the default.")] = False,
     members: Annotated[bool, typer.Option("--members", help="Show the members of the group.")] = False,
     state: Annotated[bool, typer.Option("--state", help="The group's state.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="With --members: their partitions too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With --members, show their partitions too.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Show how far groups are and how far behind, who is in them, or their state.
+    """Show the offsets and the lag of groups, their members, or their state.
 
-    LAG counts records, LAG-BYTES the batches that hold them, LAG-TIME is the age of the first record not read. Of a
-    share group START-OFFSET is the first record that is not done with, and LAG counts those that are not.
+    LAG is the number of unread records, LAG-BYTES the size of their batches, LAG-TIME the age of the first unread
+    record. For a share group START-OFFSET is the first record that is neither accepted nor rejected, and LAG is the
+    number of such records.
 
     Examples:
 
@@ -123,23 +126,27 @@ def reset_offsets(
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: TopicsOption = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every topic that the group committed.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All topics with committed offsets of the group.")
+    ] = False,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="Keep the present offsets, for --export.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="Keep the present offsets. Useful with --export.")
+    ] = False,
     to_offset: ToOffset = None,
     to_datetime: ToDatetime = None,
     by_duration: ByDuration = None,
     shift_by: ShiftBy = None,
     from_file: FromFile = None,
-    export: Annotated[bool, typer.Option("--export", help="Print the outcome as such a file.")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print the new offsets as a file for --from-file.")] = False,
     execute: Execute = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the change. This is the default.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Set where groups go on reading. Groups with members are refused: stop them first.
+    """Set the offsets at which groups continue. Groups with members are refused: stop their members first.
 
     Examples:
 
@@ -195,7 +202,7 @@ def delete(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Delete groups with their offsets; groups with members are refused."""
+    """Delete groups with their offsets. Groups with members are refused."""
     with admin_client(bootstrap_server, client_config) as admin:
         admin.delete_groups(group)
     typer.echo(f"deleted {', '.join(group)}")
@@ -208,11 +215,11 @@ def delete_offsets(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Forget a group's offsets of topics that its members do not read; a share group's of whole topics."""
+    """Delete the offsets of a group for topics without a subscribed member; of share groups for whole topics."""
     from millrace.cli.group_resets import chosen_partitions, is_shared
 
     if not topic:
-        raise UsageError("name the topics: --topic orders, or --topic orders:0,1")
+        raise UsageError("give the topics: --topic orders, or --topic orders:0,1")
     with admin_client(bootstrap_server, client_config) as admin:
         if is_shared(admin, group):
             if any(":" in name for name in topic):
@@ -230,12 +237,13 @@ def delete_offsets(
 def remove_members(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
     instance: Annotated[
-        list[str] | None, typer.Option("--instance", help="group.instance.id of a static member; without: all members.")
+        list[str] | None,
+        typer.Option("--instance", help="group.instance.id of a static member. The default is all members."),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Put members out of a group: static ones that will not come back, say."""
+    """Remove members from a group, such as static members that will not come back."""
     with admin_client(bootstrap_server, client_config) as admin:
         admin.remove_members(group, instance)
     typer.echo(f"group {group}: {', '.join(instance) if instance else 'all members'} removed")

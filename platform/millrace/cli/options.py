@@ -34,7 +34,9 @@ ClientConfigFile = Annotated[
 ]
 ClientOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any option of the client, overriding the file."),
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", help="Option of the client. It overrides the file. Repeatable."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

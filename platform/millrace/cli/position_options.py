@@ -22,6 +22,7 @@ ByDuration = Annotated[
 ]
 ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="Move by N records, backwards if N is negative.")]
 FromFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Move as a file says. Each line is topic,partition,offset.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Move to the offsets in a file. Each line is topic,partition,offset."),
 ]
 Execute = Annotated[bool, typer.Option("--execute", help="Make the change. Without this option it is only shown.")]

@@ -50,44 +50,44 @@ _BY_SUFFIX = {
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to; it must exist.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to. It must exist.")],
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="File to read; standard input without one.")
+        Path | None, typer.Argument(metavar="[FILE]", help="File to read. The default is standard input.")
     ] = None,
     input_format: Annotated[
         InputFormat | None,
         typer.Option(
-            "--format", "-f", help="The default follows the suffix of the file, else lines, or JSON for a typed topic."
+            "--format", "-f", help="Default: by the suffix of the file; without one lines, or JSON for a typed topic."
         ),
     ] = None,
-    key_separator: Annotated[str | None, typer.Option(metavar="TEXT", help="Lines are KEY, this text, VALUE.")] = None,
+    key_separator: Annotated[str | None, typer.Option(metavar="TEXT", help="Text between key and value.")] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", "-k", metavar="COLUMN", help="Tables into an opaque topic: the column that is the key."),
+        typer.Option("--key", "-k", metavar="COLUMN", help="Column with the keys, for tables into an opaque topic."),
     ] = None,
     timestamp: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Column with the timestamps. The default is the present time."),
+        typer.Option(metavar="COLUMN", help="Column with the timestamps. The default is the time of the send."),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", help="Partition of all records.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header for all; repeatable.")
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of records. Repeatable.")
     ] = None,
     transactional_id: Annotated[str | None, typer.Option(metavar="ID", help="Send in one transaction.")] = None,
     compression: Annotated[str | None, typer.Option(help="none, lz4 or zstd.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when done.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing at the end.")] = False,
     option: ClientOptions = None,
     producer_property: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="The same as --option, by Kafka's name.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="As --option, for users of Kafka's tool.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
     """Send lines, JSON lines, CSV, Parquet or Arrow data to a topic.
 
-    Into a typed topic go tables and JSON objects with its columns. Into an opaque one go lines as values (raw and lines
-    are the same, hex are bytes), JSON objects and tables with the columns key, value, headers, timestamp and partition;
-    tables without a value column are sent as JSON.
+    A typed topic takes tables and JSON objects with its columns. An opaque topic takes lines as values (raw and lines
+    are the same, hex is for bytes), and JSON objects and tables with the columns key, value, headers, timestamp and
+    partition. Tables without a value column are sent as JSON.
 
     Examples:
 

@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="List, show, check, change, import and export schemas: of typed topics, and of payloads by their ids.",
+    help="List, show, check, change, import and export schemas of typed topics and of payloads.",
 )
 app.command("evolve")(evolve)
 
@@ -44,13 +44,17 @@ Version = Annotated[
     int | None, typer.Option("--version", "-v", help="Version of the schema. The default is the newest.")
 ]
 AsForm = Annotated[Form, typer.Option("--as", help="Format of the output.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write. The default is standard output.")
+]
 
 
 @app.command("list")
 def list_schemas(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="A typed topic, for its versions.")] = None,
-    payloads: Annotated[bool, typer.Option("--payloads", help="The schemas of payloads.")] = False,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="Typed topic whose versions are listed.")
+    ] = None,
+    payloads: Annotated[bool, typer.Option("--payloads", help="List the schemas of payloads.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
@@ -105,13 +109,13 @@ def _versions(admin: Admin, topic: str) -> list[TopicSchema]:
 @app.command()
 def show(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Name of a typed topic.")] = None,
-    schema_id: Annotated[int | None, typer.Option("--id", help="A schema of payloads instead, by its id.")] = None,
+    schema_id: Annotated[int | None, typer.Option("--id", help="Id of a schema of payloads.")] = None,
     version: Version = None,
     form: AsForm = Form.DDL,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Show a schema, of a topic in any form, of payloads as it was registered.
+    """Show the schema of a topic in any format, or a schema of payloads as it was registered.
 
     Examples:
 
@@ -163,7 +167,7 @@ def check(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Check whether a schema may follow a topic's, and change nothing; exit code 1 if it may not.
+    """Check whether a schema can be the next version of a topic's, and change nothing. Exit code 1 if it cannot.
 
     Examples:
 
@@ -203,12 +207,14 @@ def _change_row(change: SchemaChange) -> tuple[str, ...]:
 
 @app.command("import")
 def import_schemas(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Schemas, or a registry's dump as JSON.")],
-    schema_id: Annotated[int, typer.Option("--id", help="The id that payloads name; 0: the next free one.")] = 0,
-    subject: Annotated[str, typer.Option(help="Subject to register it under.")] = "",
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files with schemas, or dumps of a registry as JSON.")
+    ],
+    schema_id: Annotated[int, typer.Option("--id", help="Id in the payloads; 0: the next free id.")] = 0,
+    subject: Annotated[str, typer.Option(help="Subject of the schema.")] = "",
     version: Annotated[int, typer.Option("--version", "-v", help="Version of the subject.")] = 1,
     dump: Annotated[bool, typer.Option("--dump", help="The files are dumps of a Confluent registry.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all and register nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the schemas, but register nothing.")] = False,
     reference: Annotated[
         list[str] | None,
         typer.Option(
@@ -220,7 +226,7 @@ def import_schemas(
 ) -> None:
     """Register schemas of payloads under the ids by which payloads name them.
 
-    A dump is what *GET /schemas* of a Confluent registry answers, or the values of its topic, one a line.
+    A dump is the answer of a Confluent registry to *GET /schemas*, or the values of its topic, one in each line.
 
     Examples:
 
@@ -277,7 +283,7 @@ def _reference(text: str) -> Any:
 @app.command()
 def export(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Name of a typed topic.")] = None,
-    payloads: Annotated[bool, typer.Option("--payloads", help="All schemas of payloads, as a dump.")] = False,
+    payloads: Annotated[bool, typer.Option("--payloads", help="Write all schemas of payloads as a dump.")] = False,
     version: Version = None,
     form: AsForm = Form.AVRO,
     output: Output = None,
@@ -313,7 +319,7 @@ def delete(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Forget schemas of payloads: records that name their ids can no longer be decoded.
+    """Delete schemas of payloads. Records with their ids can no longer be decoded.
 
     Examples:
 

@@ -37,7 +37,7 @@ SchemaDdl = Annotated[
     str | None, typer.Option("--ddl", metavar="TEXT", help="Schema as DDL: 'id BIGINT NOT NULL, name STRING'.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="An option of the topic; repeatable.")
+    list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="Option of the topic. Repeatable.")
 ]
 
 
@@ -91,17 +91,17 @@ def _summary(topic: TopicDescription) -> dict[str, Any]:
 @app.command()
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many; -1: the broker's default.")] = -1,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="Number; -1: the broker's default.")] = -1,
     schema: SchemaFile = None,
     ddl: SchemaDdl = None,
     key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", metavar="COLUMN", help="A key column; repeatable.")
+        list[str] | None, typer.Option("--key", "-k", metavar="COLUMN", help="Key column. Repeatable.")
     ] = None,
     config: Settings = None,
     replication_factor: Annotated[int, typer.Option(help="Replicas of each partition; -1: the broker's default.")] = -1,
     replica_assignment: Annotated[
         str | None,
-        typer.Option(metavar="1:2,2:3", help="Brokers of each partition, preferred leader first, in place of numbers."),
+        typer.Option(metavar="1:2,2:3", help="Brokers of each partition, preferred leader first, instead of numbers."),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
     bootstrap_server: BootstrapServer = None,
@@ -159,22 +159,21 @@ def schema_of_options(file: Path | None, ddl: str | None) -> pa.Schema | None:
 
 @app.command()
 def describe(
-    name: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Name of the topic; all if not given.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Name of the topic. Default: all topics.")] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated-partitions", help="Partitions with a replica out of sync.")
+        bool, typer.Option("--under-replicated-partitions", help="Only partitions with a replica outside the ISR.")
     ] = False,
-    unavailable: Annotated[bool, typer.Option("--unavailable-partitions", help="Those without a live leader.")] = False,
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable-partitions", help="Only partitions without a live leader.")
+    ] = False,
     under_min_isr: Annotated[
-        bool,
-        typer.Option(
-            "--under-min-isr-partitions", help="Partitions with fewer replicas in sync than min.insync.replicas."
-        ),
+        bool, typer.Option("--under-min-isr-partitions", help="Only partitions whose ISR is below min.insync.replicas.")
     ] = False,
     at_min_isr: Annotated[
-        bool, typer.Option("--at-min-isr-partitions", help="Partitions with exactly min.insync.replicas in sync.")
+        bool, typer.Option("--at-min-isr-partitions", help="Only partitions whose ISR is exactly min.insync.replicas.")
     ] = False,
     with_overrides: Annotated[
-        bool, typer.Option("--topics-with-overrides", help="Only topics that set options themselves, and these.")
+        bool, typer.Option("--topics-with-overrides", help="Only topics with options of their own, and these options.")
     ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
@@ -182,7 +181,7 @@ def describe(
 ) -> None:
     """Describe a topic: its schema, configuration and partitions with their offsets.
 
-    Without a topic, the partitions of all are listed; with one of the options, only such partitions.
+    Without a topic, the partitions of all topics are listed. The options select some of the partitions.
 
     Examples:
 
@@ -351,15 +350,14 @@ def _print_description(described: dict[str, Any]) -> None:
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="New number of partitions, more than now.")
+        int | None, typer.Option("--partitions", "-p", help="New number of partitions. It can only grow.")
     ] = None,
     replica_assignment: Annotated[
-        str | None,
-        typer.Option(metavar="1:2,2:3", help="Brokers of all partitions, old ones first."),
+        str | None, typer.Option(metavar="1:2,2:3", help="Brokers of all partitions, the existing partitions first.")
     ] = None,
     config: Settings = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="An option to return to its default; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Option to return to its default. Repeatable.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
@@ -414,9 +412,9 @@ def evolve(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Make a new version of a typed topic's schema, as far as its option schema.compatibility allows.
+    """Add a new version to a typed topic's schema, if its option schema.compatibility allows the change.
 
-    By default that is: nullable columns added or dropped. Older records have nulls in new columns.
+    By default nullable columns can be added and dropped. Older records have nulls in new columns.
 
     Examples:
 
@@ -459,7 +457,7 @@ def delete_records(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Delete the records of a topic before an offset, for good; topics that are only compacted refuse.
+    """Delete the records of a topic before an offset permanently. Topics with cleanup.policy=compact alone are refused.
 
     Examples:
 

@@ -31,11 +31,15 @@ Partition = Annotated[int, typer.Option("--partition", "-p", min=0, metavar="N",
 @app.command("list")
 def list_transactions(
     state: Annotated[
-        list[str] | None, typer.Option(help="Only those in this state: Ongoing, Empty, PrepareCommit...; repeatable.")
+        list[str] | None,
+        typer.Option(help="Only transactions in this state: Ongoing, Empty, PrepareCommit... Repeatable."),
     ] = None,
-    producer_id: Annotated[list[int] | None, typer.Option(help="Only this producer's; repeatable.")] = None,
+    producer_id: Annotated[
+        list[int] | None, typer.Option(help="Only transactions of this producer id. Repeatable.")
+    ] = None,
     duration_filter: Annotated[
-        int, typer.Option(metavar="MS", help="Only those with a transaction that is open for longer; 0 or less: all.")
+        int,
+        typer.Option(metavar="MS", help="Only transactions that are open for longer than this time; 0 or less: all."),
     ] = -1,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
@@ -60,12 +64,12 @@ def list_transactions(
 
 @app.command()
 def describe(
-    transactional_id: Annotated[list[str], typer.Option(metavar="ID", help="A transactional id; repeatable.")],
+    transactional_id: Annotated[list[str], typer.Option(metavar="ID", help="Transactional id. Repeatable.")],
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Describe what is open under transactional ids: since when, and in which partitions.
+    """Describe the open transactions of transactional ids: their start and their partitions.
 
     Examples:
 
@@ -112,7 +116,7 @@ def describe_producers(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Describe the producers that a partition remembers, and where transactions of theirs began that are open.
+    """Describe the producers in the state of a partition, with the start offsets of their open transactions.
 
     Examples:
 
@@ -145,17 +149,20 @@ def describe_producers(
 @app.command("find-hanging")
 def find_hanging(
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only in this topic; repeatable.")
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Only transactions in this topic. Repeatable."),
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only in this partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only transactions in this partition.")
+    ] = None,
     max_transaction_timeout: Annotated[
-        int, typer.Option(min=0, metavar="MINUTES", help="Leave out producers that wrote after this time.")
+        int, typer.Option(min=0, metavar="MINUTES", help="Leave out producers that have written within this time.")
     ] = 15,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Find transactions that are open in a partition while no coordinator knows of them: they hold readers back.
+    """Find hanging transactions: they are open in a partition, but no coordinator knows them, and they block readers.
 
     Examples:
 
@@ -209,17 +216,19 @@ def abort(
     topic: Topic,
     partition: Partition,
     start_offset: Annotated[
-        int | None, typer.Option(min=0, metavar="OFFSET", help="Where the transaction begins in the partition.")
+        int | None,
+        typer.Option(min=0, metavar="OFFSET", help="Offset of the first record of the transaction in the partition."),
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option(help="Instead: the producer, with its epoch and the coordinator's epoch.")
+        int | None,
+        typer.Option(help="Producer id, with --producer-epoch and --coordinator-epoch, instead of --start-offset."),
     ] = None,
     producer_epoch: Annotated[int | None, typer.Option(help="The producer's epoch.")] = None,
     coordinator_epoch: Annotated[int | None, typer.Option(help="The coordinator's epoch.")] = None,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """End a transaction that hangs in a partition: its records are aborted. First see find-hanging.
+    """Abort a hanging transaction of a partition. Use find-hanging to find it.
 
     Examples:
 

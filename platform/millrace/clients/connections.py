@@ -110,8 +110,8 @@ class Connections:
                     raise
                 if changes and not _was_not_sent(error):
                     raise UnknownOutcomeError(
-                        f"the connection to {target} broke on the request to {changes}: it may or may not have "
-                        f"happened: look before you repeat it ({error.message})"
+                        f"the connection to {target} broke on the request to {changes}: the broker may have "
+                        f"made the change: check its state before you repeat the call ({error.message})"
                     ) from error
             attempt += 1
             self.wait(wait_s)

@@ -183,7 +183,10 @@ class Consumer:
         """Continue at ``offset``, which the next fetch checks; with a leader epoch, also for truncation."""
         place = OffsetAndMetadata(offset=offset) if isinstance(offset, int) else offset
         if place.offset < 0:
-            raise UsageError(f"offset {place.offset}: offsets start at 0; there are seek_to_beginning and seek_to_end")
+            raise UsageError(
+                f"offset {place.offset}: offsets start at 0; use seek_to_beginning or seek_to_end for the ends "
+                "of the log"
+            )
         self._assignment.reader(partition).move_to(place.offset, place.leader_epoch)
 
     @_in_use

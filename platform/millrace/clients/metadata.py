@@ -137,7 +137,9 @@ class MetadataCache:
         address = self._addresses.get(leader)
         if address is None:
             self.forget(partition.topic)
-            raise LeaderNotAvailableError(f"{partition} has no leader now: broker {leader} is not there")
+            raise LeaderNotAvailableError(
+                f"{partition} has no leader at the moment: its leader, broker {leader}, is not alive"
+            )
         return address
 
     def known_leader_address(self, partition: TopicPartition) -> str | None:

@@ -31,11 +31,11 @@ def wire_time(when: str | int | datetime) -> int:
     """Return a time as ListOffsets takes it: ms since the epoch, or a negative special value; raises ``UsageError``."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
-            raise UsageError(f"time {when} has no zone: give it one, when.replace(tzinfo=UTC) say")
+            raise UsageError(f"time {when} has no time zone: add one, for example by when.replace(tzinfo=UTC)")
         return int(when.timestamp() * 1000)
     if isinstance(when, str):
         if when not in _WORDS:
-            raise UsageError(f"offset {when!r}: it is earliest, latest, max-timestamp, or a time in ms")
+            raise UsageError(f"offset {when!r}: expected earliest, latest, max-timestamp, or a time in ms")
         return _WORDS[when]
     return when
 
@@ -45,7 +45,7 @@ def isolation_number(level: str) -> pb.IsolationLevel.ValueType:
     try:
         return pb.READ_COMMITTED if Isolation(level) is Isolation.READ_COMMITTED else pb.READ_UNCOMMITTED
     except ValueError:
-        raise UsageError(f"isolation level {level!r}: it is read_uncommitted or read_committed") from None
+        raise UsageError(f"isolation level {level!r}: expected read_uncommitted or read_committed") from None
 
 
 def list_offsets(

@@ -192,7 +192,9 @@ def read_dump(text: str) -> list[RegisteredSchema]:
         schema = _entry(value)
         before = merged.get(schema.id)
         if before is not None and before.text != schema.text:
-            raise SchemaError(f"the dump has two schemas of id {schema.id}: ids of several contexts cannot be together")
+            raise SchemaError(
+                f"the dump has two schemas with id {schema.id}: import the contexts of the registry one by one"
+            )
         merged[schema.id] = schema if before is None else _with_subjects(before, schema.subjects)
     return list(merged.values())
 
@@ -228,7 +230,7 @@ def _entries(text: str) -> Iterator[Any]:
             if line.strip():
                 yield json.loads(line)
     except json.JSONDecodeError as error:
-        raise SchemaError(f"it is no dump of a registry: {error}; {_DUMP_FORM}") from None
+        raise SchemaError(f"it is not a dump of a registry: {error}; {_DUMP_FORM}") from None
 
 
 def _entry(value: Mapping[str, Any]) -> RegisteredSchema:

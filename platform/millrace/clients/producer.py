@@ -212,7 +212,9 @@ class Producer(TransactionCalls):
             except BufferExhaustedError as error:
                 for unsent in chunks[number:]:
                     unsent.refuse_rest(error)
-                raise BufferExhaustedError(f"{error.message} (earlier records of the list are on their way)") from None
+                raise BufferExhaustedError(
+                    f"{error.message} (the producer sends the earlier records of the list)"
+                ) from None
             self._records.send_chunk(buffer, chunk)
         return future
 
@@ -273,7 +275,8 @@ class Producer(TransactionCalls):
         if not self._config.max_block_ms:
             self._sender.look_up(name)
             raise RequestTimedOutError(
-                f"topic {name} is not known yet, and max.block.ms=0 forbids waiting: it is being asked for, try again"
+                f"topic {name} has no metadata yet, and max.block.ms=0 does not wait for it: the producer is "
+                "fetching it, try again"
             )
         return self._metadata.topic(name, timeout_ms=self._config.max_block_ms)
 
@@ -336,7 +339,7 @@ class Producer(TransactionCalls):
         remaining = None if deadline is None else max(deadline - time.monotonic(), 0)
         if not self._sender.wait_until_sent(remaining):
             raise RequestTimedOutError(
-                f"not all records were acknowledged within {timeout} s; they are still being sent"
+                f"not all records were acknowledged within {timeout} s; the producer continues to send them"
             )
 
     def close(self, timeout: float | None = None) -> None:
@@ -374,7 +377,9 @@ class Producer(TransactionCalls):
             self._abort(transactions, _ABORT_ON_CLOSE_S if timeout is None else timeout)
         except MillraceError as error:
             logger.warning(
-                "the transaction of %s is left to its time-out: %s", self._config.transactional_id, error.message
+                "the transaction of %s could not be aborted and stays open until transaction.timeout.ms: %s",
+                self._config.transactional_id,
+                error.message,
             )
 
     def __enter__(self) -> Self:

@@ -69,7 +69,7 @@ class ShareConsumer:
             self._check_open()
             names = Subscription.of(topics).names
             if not names:
-                raise UsageError("subscribe to a topic at least, or close the consumer")
+                raise UsageError("subscribe to at least one topic, or close the consumer")
             self._topics = names
             self._member.subscribe(names)
 
@@ -105,7 +105,7 @@ class ShareConsumer:
 
     def _settle_last_poll(self) -> None:
         if not self._topics:
-            raise UsageError("nothing is subscribed to: subscribe to topics first")
+            raise UsageError("the consumer has no subscription: subscribe to topics first")
         unsaid = sum(hand.unsaid for hand in self._in_hand.values())
         if unsaid and self._config.share_acknowledgement_mode is AcknowledgementMode.EXPLICIT:
             raise UsageError(
@@ -176,7 +176,7 @@ class ShareConsumer:
         if self._on_acknowledged is not None:
             self._on_acknowledged(partition, error)
         elif error is not None:
-            logger.warning("%s: acknowledgements were not taken: %s", partition, error.message)
+            logger.warning("%s: the broker refused acknowledgements: %s", partition, error.message)
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 
@@ -188,13 +188,13 @@ class ShareConsumer:
         with self._signal.in_use():
             self._check_open()
             if self._config.share_acknowledgement_mode is AcknowledgementMode.IMPLICIT:
-                raise UsageError("records are acknowledged by the next poll: set share.acknowledgement.mode=explicit")
+                raise UsageError("the next poll acknowledges the records: set share.acknowledgement.mode=explicit")
             if what is AcknowledgeType.GAP:
-                raise UsageError("a record is accepted, released or rejected: gaps are the consumer's to see")
+                raise UsageError("acknowledge with ACCEPT, RELEASE or REJECT: GAP is for offsets without a record")
             partition = TopicPartition(record.topic, record.partition)
             hand = self._in_hand.get(partition)
             if hand is None:
-                raise InvalidRecordStateError(f"offset {record.offset} of {partition} is not in this consumer's hands")
+                raise InvalidRecordStateError(f"offset {record.offset} of {partition} is not acquired by this consumer")
             hand.say(record.offset, what)
 
     def commit(self) -> dict[TopicPartition, MillraceError | None]:
@@ -241,7 +241,7 @@ class ShareConsumer:
                 self._say_of_the_rest(AcknowledgeType.RELEASE)
                 for partition, error in self._tell().items():
                     if error is not None and self._on_acknowledged is None:
-                        logger.warning("%s: acknowledgements were not taken: %s", partition, error.message)
+                        logger.warning("%s: the broker refused acknowledgements: %s", partition, error.message)
                 self._member.leave()
             except MillraceError as error:  # the records are redelivered after their lock expires
                 logger.warning("closing the consumer: %s", error.message)

@@ -46,10 +46,10 @@ class TableShape:
                 )
         for name in metadata:
             if name not in METADATA_TYPES:
-                raise UsageError(f"metadata column {name}: they are {', '.join(METADATA_COLUMNS)}")
+                raise UsageError(f"there is no metadata column {name}: choose from {', '.join(METADATA_COLUMNS)}")
         data = schemas[0].remove_metadata()
         if columns is not None and not columns and not metadata:
-            raise UsageError("a table needs a column: name one, or a metadata column")
+            raise UsageError("a table needs at least one column: name a column or a metadata column")
         if columns is None:
             return cls(data, tuple(metadata), None)
         for name in columns:

@@ -49,9 +49,7 @@ class Config(BaseModel):
         given = {option_name(name) for name in values}
         for earlier, name in found.items():
             if name in given:
-                raise InvalidConfigError(
-                    f"{earlier} is the earlier name of {name}, and both are given: remove {earlier}"
-                )
+                raise InvalidConfigError(f"{earlier} is the earlier name of {name}, and both are set: remove {earlier}")
             warnings.warn(f"option {option_name(earlier)} is now called {name}", FutureWarning, stacklevel=4)
         return {found.get(name, name): value for name, value in values.items()}
 

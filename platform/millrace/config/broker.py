@@ -85,7 +85,7 @@ class Listener(NamedTuple):
             raise ValueError(f"protocol {protocol} is not known, the only one is PLAINTEXT")
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"{text!r} is no listener, expected PLAINTEXT://host:port")
+            raise ValueError(f"{text!r} is not a listener: expected PLAINTEXT://host:port")
         return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
 
     def __str__(self) -> str:
@@ -95,241 +95,282 @@ class Listener(NamedTuple):
 class BrokerConfig(ClusterOptions):
     """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
-    broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Number of this broker, unique in its cluster.")
+    broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Id of this broker, unique in its cluster.")
     listeners: str = Field(
         "PLAINTEXT://127.0.0.1:9092",
-        description="Address to listen at. Kafka listens on all interfaces; millrace only on loopback unless told.",
+        description="Address at which the broker listens. Kafka's default is all interfaces, millrace's is loopback.",
     )
-    advertised_listeners: str | None = Field(None, description="Address that clients are told; listeners if not set.")
+    advertised_listeners: str | None = Field(
+        None, description="Address that the broker gives to clients. The default is listeners."
+    )
     frame_listener_port: int = Field(
         0,
         ge=-1,
         le=65535,
-        description="Port of the same host for Kafka's framing, for clients of Kafka and of millrace; 0: any free one, "
-        "-1: none.",
+        description="Port of the same host for Kafka's framing, for all clients; 0: any free port, -1: none.",
     )
     advertised_frame_port: int = Field(
-        0, ge=0, le=65535, description="Port for frames that clients are told; 0: the one listened at."
+        0,
+        ge=0,
+        le=65535,
+        description="Port for frames that the broker gives to clients; 0: the port at which it listens.",
     )
     kafka_clients_enable: bool = Field(
-        True, description="Whether Kafka's clients are answered; false: only clients of millrace."
+        True, description="Whether the broker serves Kafka's clients; false: only clients of millrace."
     )
     metrics_port: int = Field(
         -1,
         ge=-1,
         le=65535,
-        description="Port of the same host at which metrics are served to Prometheus; 0: any free one, -1: none.",
+        description="Port of the same host that serves metrics to Prometheus; 0: any free port, -1: none.",
     )
-    log_dirs: str = Field("millrace-data", description="Directories of the data, separated by commas.")
-    num_partitions: _PositiveInt = Field(1, description="Partitions of a topic created without a number.")
+    log_dirs: str = Field("millrace-data", description="Data directories, separated by commas.")
+    num_partitions: _PositiveInt = Field(1, description="Default number of partitions of a new topic.")
     auto_create_topics_enable: bool = Field(
         False,
-        description="Whether asking for a topic creates it. Kafka's default is true: a misspelt name makes a topic.",
+        description="Whether a metadata request for an unknown topic creates it. Kafka's default is "
+        "true, which creates "
+        "topics of misspelt names.",
     )
     max_partitions: _PositiveInt = Field(
-        100_000, description="Partitions that this broker accepts in all (Kafka: no limit)."
+        100_000, description="Largest number of partitions on this broker. Kafka has no limit."
     )
     direct_reads_enable: Literal["local", "all", "false"] = Field(
         "local",
-        description="Who is told the paths of segment files, to read them directly: local (or true): clients on this "
-        "host; all: every client, where machines share file systems; false: nobody.",
+        description="Clients that get the paths of segment files, so that they can read them directly. local "
+        "(or true): clients on this host. all: every client, if machines share file systems. false: none.",
     )
     socket_request_max_bytes: int = Field(
-        104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Largest request accepted, in bytes."
+        104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the largest request, in bytes."
     )
     queued_max_requests: _PositiveInt = Field(
         500,
-        description="Requests of clients that run; more are refused as throttled. Those that wait for others, as long "
-        "polls do, are not counted.",
+        description="Largest number of running client requests. The broker refuses further ones as throttled. Requests "
+        "that wait, such as long polls, are not counted.",
     )
     queued_max_request_bytes: int = Field(
         32 * 2**20,
         ge=_SIZE_MIN_BYTES,
-        description="Bytes of clients' requests in progress, and of responses as many; more wait. Kafka: no limit.",
+        description="Largest number of bytes of running client requests, and the same number for responses. Further "
+        "ones wait. Kafka has no limit by default.",
     )
     purgatory_max_request_bytes: int = Field(
         256 * 2**20,
         ge=_SIZE_MIN_BYTES,
-        description="Memory of clients' requests that wait for others, 16 KiB and its own size each. When it is full, "
-        "the fetch that has waited longest is answered empty. Kafka's purgatory has no limit.",
+        description="Memory for client requests that wait in a purgatory. Each request counts 16 KiB and its own size. "
+        "When the memory is full, the broker answers the oldest waiting fetch without records. Kafka's "
+        "purgatory has no limit.",
     )
     control_queued_max_requests: _PositiveInt = Field(
         100,
-        description="Requests of administrators, and of members of groups to stay in them, that run; apart from "
-        "queued.max.requests.",
+        description="Largest number of running requests for administration, metadata and group membership. They do not "
+        "count for queued.max.requests.",
     )
     control_queued_max_request_bytes: int = Field(
-        8 * 2**20, ge=_SIZE_MIN_BYTES, description="As queued.max.request.bytes, for those requests."
+        8 * 2**20,
+        ge=_SIZE_MIN_BYTES,
+        description="As queued.max.request.bytes, for the requests of control.queued.max.requests.",
     )
     inter_broker_queued_max_requests: _PositiveInt = Field(
-        500, description="Requests of other brokers that run; apart from queued.max.requests."
+        500,
+        description="Largest number of running requests of other brokers. They do not count for queued.max.requests.",
     )
     inter_broker_queued_max_request_bytes: int = Field(
         32 * 2**20,
         ge=_SIZE_MIN_BYTES,
-        description="As queued.max.request.bytes, for requests of other brokers: followers fetch with it.",
+        description="As queued.max.request.bytes, for requests of other brokers, such as follower fetches.",
     )
     max_connections: _PositiveInt = Field(
         20_000,
-        description="Connections of clients with calls in progress or just made. Kafka's default is 2147483647.",
+        description="Largest number of client connections with running or recent calls. Kafka's default is 2147483647.",
     )
     control_max_connections: _PositiveInt = Field(
         100,
-        description="Connections beyond max.connections, on which only administrators and members of groups are "
-        "answered.",
+        description="Connections beyond max.connections that serve only requests for administration, metadata and "
+        "group membership.",
     )
     inter_broker_max_connections: _PositiveInt = Field(
-        1000, description="Connections of other brokers; apart from max.connections."
+        1000, description="Largest number of connections of other brokers. They do not count for max.connections."
     )
-    connections_max_idle_ms: int = Field(600_000, ge=1000, le=_INT_MAX, description="Idle connections are closed.")
+    connections_max_idle_ms: int = Field(
+        600_000, ge=1000, le=_INT_MAX, description="Time after which the broker closes an idle connection."
+    )
     fetch_max_bytes: int = Field(
         16 * 2**20,
         ge=_SIZE_MIN_BYTES,
         le=_INT_MAX,
-        description="Most bytes in one fetch response, a first batch aside. Kafka's default is 57671680.",
+        description="Largest number of bytes in a fetch response. The first batch may exceed it. Kafka's default is "
+        "57671680.",
     )
     num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
     log_retention_check_interval_ms: int = Field(
-        300_000, ge=1, le=_INT_MAX, description="How often it is looked for segments that retention lets go."
+        300_000, ge=1, le=_INT_MAX, description="Time between two retention checks."
     )
     log_initial_task_delay_ms: int = Field(
-        30_000, ge=0, le=_INT_MAX, description="How long after the start retention is checked for the first time."
+        30_000, ge=0, le=_INT_MAX, description="Time from the start to the first retention check."
     )
     num_recovery_threads_per_data_dir: Annotated[int, Field(ge=1, le=256)] = Field(
         1, description="Threads that load the partitions of each directory of log.dirs at start."
     )
-    log_cleaner_enable: bool = Field(True, description="Whether compacted topics are compacted.")
-    log_cleaner_threads: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Threads that compact.")
+    log_cleaner_enable: bool = Field(True, description="Whether the log cleaner runs.")
+    log_cleaner_threads: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Threads of the log cleaner.")
     log_cleaner_dedupe_buffer_size: int = Field(
         128 * 2**20,
         ge=2**20,
         le=2**40,
-        description="Memory for the last offset of each key, of all cleaner threads together: 24 bytes a key.",
+        description="Memory of all cleaner threads for the offset maps, 24 bytes for each key.",
     )
     log_cleaner_io_buffer_load_factor: float = Field(
-        0.9, gt=0, le=0.99, description="How full that memory may be; fuller takes longer to search."
+        0.9,
+        gt=0,
+        le=0.99,
+        description="Largest part of log.cleaner.dedupe.buffer.size that is filled. A fuller map is slower to search.",
     )
     log_cleaner_io_buffer_size: int = Field(
         4 * 2**20,
         ge=_SIZE_MIN_BYTES,
         le=_INT_MAX,
-        description="Bytes of batches that cleaner threads take at once, all together. Kafka's default is 524288.",
+        description="Size of the read buffers of all cleaner threads, in bytes. Kafka's default is 524288.",
     )
     log_cleaner_io_max_bytes_per_second: float = Field(
-        sys.float_info.max, gt=0, description="Most bytes that cleaner threads read and write a second, all together."
+        sys.float_info.max,
+        gt=0,
+        description="Largest number of bytes that all cleaner threads together read and write in a second.",
     )
     log_cleaner_backoff_ms: int = Field(
-        15_000, ge=1, le=_INT_MAX, description="Pause of a cleaner thread when there is nothing to clean."
+        15_000, ge=1, le=_INT_MAX, description="Pause of a cleaner thread when no partition needs cleaning."
     )
     remote_log_storage_system_enable: bool = Field(
-        False, description="Whether topics may have remote.storage.enable: tiered storage."
+        False, description="Whether tiered storage is available, which a topic turns on by remote.storage.enable."
     )
     remote_log_storage_uri: str = Field(
         "",
-        description="Directory of copied segments: file:///..., s3://bucket/..., gs://..., hdfs://.... "
-        "Credentials are the environment's. Kafka has plug-ins in its place.",
+        description="Directory of the remote store: file:///..., s3://bucket/..., gs://..., hdfs://.... Credentials "
+        "come from the environment. Kafka has plug-ins instead.",
     )
     remote_log_manager_task_interval_ms: int = Field(
-        30_000, ge=1, le=_INT_MAX, description="How often a partition is looked at for segments to copy or expire."
+        30_000,
+        ge=1,
+        le=_INT_MAX,
+        description="Time between two checks of a partition for segments to copy or to delete.",
     )
     remote_log_manager_task_retry_backoff_ms: int = Field(
-        500, ge=1, le=_INT_MAX, description="Pause before the first new attempt after the remote store failed."
+        500, ge=1, le=_INT_MAX, description="Pause before the first retry after a failure of the remote store."
     )
     remote_log_manager_task_retry_backoff_max_ms: int = Field(
-        30_000, ge=1, le=_INT_MAX, description="Longest pause between attempts; pauses double up to it."
+        30_000, ge=1, le=_INT_MAX, description="Longest pause between retries. Pauses double up to this limit."
     )
     remote_log_manager_task_retry_jitter: float = Field(
-        0.2, ge=0, le=0.5, description="Part by which a pause is randomly longer or shorter."
+        0.2, ge=0, le=0.5, description="Random part by which a pause is longer or shorter."
     )
     remote_log_manager_copier_thread_pool_size: Annotated[int, Field(ge=1, le=64)] = Field(
         2,
-        description="Threads that copy segments to the remote store and expire segments there. Kafka's default is 10.",
+        description="Threads that copy segments to the remote store and delete expired segments there. Kafka's default "
+        "is 10.",
     )
     remote_log_manager_copy_max_bytes_per_second: int = Field(
         _LONG_MAX,
         ge=1,
         le=_LONG_MAX,
-        description="Most bytes a second exchanged with the remote store while copying, by all threads together.",
+        description="Largest number of bytes that all copying threads together exchange with the remote store in a "
+        "second.",
     )
     remote_log_reader_threads: Annotated[int, Field(ge=1, le=256)] = Field(
         10, description="Threads that read from the remote store."
     )
     remote_log_reader_max_pending_tasks: _PositiveInt = Field(
-        100, description="Reads from the remote store that may wait for a thread; more are refused as throttled."
+        100,
+        description="Largest number of reads from the remote store that wait for a thread. The broker refuses further "
+        "ones as throttled.",
     )
     remote_log_index_file_cache_total_size_bytes: int = Field(
         2**27,
         ge=2**20,
         le=_LONG_MAX,
-        description="Memory for indexes and ranges read of remote segments. Kafka's default is 1073741824, on disk.",
+        description="Memory for cached indexes and cached ranges of remote segments. Kafka's default is 1073741824, on "
+        "disk.",
     )
     offsets_topic_num_partitions: _PositiveInt = Field(
-        50, description="Partitions of __consumer_offsets, when it is created: not to be changed afterwards."
+        50, description="Partitions of __consumer_offsets. Do not change this after the topic exists."
     )
     offsets_topic_segment_bytes: int = Field(
         100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __consumer_offsets."
     )
     offsets_retention_minutes: _PositiveInt = Field(
-        7 * 24 * 60, description="How long committed offsets outlive their group's last member."
+        7 * 24 * 60, description="Time for which committed offsets are kept after the last member has left the group."
     )
     offsets_retention_check_interval_ms: int = Field(
-        600_000, ge=1, le=_INT_MAX, description="How often it is looked for offsets that have expired."
+        600_000, ge=1, le=_INT_MAX, description="Time between two checks for expired offsets."
     )
     offset_metadata_max_bytes: int = Field(
-        4096, ge=0, le=_INT_MAX, description="Longest text beside a committed offset, in characters."
+        4096, ge=0, le=_INT_MAX, description="Longest metadata text of a committed offset, in characters."
     )
     group_initial_rebalance_delay_ms: int = Field(
-        3000, ge=0, le=_INT_MAX, description="How long the first rebalance of an empty group waits for more members."
+        3000,
+        ge=0,
+        le=_INT_MAX,
+        description="Time for which the first rebalance of an empty group waits for more members.",
     )
     group_min_session_timeout_ms: int = Field(
-        6000, ge=1, le=_INT_MAX, description="Shortest session.timeout.ms that members may have."
+        6000, ge=1, le=_INT_MAX, description="Smallest session.timeout.ms that the coordinator accepts."
     )
     group_max_session_timeout_ms: int = Field(
-        1_800_000, ge=1, le=_INT_MAX, description="Longest session.timeout.ms that members may have."
+        1_800_000, ge=1, le=_INT_MAX, description="Largest session.timeout.ms that the coordinator accepts."
     )
-    group_max_size: _PositiveInt = Field(_INT_MAX, description="Most members of a group.")
+    group_max_size: _PositiveInt = Field(_INT_MAX, description="Largest number of members of a group.")
     producer_id_expiration_ms: int = Field(
-        24 * _HOUR_MS, ge=1, le=_INT_MAX, description="Partitions forget producers that have not written for so long."
+        24 * _HOUR_MS,
+        ge=1,
+        le=_INT_MAX,
+        description="Time without writes after which a partition removes the state of a producer id.",
     )
     transaction_max_timeout_ms: int = Field(
-        900_000, ge=1, le=_INT_MAX, description="Longest transaction.timeout.ms that producers may have."
+        900_000, ge=1, le=_INT_MAX, description="Largest transaction.timeout.ms that the coordinator accepts."
     )
     transactional_id_expiration_ms: int = Field(
-        7 * 24 * _HOUR_MS, ge=1, le=_INT_MAX, description="Transactional ids that are not used so long are forgotten."
+        7 * 24 * _HOUR_MS,
+        ge=1,
+        le=_INT_MAX,
+        description="Time without use after which the coordinator removes a transactional id.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = Field(
-        _HOUR_MS, ge=1, le=_INT_MAX, description="How often it is looked for transactional ids that have expired."
+        _HOUR_MS, ge=1, le=_INT_MAX, description="Time between two checks for expired transactional ids."
     )
     transaction_partition_verification_enable: bool = Field(
-        True, description="Whether a transaction's records are taken only once the partition was added to it (KIP-890)."
+        True,
+        description="Whether a leader verifies that the partition was added to the transaction before it appends "
+        "(KIP-890).",
     )
     group_share_delivery_count_limit: Annotated[int, Field(ge=2, le=10)] = Field(
-        5, description="How often a record is given to members of a share group before it is archived."
+        5, description="Number of deliveries of a record to members of a share group before the record is archived."
     )
     group_share_record_lock_duration_ms: int = Field(
-        30_000, ge=1, le=_INT_MAX, description="How long a member of a share group has the records that it was given."
+        30_000, ge=1, le=_INT_MAX, description="Time for which a member of a share group holds an acquired record."
     )
     group_share_partition_max_record_locks: _PositiveInt = Field(
-        200, description="Records of a partition that members of a share group may have at once."
+        200, description="Largest number of acquired records of a partition."
     )
     group_share_session_timeout_ms: int = Field(
-        45_000, ge=1, le=_INT_MAX, description="How long a member of a share group may be silent."
+        45_000,
+        ge=1,
+        le=_INT_MAX,
+        description="Time without a heartbeat after which a member of a share group is removed.",
     )
     group_share_heartbeat_interval_ms: int = Field(
-        5000, ge=1, le=_INT_MAX, description="How often members of share groups are to be heard of."
+        5000, ge=1, le=_INT_MAX, description="Time between two heartbeats of a member of a share group."
     )
-    group_share_max_size: _PositiveInt = Field(200, description="Most members of a share group.")
+    group_share_max_size: _PositiveInt = Field(200, description="Largest number of members of a share group.")
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(
-        "latest", description="Where share groups begin to read a partition, unless a group says it itself."
+        "latest", description="Offset at which share groups start to read a partition. A group can override it."
     )
     transaction_state_log_num_partitions: _PositiveInt = Field(
-        50, description="Partitions of __transaction_state, when it is created: not to be changed afterwards."
+        50, description="Partitions of __transaction_state. Do not change this after the topic exists."
     )
     transaction_state_log_segment_bytes: int = Field(
         100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __transaction_state."
     )
     share_coordinator_state_topic_num_partitions: _PositiveInt = Field(
-        50, description="Partitions of __share_group_state, when it is created: not to be changed afterwards."
+        50, description="Partitions of __share_group_state. Do not change this after the topic exists."
     )
     share_coordinator_state_topic_segment_bytes: int = Field(
         100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __share_group_state."
@@ -397,7 +438,7 @@ class BrokerConfig(ClusterOptions):
     def _check_listener(cls, value: str | None) -> str | None:
         if value is not None:
             if "," in value:
-                raise ValueError("several listeners are not supported, give one PLAINTEXT://host:port")
+                raise ValueError("several listeners are not supported: set one PLAINTEXT://host:port")
             Listener.parse(value)
         return value
 

@@ -120,22 +120,28 @@ class ClientConfig(Config):
     """Options of all clients, and all options of an admin client."""
 
     bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
-        f"localhost:{DEFAULT_PORT}", description="Brokers to start from, host:port,host:port."
+        f"localhost:{DEFAULT_PORT}", description="Brokers for the first connection, as host:port,host:port."
     )
     client_id: str = Field("", description="Name of this client in the broker's log and in descriptions of groups.")
-    request_timeout_ms: PositiveInt32 = Field(30_000, description="Time after which a request is given up or retried.")
-    default_api_timeout_ms: PositiveInt32 = Field(60_000, description="Time a call may take with all its retries.")
+    request_timeout_ms: PositiveInt32 = Field(30_000, description="Time after which a request fails or is retried.")
+    default_api_timeout_ms: PositiveInt32 = Field(60_000, description="Longest time of a call, with all its retries.")
     socket_connection_setup_timeout_ms: PositiveInt32 = Field(
-        10_000, description="Time for which a broker that cannot be reached is tried before a call fails."
+        10_000, description="Time for which the client tries to reach a broker before a call fails."
     )
-    retry_backoff_ms: Int64 = Field(100, description="Wait before the first retry; doubles with each.")
+    retry_backoff_ms: Int64 = Field(100, description="Wait before the first retry. It doubles with each retry.")
     retry_backoff_max_ms: Int64 = Field(1_000, description="Longest wait before a retry.")
-    reconnect_backoff_ms: Int64 = Field(50, description="Wait before a connection is tried again; doubles with each.")
-    reconnect_backoff_max_ms: Int64 = Field(1_000, description="Longest wait before a connection is tried again.")
-    metadata_max_age_ms: Int64 = Field(300_000, description="Age at which a topic's metadata is fetched again.")
+    reconnect_backoff_ms: Int64 = Field(
+        50, description="Wait before the client tries a connection again. It doubles with each attempt."
+    )
+    reconnect_backoff_max_ms: Int64 = Field(
+        1_000, description="Longest wait before the client tries a connection again."
+    )
+    metadata_max_age_ms: Int64 = Field(
+        300_000, description="Age at which the client fetches the metadata of a topic again."
+    )
     transport: Transport = Field(
         Transport.AUTO,
-        description="auto: frames over TCP where the broker answers them, which costs less; grpc: gRPC only.",
+        description="auto: frames over TCP, which cost less, if the broker offers them; grpc: gRPC only.",
     )
 
     @classmethod
@@ -168,48 +174,53 @@ class ProducerConfig(ClientConfig):
     )
     # Kafka's default is 16 KiB, of rows. A columnar batch is decoded at once, and pays off from about ten thousand
     # records.
-    batch_size: PositiveInt32 = Field(
-        _MIB, description="Size to which batches are filled, in bytes before compression."
-    )
-    linger_ms: Int32 = Field(0, description="Time a record waits for others to share its batch.")
+    batch_size: PositiveInt32 = Field(_MIB, description="Size at which a batch is full, in bytes before compression.")
+    linger_ms: Int32 = Field(0, description="Time for which a record waits for other records of its batch.")
     # Kafka's default is 32 MiB. Several batches of 1 MiB must fit for each of some partitions.
-    buffer_memory: PositiveInt32 = Field(64 * _MIB, description="Bytes of records that may wait to be acknowledged.")
-    max_block_ms: Int64 = Field(60_000, description="Time for which send blocks when the buffer is full.")
-    # Kafka's default is 1 MiB, which is the size of one batch here. A topic accepts 16 MiB by default.
-    max_request_size: PositiveInt32 = Field(16 * _MIB, description="Largest batch, in bytes; the broker has its own.")
-    compression_type: ProducerCompression = Field(ProducerCompression.NONE, description="none, lz4 or zstd.")
-    enable_idempotence: bool = Field(True, description="Whether retries are kept from duplicating records.")
-    max_in_flight_requests_per_connection: PositiveInt32 = Field(
-        5, description="Requests under way at once; of each partition there is never more than one."
+    buffer_memory: PositiveInt32 = Field(
+        64 * _MIB, description="Largest number of bytes of records that are not acknowledged yet."
     )
-    retries: Int32 = Field(2**31 - 1, description="Times a batch is sent again after an error that may pass.")
+    max_block_ms: Int64 = Field(60_000, description="Longest time for which send blocks when the buffer is full.")
+    # Kafka's default is 1 MiB, which is the size of one batch here. A topic accepts 16 MiB by default.
+    max_request_size: PositiveInt32 = Field(
+        16 * _MIB, description="Largest batch, in bytes. The broker has a limit of its own."
+    )
+    compression_type: ProducerCompression = Field(ProducerCompression.NONE, description="none, lz4 or zstd.")
+    enable_idempotence: bool = Field(
+        True, description="Whether the broker stores a batch once, even if the producer retries it."
+    )
+    max_in_flight_requests_per_connection: PositiveInt32 = Field(
+        5, description="Requests in flight to a broker. Each partition has at most one batch in flight."
+    )
+    retries: Int32 = Field(2**31 - 1, description="Number of retries of a batch after a retriable error.")
     delivery_timeout_ms: PositiveInt32 = Field(
-        120_000, description="Time for a record to be acknowledged, with retries."
+        120_000, description="Longest time from send to acknowledgement, with retries."
     )
     partitioner_class: Any = Field(
-        None, description="Object or class, or module:Class, that decides on partitions; the key does, without one."
+        None,
+        description="Object, class or module:Class that chooses the partition of a record. By default the key decides.",
     )
     partitioner_ignore_keys: bool = Field(
-        False, description="Whether records with a key are spread like those without one."
+        False, description="Whether the producer spreads records with a key like records without one."
     )
     partitioner_adaptive_partitioning_enable: bool = Field(
-        True, description="Whether records without a key go rather to partitions that have little to send."
+        True, description="Whether records without a key prefer partitions with few waiting bytes."
     )
     partitioner_availability_timeout_ms: Int64 = Field(
-        0, description="Time of silence after which a leader's partitions get no records without a key; 0: never."
+        0, description="Time after which a leader that answers nothing gets no more records without a key; 0: off."
     )
     interceptor_classes: tuple[Any, ...] = Field(
-        (), description="Objects, classes or module:Class that see sent records and acknowledgements."
+        (), description="Interceptors of sent records and acknowledgements: objects, classes or module:Class."
     )
     transactional_id: str = Field(
-        "", description="Name of this producer through restarts; with one it sends in transactions only."
+        "", description="Name of this producer across restarts. A producer with such a name sends in transactions only."
     )
     transaction_timeout_ms: PositiveInt32 = Field(
-        60_000, description="Time after which the broker aborts a transaction that is still open."
+        60_000, description="Time after which the broker aborts an open transaction."
     )
     # Kafka has no such option: there the transactional id alone selects the coordinator.
     coordinator_key: str = Field(
-        "", description="What producers have in common whose transactions are committed together; usually nothing."
+        "", description="Common name of producers whose transactions are committed together. Usually not needed."
     )
 
     @field_validator("interceptor_classes", mode="before")
@@ -235,41 +246,60 @@ class ProducerConfig(ClientConfig):
 class ConsumerConfig(ClientConfig):
     """Configuration of a consumer."""
 
-    auto_offset_reset: OffsetReset = Field(OffsetReset.LATEST, description="earliest, latest or none (an error).")
+    auto_offset_reset: OffsetReset = Field(
+        OffsetReset.LATEST, description="Position without a committed offset: earliest, latest or none (an error)."
+    )
     isolation_level: Isolation = Field(Isolation.READ_UNCOMMITTED, description="read_uncommitted or read_committed.")
-    fetch_min_bytes: Int32 = Field(1, description="Bytes for which the broker waits before it answers a fetch.")
-    fetch_max_wait_ms: Int32 = Field(500, description="Time for which the broker waits for them.")
-    fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Most bytes of one fetch.")
+    fetch_min_bytes: Int32 = Field(
+        1, description="Number of bytes for which the broker waits before it answers a fetch."
+    )
+    fetch_max_wait_ms: Int32 = Field(500, description="Longest time for which the broker waits for fetch.min.bytes.")
+    fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Largest number of bytes of a fetch.")
     # Kafka's default is 1 MiB, which a single columnar batch fills.
-    max_partition_fetch_bytes: PositiveInt32 = Field(8 * _MIB, description="Most bytes of one partition in a fetch.")
-    max_poll_records: PositiveInt32 = Field(500, description="Most records that poll returns (not poll_table).")
+    max_partition_fetch_bytes: PositiveInt32 = Field(
+        8 * _MIB, description="Largest number of bytes of a partition in a fetch."
+    )
+    max_poll_records: PositiveInt32 = Field(
+        500, description="Largest number of records that poll returns. It does not limit poll_table."
+    )
     check_crcs: bool = Field(True, description="Whether checksums are verified.")
     # Kafka's consumer has no limit except one fetch per broker.
     fetch_buffer_bytes: PositiveInt32 = Field(
-        128 * _MIB, description="Most bytes that are fetched or being fetched and have not been handed out."
+        128 * _MIB, description="Largest number of bytes that are requested or fetched, and not yet returned by a poll."
     )
     direct_reads: DirectReads = Field(
-        DirectReads.AUTO, description="auto: segment files that the broker names and that are here are read; or never."
+        DirectReads.AUTO,
+        description="auto: the consumer reads the segment files that the broker names, if they are on this machine; "
+        "never: it reads over the network only.",
     )
-    client_rack: str = Field("", description="Rack of this consumer: replicas there are read, if the cluster says so.")
-    group_id: str = Field("", description="Group whose members share the partitions and commit offsets.")
+    client_rack: str = Field(
+        "",
+        description="Rack of this consumer. With replica.selector.class on the brokers it reads from "
+        "a replica in this rack.",
+    )
+    group_id: str = Field("", description="Consumer group, whose members share the partitions and commit offsets.")
     group_instance_id: str = Field(
-        "", description="Name of a static member: it may come back within session.timeout.ms without a rebalance."
+        "", description="Name of a static member. It can restart within session.timeout.ms without a rebalance."
     )
-    session_timeout_ms: PositiveInt32 = Field(45_000, description="Silence after which the group goes on without us.")
-    heartbeat_interval_ms: PositiveInt32 = Field(3_000, description="Time between signs of life to the coordinator.")
+    session_timeout_ms: PositiveInt32 = Field(
+        45_000, description="Time without a heartbeat after which the coordinator removes this member from the group."
+    )
+    heartbeat_interval_ms: PositiveInt32 = Field(3_000, description="Time between two heartbeats to the coordinator.")
     max_poll_interval_ms: PositiveInt32 = Field(
-        300_000, description="Longest time between two polls; after it the consumer leaves its group."
+        300_000, description="Longest time between two polls. After that time the consumer leaves its group."
     )
     partition_assignment_strategy: Annotated[str, BeforeValidator(_join_list)] = Field(
-        "range,cooperative-sticky", description="range, roundrobin, sticky, cooperative-sticky; the preferred first."
+        "range,cooperative-sticky",
+        description="Assignors, the preferred one first: range, roundrobin, sticky, cooperative-sticky.",
     )
     # Kafka's default is false without a group. The client ignores the option without a group.
-    enable_auto_commit: bool = Field(True, description="Whether polls commit the offsets of what came before.")
+    enable_auto_commit: bool = Field(
+        True, description="Whether polls commit the offsets of the records of earlier polls."
+    )
     auto_commit_interval_ms: Int32 = Field(5_000, description="Time between two automatic commits.")
-    exclude_internal_topics: bool = Field(True, description="Whether patterns leave internal topics out.")
+    exclude_internal_topics: bool = Field(True, description="Whether patterns exclude internal topics.")
     interceptor_classes: tuple[Any, ...] = Field(
-        (), description="Objects, classes or module:Class that see consumed records and committed offsets."
+        (), description="Interceptors of consumed records and committed offsets: objects, classes or module:Class."
     )
 
     @field_validator("interceptor_classes", mode="before")
@@ -280,7 +310,7 @@ class ConsumerConfig(ClientConfig):
     @model_validator(mode="after")
     def _check_times(self) -> Self:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise ValueError("heartbeat.interval.ms must be below session.timeout.ms: a third of it, say")
+            raise ValueError("heartbeat.interval.ms must be below session.timeout.ms: set at most a third of it")
         if self.group_instance_id and not self.group_id:
             raise ValueError("group.instance.id names a member of a group: set group.id too")
         return self
@@ -294,9 +324,11 @@ class ShareConsumerConfig(ClientConfig):
         AcknowledgementMode.IMPLICIT,
         description="implicit: the next poll accepts the last records; explicit: each record must be acknowledged.",
     )
-    max_poll_records: PositiveInt32 = Field(500, description="About how many records are acquired at a time.")
-    fetch_min_bytes: Int32 = Field(1, description="Bytes for which the broker waits before it answers a fetch.")
-    fetch_max_wait_ms: Int32 = Field(500, description="Time for which the broker waits for them.")
-    fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Most bytes of one fetch.")
+    max_poll_records: PositiveInt32 = Field(500, description="Approximate number of records that a poll acquires.")
+    fetch_min_bytes: Int32 = Field(
+        1, description="Number of bytes for which the broker waits before it answers a fetch."
+    )
+    fetch_max_wait_ms: Int32 = Field(500, description="Longest time for which the broker waits for fetch.min.bytes.")
+    fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Largest number of bytes of a fetch.")
     check_crcs: bool = Field(True, description="Whether checksums are verified.")
     client_rack: str = Field("", description="Rack of this consumer.")

@@ -29,53 +29,73 @@ class ClusterOptions(Config):
     zookeeper: Any = Field(None, exclude=True)
     """``ZooKeeperConfig``, or None for a standalone broker, which keeps its metadata beside its data."""
     inter_broker_listener_name: str = Field(
-        "", description="Listener by which brokers talk to each other; the only one, PLAINTEXT, if not set."
+        "", description="Listener for requests between brokers. The default is PLAINTEXT, the only one."
     )
     broker_rack: str = Field("", description="Rack of this broker.")
-    default_replication_factor: _PositiveInt = Field(1, description="Replicas of a topic created without a number.")
-    delete_topic_enable: bool = Field(True, description="Whether topics may be deleted.")
+    default_replication_factor: _PositiveInt = Field(1, description="Default replication factor of a new topic.")
+    delete_topic_enable: bool = Field(True, description="Whether topics can be deleted.")
     controller_socket_timeout_ms: _PositiveInt = Field(
-        30_000, description="How long the controller waits for a broker's answer before it asks again."
+        30_000, description="Time after which the controller repeats an unanswered request to a broker."
     )
     controlled_shutdown_enable: bool = Field(
-        True, description="Whether other brokers become leaders of this broker's partitions before it stops."
+        True, description="Whether this broker moves the leadership of its partitions to other brokers before it stops."
     )
-    controlled_shutdown_max_retries: _PositiveInt = Field(3, description="How often it tries that.")
-    controlled_shutdown_retry_backoff_ms: _PositiveInt = Field(5_000, description="How long it waits in between.")
+    controlled_shutdown_max_retries: _PositiveInt = Field(3, description="Number of attempts of a controlled shutdown.")
+    controlled_shutdown_retry_backoff_ms: _PositiveInt = Field(
+        5_000, description="Pause between two attempts of a controlled shutdown."
+    )
     auto_leader_rebalance_enable: bool = Field(
-        True, description="Whether the controller gives partitions back to the replicas that are to lead them."
+        True, description="Whether the controller moves leadership back to the preferred replicas."
     )
-    leader_imbalance_check_interval_seconds: _PositiveInt = Field(300, description="How often it looks for that.")
+    leader_imbalance_check_interval_seconds: _PositiveInt = Field(
+        300, description="Time between two checks of the leader imbalance."
+    )
     leader_imbalance_per_broker_percentage: Annotated[int, Field(ge=0, le=100)] = Field(
-        10, description="It acts where more than this part of what a broker is to lead is led by others."
+        10,
+        description="Part of a broker's preferred partitions that other brokers may lead before the controller "
+        "rebalances them, in percent.",
     )
     num_replica_fetchers: Annotated[int, Field(ge=1, le=64)] = Field(
-        1, description="Fetchers of this broker towards each other one."
+        1, description="Replica fetchers of this broker for each other broker."
     )
     replica_lag_time_max_ms: _PositiveInt = Field(
-        30_000, description="A follower that has not caught up for so long is not in sync."
+        30_000, description="Time after which a follower that has not caught up leaves the ISR."
     )
     replica_fetch_max_bytes: int = Field(
-        2**20, ge=0, le=_INT_MAX, description="Bytes of a partition in an answer to a follower, a first batch aside."
+        2**20,
+        ge=0,
+        le=_INT_MAX,
+        description="Largest number of bytes of a partition in a follower fetch. The first batch may exceed it.",
     )
     replica_fetch_response_max_bytes: int = Field(
-        10 * 2**20, ge=0, le=_INT_MAX, description="Bytes in an answer to a follower, a first batch aside."
+        10 * 2**20,
+        ge=0,
+        le=_INT_MAX,
+        description="Largest number of bytes in a follower fetch. The first batch may exceed it.",
     )
-    replica_fetch_min_bytes: int = Field(1, ge=0, le=_INT_MAX, description="Bytes that such an answer waits for.")
-    replica_fetch_wait_max_ms: _PositiveInt = Field(500, description="The longest that it waits for them.")
+    replica_fetch_min_bytes: int = Field(
+        1,
+        ge=0,
+        le=_INT_MAX,
+        description="Number of bytes for which the leader waits before it answers a follower fetch.",
+    )
+    replica_fetch_wait_max_ms: _PositiveInt = Field(
+        500, description="Longest time for which the leader waits for replica.fetch.min.bytes."
+    )
     replica_fetch_backoff_ms: int = Field(
-        1_000, ge=0, le=_INT_MAX, description="How long a follower waits after an error of a partition."
+        1_000, ge=0, le=_INT_MAX, description="Pause of a follower after an error of a partition."
     )
     replica_socket_timeout_ms: _PositiveInt = Field(
-        30_000, description="How long a follower waits for an answer; not below replica.fetch.wait.max.ms."
+        30_000,
+        description="Time for which a follower waits for an answer. It must be at least replica.fetch.wait.max.ms.",
     )
     replica_high_watermark_checkpoint_interval_ms: _PositiveInt = Field(
-        5_000, description="How often high watermarks are written to replication-offset-checkpoint."
+        5_000, description="Time between two writes of the high watermarks to replication-offset-checkpoint."
     )
     replica_selector_class: str = Field(
         "",
-        description="Where consumers with client.rack read: empty, from the leader; RackAwareReplicaSelector (with or "
-        "without Kafka's package), from the closest replica.",
+        description="Replica from which consumers with client.rack read. Empty: the leader. RackAwareReplicaSelector "
+        "(with or without Kafka's package): the closest replica.",
     )
     offsets_topic_replication_factor: _PositiveInt = Field(
         3, description="Replicas of __consumer_offsets; 1 without zookeeper.connect."
@@ -115,7 +135,7 @@ class ClusterOptions(Config):
     @classmethod
     def _check_listener_name(cls, value: str) -> str:
         if value.upper() not in ("", "PLAINTEXT"):
-            raise ValueError("no listener has that name, the only one is PLAINTEXT")
+            raise ValueError("no listener has that name: the only one is PLAINTEXT")
         return value.upper()
 
 

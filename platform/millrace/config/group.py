@@ -13,5 +13,5 @@ class GroupConfig(Config):
     """Configuration of one group. An option without a value takes the broker's option of the same name."""
 
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(
-        "latest", description="Where a share group begins to read a partition."
+        "latest", description="Offset at which a share group starts to read a partition."
     )

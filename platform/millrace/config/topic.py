@@ -78,14 +78,18 @@ class TopicConfig(Config):
     segment_bytes: int = Field(2**30, ge=14, le=_INT_MAX, description="Largest size of a segment file, in bytes.")
     segment_ms: Int64 = Field(604_800_000, description="Age at which a segment is rolled even if it is not full.")
     segment_jitter_ms: Int64 = Field(0, description="Largest random reduction of segment.ms.")
-    segment_index_bytes: int = Field(10 * 2**20, ge=4, le=_INT_MAX, description="Size of a segment's offset index.")
+    segment_index_bytes: int = Field(
+        10 * 2**20, ge=4, le=_INT_MAX, description="Largest size of the offset index of a segment, in bytes."
+    )
     index_interval_bytes: Int32 = Field(4096, description="Bytes of records between two entries of the offset index.")
     max_message_bytes: Int32 = Field(16 * 2**20, description="Largest record batch accepted, in bytes.")
     compression_type: CompressionType = Field(
-        CompressionType.PRODUCER, description="Compression of stored batches. producer keeps that of the producer."
+        CompressionType.PRODUCER,
+        description="Compression of stored batches. The value producer keeps the compression of the producer.",
     )
     message_timestamp_type: MessageTimestampType = Field(
-        MessageTimestampType.CREATE_TIME, description="Whether timestamps are the producer's or the broker's."
+        MessageTimestampType.CREATE_TIME,
+        description="Whether records have the time of the producer (CreateTime) or of the broker (LogAppendTime).",
     )
     message_timestamp_before_max_ms: Int64 = Field(
         _LONG_MAX, description="How far a record's timestamp may lie before the broker's time."
@@ -93,8 +97,10 @@ class TopicConfig(Config):
     message_timestamp_after_max_ms: Int64 = Field(
         _LONG_MAX, description="How far a record's timestamp may lie after the broker's time."
     )
-    flush_messages: int = Field(_LONG_MAX, ge=1, le=_LONG_MAX, description="Records after which the log is fsynced.")
-    flush_ms: Int64 = Field(_LONG_MAX, description="Milliseconds after which the log is fsynced.")
+    flush_messages: int = Field(
+        _LONG_MAX, ge=1, le=_LONG_MAX, description="Number of records after which the log is fsynced."
+    )
+    flush_ms: Int64 = Field(_LONG_MAX, description="Time after which the log is fsynced.")
     flush_before_ack: bool = Field(
         False,
         description="Whether records are fsynced before they are acknowledged and read. Kafka has no such option.",
@@ -105,30 +111,39 @@ class TopicConfig(Config):
     retention_bytes: int = Field(
         -1, ge=-1, le=_LONG_MAX, description="Size over which old segments are deleted; -1 none."
     )
-    file_delete_delay_ms: Int64 = Field(60_000, description="Time between a segment's removal and its file's.")
+    file_delete_delay_ms: Int64 = Field(
+        60_000, description="Time between the removal of a segment from the log and the deletion of its file."
+    )
     cleanup_policy: str = Field(
-        DELETE, description="What becomes of old records: delete, compact (the last of each key stays), or both."
+        DELETE, description="Policy for old records: delete, compact (the last record of each key stays), or both."
     )
     min_cleanable_dirty_ratio: float = Field(
-        0.5, ge=0, le=1, description="Part of a compacted log that must be uncleaned before it is cleaned."
+        0.5, ge=0, le=1, description="Smallest dirty ratio at which a log is cleaned."
     )
-    min_compaction_lag_ms: Int64 = Field(0, description="Time for which a record is not compacted away.")
+    min_compaction_lag_ms: Int64 = Field(0, description="Time for which compaction keeps every record.")
     max_compaction_lag_ms: int = Field(
-        _LONG_MAX, ge=1, le=_LONG_MAX, description="Time after which a record is compacted whatever the ratio."
+        _LONG_MAX,
+        ge=1,
+        le=_LONG_MAX,
+        description="Time after which a record is compacted, whatever the dirty ratio is.",
     )
     delete_retention_ms: Int64 = Field(86_400_000, description="Time for which compaction keeps tombstones.")
-    min_insync_replicas: int = Field(1, ge=1, le=_INT_MAX, description="Replicas that must have a record for acks=all.")
+    min_insync_replicas: int = Field(
+        1, ge=1, le=_INT_MAX, description="Smallest ISR with which a write with acks=all succeeds."
+    )
     unclean_leader_election_enable: bool = Field(
-        False, description="Whether a replica that is not in sync may lead if no other is left: records may be lost."
+        False,
+        description="Whether a replica outside the ISR can become leader if no other replica is left. Records can be "
+        "lost.",
     )
     leader_replication_throttled_replicas: str = Field(
-        "", description="Replicas whose leaders' broker limits what it sends: partition:broker,..., or * for all."
+        "", description="Throttled replicas on the side of the leader: partition:broker,..., or * for all."
     )
     follower_replication_throttled_replicas: str = Field(
-        "", description="Replicas whose own broker limits what it fetches: partition:broker,..., or * for all."
+        "", description="Throttled replicas on the side of the follower: partition:broker,..., or * for all."
     )
     schema_compatibility: SchemaCompatibility = Field(
-        SchemaCompatibility.FULL, description="Which changes of a typed topic's schema are allowed."
+        SchemaCompatibility.FULL, description="Allowed changes of the schema of a typed topic."
     )
     remote_storage_enable: bool = Field(False, description="Whether sealed segments are copied to the remote store.")
     local_retention_ms: int = Field(
@@ -144,7 +159,7 @@ class TopicConfig(Config):
         description="Size over which copied segments are deleted from the broker's disk; -2: retention.bytes.",
     )
     remote_log_copy_disable: bool = Field(
-        False, description="Whether copies to the remote store stop. Records there can still be read."
+        False, description="Whether the broker stops copying to the remote store. Records there can still be read."
     )
     remote_log_delete_on_disable: bool = Field(
         False, description="Whether disabling remote.storage.enable deletes the records in the remote store."

@@ -92,7 +92,7 @@ class EmbeddedStore:
 
     def _commit(self, session_id: int, operations: Sequence[Operation]) -> list[str | NodeStat | None]:
         if self._failure is not None:
-            raise StorageError(f"{self._failure.message}; the broker must be restarted before metadata can change")
+            raise StorageError(f"{self._failure.message}; restart the broker before you change metadata")
         change = self._tree.apply(
             operations, owner=session_id, now_ms=self._now_ms(), save=self._save if self._file is not None else None
         )

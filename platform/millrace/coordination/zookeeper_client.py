@@ -130,17 +130,17 @@ def acls(path: str, *, secure: bool) -> list[Any]:
 
 
 _MESSAGES: Final[dict[Any, tuple[type[MillraceError], str]]] = {
-    kazoo.NoNodeError: (NoNodeError, "{path} does not exist, or the node that is to hold it"),
+    kazoo.NoNodeError: (NoNodeError, "{path} does not exist, or its parent does not"),
     kazoo.NodeExistsError: (NodeExistsError, "{path} exists already"),
-    kazoo.BadVersionError: (BadVersionError, "{path} has another version than {version}: read it again"),
+    kazoo.BadVersionError: (BadVersionError, "{path} has a version other than {version}: read it again"),
     kazoo.NotEmptyError: (NotEmptyError, "{path} has children and cannot be deleted before them"),
     kazoo.NoChildrenForEphemeralsError: (
         NoChildrenForEphemeralsError,
-        "the node that is to hold {path} is ephemeral and cannot",
+        "the parent of {path} is ephemeral and cannot have children",
     ),
-    kazoo.BadArgumentsError: (InvalidRequestError, "ZooKeeper takes {path} for no node path"),
+    kazoo.BadArgumentsError: (InvalidRequestError, "ZooKeeper refuses {path}, because it is not a valid node path"),
     kazoo.NoAuthError: (AccessDeniedError, "ZooKeeper denies access to {path}: check its ACL and zookeeper.sasl.*"),
-    kazoo.AuthFailedError: (AccessDeniedError, "ZooKeeper does not take our credentials: check zookeeper.sasl.*"),
+    kazoo.AuthFailedError: (AccessDeniedError, "ZooKeeper refuses the credentials: check zookeeper.sasl.*"),
     kazoo.SessionExpiredError: (SessionExpiredError, "the session was over at {path}: open a new one"),
 }
 
@@ -151,5 +151,7 @@ def error_of(error: BaseException, path: str, version: int) -> MillraceError:
         if isinstance(error, kind):
             return ours(message.format(path=path, version=version))
     if isinstance(error, kazoo.SessionMovedError):
-        return ConnectionLossError(f"another connection took the session over before {path}", maybe_applied=False)
+        return ConnectionLossError(
+            f"another connection took over the session before the operation on {path}", maybe_applied=False
+        )
     return CoordinationError(f"ZooKeeper refused an operation on {path}: {error!r}")

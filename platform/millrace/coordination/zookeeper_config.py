@@ -31,7 +31,7 @@ class ZooKeeperAddress(NamedTuple):
         listed, slash, rest = text.strip().partition("/")
         hosts = [host.strip() for host in listed.split(",")]
         if not all(hosts):
-            raise ValueError(f"{text!r} is no address of ZooKeeper, expected host:port,host:port/chroot")
+            raise ValueError(f"{text!r} is not an address of ZooKeeper: expected host:port,host:port/chroot")
         for host in hosts:
             _, colon, port = host.rpartition(":")
             if colon and not host.endswith("]") and not (port.isdigit() and 0 < int(port) < 65536):
@@ -51,40 +51,56 @@ def _has_port(host: str) -> bool:
 class ZooKeeperConfig(Config):
     """How a broker reaches ZooKeeper."""
 
-    zookeeper_connect: str = Field(description="host:port,host:port/chroot; the chroot is created if it is not there.")
+    zookeeper_connect: str = Field(
+        description="Servers as host:port,host:port/chroot. The broker creates the chroot if it is missing."
+    )
     zookeeper_session_timeout_ms: int = Field(
-        18_000, ge=1, le=_INT_MAX, description="How long ZooKeeper waits for a sign of life before it ends a session."
+        18_000,
+        ge=1,
+        le=_INT_MAX,
+        description="Time without a heartbeat after which ZooKeeper ends the session of the broker.",
     )
     zookeeper_connection_timeout_ms: int | None = Field(
         None,
         ge=1,
         le=_INT_MAX,
-        description="How long to wait for a connection, at the start and when it is lost; the session's if not set.",
+        description="Longest wait for a connection, at the start and after a loss. The default is "
+        "the session's timeout.",
     )
     zookeeper_set_acl: bool = Field(
-        False, description="Whether nodes may be changed only by who created them; needs SASL or a certificate of ours."
+        False,
+        description="Whether only the creator of a node can change it. Needs SASL or a certificate of the broker.",
     )
     zookeeper_sasl_mechanism: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
-        "", description="How to prove to ZooKeeper who we are: DIGEST-MD5, GSSAPI, or not at all. Kafka: by JAAS."
+        "", description="SASL mechanism for ZooKeeper: DIGEST-MD5, GSSAPI, or none. Kafka takes it from JAAS."
     )
-    zookeeper_sasl_username: str = Field("", description="User of DIGEST-MD5, or principal of GSSAPI.")
+    zookeeper_sasl_username: str = Field("", description="User for DIGEST-MD5, or principal for GSSAPI.")
     zookeeper_sasl_password: str = Field("", description="Password of DIGEST-MD5.")
-    zookeeper_sasl_service: str = Field("zookeeper", description="Service of ZooKeeper's own principal, for GSSAPI.")
+    zookeeper_sasl_service: str = Field(
+        "zookeeper", description="Service name in ZooKeeper's own principal, for GSSAPI."
+    )
     zookeeper_ssl_client_enable: bool = Field(False, description="Whether to connect with TLS.")
-    zookeeper_ssl_keystore_location: str = Field("", description="PEM file with our certificate and its private key.")
+    zookeeper_ssl_keystore_location: str = Field(
+        "", description="PEM file with the broker's certificate and its private key."
+    )
     zookeeper_ssl_keystore_password: str = Field("", description="Password of the private key, if it has one.")
-    zookeeper_ssl_keystore_type: Literal["", "PEM"] = Field("", description="PEM, the only one.")
+    zookeeper_ssl_keystore_type: Literal["", "PEM"] = Field("", description="PEM, the only supported type.")
     zookeeper_ssl_truststore_location: str = Field(
         "",
-        description="PEM file with the authorities for ZooKeeper's certificate; the system's if not set.",
+        description="PEM file with the authorities for ZooKeeper's certificate. The default is the authorities of the "
+        "system.",
     )
-    zookeeper_ssl_truststore_type: Literal["", "PEM"] = Field("", description="PEM, the only one.")
-    zookeeper_ssl_protocol: Literal["TLSv1.2", "TLSv1.3"] = Field("TLSv1.2", description="Oldest protocol to accept.")
+    zookeeper_ssl_truststore_type: Literal["", "PEM"] = Field("", description="PEM, the only supported type.")
+    zookeeper_ssl_protocol: Literal["TLSv1.2", "TLSv1.3"] = Field(
+        "TLSv1.2", description="Oldest accepted version of TLS."
+    )
     zookeeper_ssl_cipher_suites: str = Field(
-        "", description="Cipher suites of TLS 1.2 by OpenSSL's names, separated by commas; OpenSSL's choice if not set."
+        "",
+        description="Cipher suites of TLS 1.2 by OpenSSL's names, separated by commas. The default "
+        "is OpenSSL's choice.",
     )
     zookeeper_ssl_endpoint_identification_algorithm: Literal["HTTPS", ""] = Field(
-        "HTTPS", description="HTTPS: the certificate must name the host that is connected to; empty: any name will do."
+        "HTTPS", description="HTTPS: the certificate must name the host of the connection. Empty: any name is accepted."
     )
 
     @field_validator("zookeeper_connect")
@@ -103,7 +119,7 @@ class ZooKeeperConfig(Config):
         has_certificate = self.zookeeper_ssl_client_enable and self.zookeeper_ssl_keystore_location
         if self.zookeeper_set_acl and not (self.zookeeper_sasl_mechanism or has_certificate):
             raise ValueError(
-                "zookeeper.set.acl=true needs somebody that the nodes belong to: set zookeeper.sasl.mechanism, or "
+                "zookeeper.set.acl=true needs an owner of the nodes: set zookeeper.sasl.mechanism, or "
                 "zookeeper.ssl.client.enable=true and zookeeper.ssl.keystore.location"
             )
         if self.zookeeper_sasl_mechanism == "DIGEST-MD5" and not self.zookeeper_sasl_username:

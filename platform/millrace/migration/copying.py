@@ -121,7 +121,8 @@ class TopicCopy:
                 lost = f"offsets {next_old}..{first - 1} of Kafka's {self._source.topic}-{partition}"
                 if not skip_lost:
                     raise UsageError(
-                        f"{lost} were deleted before they were copied: skip them (skip_lost), or start anew"
+                        f"{lost} were deleted before they were copied: skip them (skip_lost), or start again "
+                        "with another topic"
                     )
                 self._say(f"{lost} were deleted before they were copied, and are skipped")
             starts[partition] = max(first, next_old or 0)
@@ -134,11 +135,14 @@ class TopicCopy:
             configs = theirs | dict(topic_configs) | {"message.timestamp.type": "CreateTime"}
             admin.create_topic(self._target, partitions=self._partitions, configs=configs)
             settings = ", ".join(f"{name}={value}" for name, value in sorted(configs.items()))
-            self._say(f"made topic {self._target}: {self._partitions} partitions, {settings}")
+            self._say(f"created topic {self._target}: {self._partitions} partitions, {settings}")
             return
         found = admin.describe_topic(self._target)
         if found.schema is not None:
-            raise UsageError(f"topic {self._target} is typed: copy into an opaque one, and go on from there")
+            raise UsageError(
+                f"topic {self._target} is typed: copy into an opaque topic first, and convert its records into "
+                "the typed one"
+            )
         there = len(found.partitions)
         if there < self._partitions:
             admin.create_partitions(self._target, self._partitions)
@@ -149,8 +153,8 @@ class TopicCopy:
             )
         if (kind := admin.describe_configs(self._target)["message.timestamp.type"].value) != "CreateTime":
             raise UsageError(
-                f"topic {self._target} has message.timestamp.type={kind}, which would give the records another time: "
-                "set it to CreateTime"
+                f"topic {self._target} has message.timestamp.type={kind}, which would change the times of "
+                "the records: set it to CreateTime"
             )
 
 

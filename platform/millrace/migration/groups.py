@@ -25,7 +25,7 @@ def carry_groups_over(
                 new = maps.get(partition, OffsetsMap()).new_offset(old)
             except UsageError as error:
                 raise UsageError(
-                    f"group {group} is further than the copy of {source.topic}-{partition}: {error.message}; copy again"
+                    f"group {group} is ahead of the copy of {source.topic}-{partition}: {error.message}; copy again"
                 ) from error
             place = OffsetAndMetadata(offset=new, metadata=metadata)
             carried.setdefault(group, {})[TopicPartition(target, partition)] = place

@@ -148,8 +148,8 @@ class KafkaTopic:
         for place in found.result(_SECONDS_MAX).topic_partitions:
             if place.error is not None:
                 raise EnvironmentProblemError(
-                    f"Kafka does not say what group {group} has committed of {place.topic}-{place.partition}: "
-                    f"{place.error.str()}; run the job again"
+                    f"Kafka returns no committed offset of group {group} for "
+                    f"{place.topic}-{place.partition}: {place.error.str()}; run the job again"
                 )
             if place.topic == self.topic and place.offset >= 0:
                 yield place.partition, place.offset, place.metadata or ""

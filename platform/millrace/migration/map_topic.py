@@ -61,10 +61,10 @@ def _add(maps: dict[int, OffsetsMap], topic: str, key: Any, value: Any, source: 
         runs, next_old = [Run(*run) for run in content["runs"]], int(content["next_old"])
         extended = maps.get(partition, OffsetsMap()).extended(runs, next_old)
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"topic {topic} is no offsets map ({error}): name another topic for it") from error
+        raise UsageError(f"topic {topic} is not an offsets map ({error}): name another topic for the map") from error
     if found != source:
         raise UsageError(
-            f"topic {topic} is the offsets map of {found.topic} in cluster {found.cluster}, not of {source.topic} in "
-            f"{source.cluster}: copy each into a topic of its own"
+            f"topic {topic} is the offsets map of {found.topic} in cluster {found.cluster}, not of "
+            f"{source.topic} in {source.cluster}: copy each topic into a separate topic"
         )
     maps[partition] = extended

@@ -34,7 +34,7 @@ class OffsetsMap:
     def extended(self, runs: Sequence[Run], next_old: int) -> OffsetsMap:
         """Return the map with newly copied runs. Raises ``ValueError`` if they do not follow it."""
         if self.next_old is not None and next_old < self.next_old:
-            raise ValueError(f"the copy went back from {self.next_old} to {next_old}")
+            raise ValueError(f"the copy cannot go back from offset {self.next_old} to {next_old}")
         joined = [self.runs[-1]] if self.runs else []
         for run in runs:
             if not joined:

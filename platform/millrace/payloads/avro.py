@@ -50,7 +50,7 @@ class AvroReader:
         struct = self._read(cursor)
         left = cursor.position < cursor.end
         if left.any():
-            cursor.fail(left, "bytes are left over after the record: it was written with another schema")
+            cursor.fail(left, "the record ends before the payload: it was written with another schema")
         return pa.RecordBatch.from_arrays(struct.flatten(), names=self.schema.names)
 
 
@@ -103,7 +103,7 @@ def _enum(symbols: list[str], path: str) -> Reader:
         index = cursor.zigzag(path)
         wrong = (index < 0) | (index >= len(symbols))
         if wrong.any():
-            cursor.fail(wrong, f"{path}: an enum has no symbol of that number")
+            cursor.fail(wrong, f"{path}: the enum has no symbol of that number")
             index = np.where(wrong, 0, index)
         return dictionary.take(pa.array(index))
 
@@ -130,7 +130,7 @@ def _union(schemas: list[Any], names: AvroNames, path: str) -> Reader:
         branch = cursor.zigzag(path)
         wrong = (branch < 0) | (branch >= len(schemas))
         if wrong.any():
-            cursor.fail(wrong, f"{path}: a union has no alternative of that number")
+            cursor.fail(wrong, f"{path}: the union has no alternative of that number")
         members = []
         for number, reader in readers.items():
             rows = np.flatnonzero(branch == number)

@@ -132,7 +132,10 @@ class PayloadDecoder:
         for schema_id in np.unique(ids):
             which = np.flatnonzero(ids == schema_id)
             if schema_id < 0:
-                text = "it does not begin with a zero byte and a schema id: is it framed as Confluent's serializers do?"
+                text = (
+                    "it does not begin with a zero byte and a schema id, as payloads of Confluent's serializers "
+                    "do: check the framing"
+                )
                 faults.update(dict.fromkeys(rows[which].tolist(), text))
                 continue
             part = payloads if len(which) == len(payloads) else payloads.take(pa.array(which))
@@ -181,7 +184,9 @@ class PayloadDecoder:
         if key not in self._readers:
             writer = self._writer(schema_id)
             if writer.kind is not self._wanted.kind:
-                raise SchemaError(f"it is of {writer.kind} payloads, and {self._wanted.kind} is decoded")
+                raise SchemaError(
+                    f"it is a schema of {writer.kind} payloads, but the payloads are decoded as {self._wanted.kind}"
+                )
             if writer.kind is PayloadKind.AVRO:
                 self._readers[key] = AvroReader.of(writer.text, dict(writer.references))
             else:
@@ -210,7 +215,9 @@ class PayloadDecoder:
             elif each.nullable:
                 arrays.append(pa.nulls(batch.num_rows, each.type))
             else:
-                raise _UnreadableError(f"it has no column {each.name}, which is wanted as NOT NULL and has no default")
+                raise _UnreadableError(
+                    f"it has no column {each.name}, which is NOT NULL in the reader's schema and has no default"
+                )
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _together(
@@ -273,7 +280,7 @@ def _by_message(payloads: pa.Array, rows: Longs, faults: dict[int, str]) -> Any:
             paths[at] = (*paths[at], int(index))
         cursor.position[which] = part.position
     bad = wrong | cursor.faults.are_there(cursor.rows) | np.array([min(path, default=0) < 0 for path in paths])
-    faults.update(dict.fromkeys(rows[bad].tolist(), "the place of its message is damaged"))
+    faults.update(dict.fromkeys(rows[bad].tolist(), "the index of its message is damaged"))
     for path in sorted({path for path, is_bad in zip(paths, bad, strict=True) if not is_bad}):
         within = np.flatnonzero([each == path and not is_bad for each, is_bad in zip(paths, bad, strict=True)])
         yield path, within, (cursor.position - begin)[within]

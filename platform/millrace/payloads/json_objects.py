@@ -73,7 +73,7 @@ class JsonReader:
             try:
                 value = parse_json(payload)
                 if not isinstance(value, dict):
-                    raise NotAValueError(f"it is no object but {type(value).__name__}")
+                    raise NotAValueError(f"expected an object, found {type(value).__name__}")
                 values.append(struct_of(value, fields, ""))
             except NotAValueError as error:
                 add_fault(row, str(error))

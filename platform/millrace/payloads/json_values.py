@@ -36,11 +36,11 @@ def parse_json(text: bytes | str) -> Any:
     try:
         return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise NotAValueError(f"it is no JSON: {error}") from None
+        raise NotAValueError(f"it is not JSON: {error}") from None
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
@@ -60,7 +60,7 @@ def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
     if pat.is_string(data_type):
         text = _expect(value, str, data_type, path)
         if not _is_encodable(text):
-            raise NotAValueError(f"{path}: text with half of a surrogate pair")
+            raise NotAValueError(f"{path}: the text has half of a surrogate pair")
         return text
     if pat.is_integer(data_type):
         return _integer(value, data_type, path)

@@ -36,7 +36,7 @@ _UNSIGNED_32: Final = (7, 13)
 _ZIGZAG_32: Final = 17
 _ZIGZAG: Final = (_ZIGZAG_32, 18)
 _LOW_32: Final = np.uint64(0xFFFFFFFF)
-_UNORDERED: Final = "its fields are in no order that can be read"
+_UNORDERED: Final = "its fields cannot be parsed"
 
 Reader: TypeAlias = Callable[[Cursor], pa.Array]
 
@@ -77,7 +77,7 @@ class ProtobufReader:
                 message.DiscardUnknownFields()
                 payloads.append(message.SerializeToString())
             except (DecodeError, ValueError) as error:
-                cursor.faults.add(cursor.rows[[at]], f"it is no {self._class.DESCRIPTOR.full_name}: {error}")
+                cursor.faults.add(cursor.rows[[at]], f"it is not a {self._class.DESCRIPTOR.full_name}: {error}")
                 payloads.append(b"")
         ordered = Cursor.over(pa.array(payloads, pa.binary()))
         read = self._message.read(ordered)
@@ -347,7 +347,7 @@ def _well_known(name: str, struct: pa.Array, data_type: pa.DataType, cursor: Cur
         year, month, day = parts
         wrong = (year < 1) | (year > 9999) | (month < 1) | (month > 12) | (day < 1) | (day > 31)
         if wrong.any():
-            cursor.faults.add(cursor.rows[wrong], f"{path}: it is no date")
+            cursor.faults.add(cursor.rows[wrong], f"{path}: it is not a date")
             year, month, day = (np.where(wrong, 1, part) for part in parts)
         months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
         days = (months.astype("datetime64[D]").astype(np.int64) + day - 1).astype(np.int64)
@@ -368,7 +368,7 @@ def _decimal(struct: pa.Array, data_type: pa.DataType, cursor: Cursor, path: str
     value, _, scale = struct.flatten()
     wrong = scale.to_numpy(zero_copy_only=False) != data_type.scale
     if wrong.any():
-        cursor.faults.add(cursor.rows[wrong], f"{path}: a decimal has another scale than {data_type.scale}")
+        cursor.faults.add(cursor.rows[wrong], f"{path}: the scale of the decimal is not {data_type.scale}")
     inner = Cursor.over(value)
     inner.faults, inner.rows = cursor.faults, cursor.rows
     return decimals(inner, inner.position, inner.end - inner.position, data_type, path)

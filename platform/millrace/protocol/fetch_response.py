@@ -140,7 +140,7 @@ def read_fetch_response(data: bytes | memoryview, *, small_bytes: int = SMALL_BY
             if number == _TOPICS:
                 yield from _topic(view, whole, start, end)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"this is no fetch response: {error}") from error
+        raise InvalidRequestError(f"the fetch response cannot be parsed: {error}") from error
 
 
 def read_session_id(data: bytes | memoryview) -> int:

@@ -95,5 +95,7 @@ def error_from_rpc(rpc_error: grpc.RpcError) -> errors.MillraceError:
         cls = errors.MessageTooLargeError if "larger than max" in details else errors.ThrottledError
         return cls(details)
     if status is grpc.StatusCode.CANCELLED:
-        return errors.RequestTimedOutError(f"the call was ended without an answer: the broker is stopping ({details})")
+        return errors.RequestTimedOutError(
+            f"the broker ended the call without an answer, because it is stopping ({details})"
+        )
     return _ERROR_WITHOUT_NUMBER.get(status, errors.UnknownServerError)(f"{details} ({status.name})")

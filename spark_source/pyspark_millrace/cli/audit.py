@@ -33,7 +33,7 @@ def audit(
     ],
     table: Annotated[str, typer.Option("--table", "-t", metavar="DIRECTORY", help="The Delta table.")],
     topic: Annotated[
-        list[str] | None, typer.Option(metavar="TOPIC", help="Only this goes into the table; repeatable.")
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic goes into the table. Repeatable.")
     ] = None,
     app_id: AppIdOption = None,
     offset_columns: OffsetColumnsOption = None,
@@ -53,10 +53,10 @@ def audit(
 ) -> None:
     """Prove that a Delta table holds what a Spark query read, each record once.
 
-    Joins the query's checkpoint, the table's log and the topics; changes nothing. Where the table has the columns
-    __partition and __offset (of several topics __topic as well), each row is looked at; otherwise the rows of each
-    commit are counted. Exit code 0: proved; 4: something is missing, doubled or was taken away; 3: nothing of that, and
-    something that nobody can tell any more; 1 and 2: the audit did not come to an end.
+    The audit joins the checkpoint of the query, the log of the table and the topics. It changes nothing. If the table
+    has the columns __partition and __offset (for several topics also __topic), each row is checked. Otherwise the rows
+    of each commit are counted. Exit code 0: proved; 4: records are missing, duplicated or removed; 3: no fault was
+    found, but not everything can be proved; 1 and 2: the audit did not end.
 
     Examples:
 

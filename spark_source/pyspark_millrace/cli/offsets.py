@@ -45,11 +45,11 @@ CheckpointOption = Annotated[
 def show(
     checkpoint: CheckpointOption,
     export: Annotated[
-        bool, typer.Option("--export", help="Print topic,partition,offset for reset --from-file.")
+        bool, typer.Option("--export", help="Print lines of topic,partition,offset for reset --from-file.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a query is, by its checkpoint; no broker is asked.
+    """Show the progress of a query from its checkpoint, without a broker.
 
     Examples:
 
@@ -90,7 +90,7 @@ def reset(
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC[:0,1,2]", help="Only this, or some of its partitions; repeatable."
+            "--topic", "-t", metavar="TOPIC[:0,1,2]", help="Only this topic, or some of its partitions. Repeatable."
         ),
     ] = None,
     to_earliest: ToEarliest = False,
@@ -111,7 +111,7 @@ def reset(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Set where a stopped query goes on reading. What its sink holds stays there.
+    """Set the offsets at which a stopped query continues. The content of its sink stays as it is.
 
     Examples:
 

@@ -28,7 +28,8 @@ def package(
         Path, typer.Option("--output", "-o", metavar="FILE", help="File to write, ending in .zip.")
     ] = Path(_PACKAGE_NAME),
     requirements: Annotated[
-        bool, typer.Option("--requirements", help="Print the packages that executors need besides. Nothing is written.")
+        bool,
+        typer.Option("--requirements", help="Print the packages that executors need in addition. Nothing is written."),
     ] = False,
 ) -> None:
     """Pack millrace as a zip file for *spark-submit --py-files*.
@@ -64,13 +65,13 @@ def submit(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Spark setting. It overrides millrace's setting. Repeatable."),
     ] = None,
-    ship: Annotated[bool, typer.Option("--ship", help="Executors have no millrace: send it to them.")] = False,
-    delta: Annotated[bool, typer.Option("--delta/--no-delta", help="With Delta's JARs, cached.")] = True,
+    ship: Annotated[bool, typer.Option("--ship", help="Send millrace to executors that do not have it.")] = False,
+    delta: Annotated[bool, typer.Option("--delta/--no-delta", help="Add Delta's JARs, which are cached.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command instead of running it.")] = False,
 ) -> None:
-    """Run a program by the spark-submit of this environment, with Delta, its interpreter and our settings.
+    """Run a program by the spark-submit of this environment, with its interpreter, Delta and the settings of session().
 
-    Options before SCRIPT are ours, those behind it the program's.
+    Options before SCRIPT belong to this command, options after it to the program.
 
     Examples:
 

@@ -75,7 +75,7 @@ class SourceArguments(JobArguments):
         str, Option(metavar="WHERE", help="where the first run starts: earliest, latest or JSON per partition")
     ] = "earliest"
     max_offsets_per_trigger: Annotated[
-        int | None, Option(metavar="N", help="most records in a micro-batch (default: all)")
+        int | None, Option(metavar="N", help="largest number of records in a micro-batch (default: all)")
     ] = None
 
 
@@ -84,7 +84,7 @@ class StreamArguments(JobArguments):
     """Options of jobs that can run continuously."""
 
     continuous: Annotated[
-        bool, Option("--continuous", help="go on until stopped, instead of ending with what is there")
+        bool, Option("--continuous", help="run until stopped, instead of ending after the present records")
     ] = False
     trigger_interval: Annotated[
         str | None, Option(metavar="TIME", help="time between micro-batches with --continuous")
@@ -97,14 +97,16 @@ class CompactionArguments(JobArguments):
     """Options of jobs that write a Delta table: when to compact small files."""
 
     compact_after: Annotated[
-        int | None, Option(metavar="N", help="put small files together after so many batches (default: never)")
+        int | None, Option(metavar="N", help="compact small files after this many batches (default: never)")
     ] = None
-    compact_seconds: Annotated[float | None, Option(metavar="S", help="the same after so many seconds")] = None
-    compact_bytes: Annotated[int | None, Option(metavar="N", help="the same after so many bytes that were added")] = (
-        None
-    )
+    compact_seconds: Annotated[
+        float | None, Option(metavar="S", help="compact small files after this many seconds")
+    ] = None
+    compact_bytes: Annotated[
+        int | None, Option(metavar="N", help="compact small files after this many added bytes")
+    ] = None
     compact_target_bytes: Annotated[
-        int | None, Option(metavar="N", help="files smaller than this are small (default: 134217728)")
+        int | None, Option(metavar="N", help="size in bytes below which a file is small (default: 134217728)")
     ] = None
 
 
@@ -163,7 +165,7 @@ def _function(kind: type[ArgumentsT], options: Mapping[str, tuple[Field[Any], An
 
     config = Annotated[
         str | None,
-        Option(metavar="FILE", help=f"file with options of this job (default: conf/jobs/{standard}, if it is there)"),
+        Option(metavar="FILE", help=f"file with options of this job (default: conf/jobs/{standard}, if it exists)"),
     ]
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("config", keyword, default=None, annotation=config)]

@@ -49,8 +49,8 @@ class MonitorCollector(Collector):
             (GaugeMetricFamily(f"millrace_spark_lag_{unit}", text, labels=_PARTITION), name)
             for unit, name, text in (
                 ("records", "lag", "Records that the query has not read."),
-                ("bytes", "lag_bytes", "Size of the batches that hold them."),
-                ("seconds", "lag_seconds", "Age of the first of them."),
+                ("bytes", "lag_bytes", "Size of the batches of unread records."),
+                ("seconds", "lag_seconds", "Age of the first unread record."),
             )
         ]
         for query_id, query in totals.queries.items():
@@ -76,12 +76,14 @@ def _queries(totals: Totals) -> Iterator[Metric]:
     running = GaugeMetricFamily("millrace_spark_query_running", "1 while the query runs.", labels=_QUERY)
     newest = GaugeMetricFamily("millrace_spark_batch_id", "Number of the last batch.", labels=_QUERY)
     finished = GaugeMetricFamily(
-        "millrace_spark_batch_finished_timestamp_seconds", "When the last batch was done.", labels=_QUERY
+        "millrace_spark_batch_finished_timestamp_seconds",
+        "End of the last batch, in seconds since 1970.",
+        labels=_QUERY,
     )
-    batches = CounterMetricFamily("millrace_spark_batches", "Batches that are done.", labels=_QUERY)
+    batches = CounterMetricFamily("millrace_spark_batches", "Finished batches.", labels=_QUERY)
     rows = CounterMetricFamily("millrace_spark_rows", "Rows that Spark got from the source.", labels=_QUERY)
     phases = CounterMetricFamily(
-        "millrace_spark_batch_seconds", "Time of batches by what Spark did in it.", labels=(*_QUERY, "phase")
+        "millrace_spark_batch_seconds", "Time of batches, by phase.", labels=(*_QUERY, "phase")
     )
     for query_id, query in totals.queries.items():
         labels = (query_id, query.name)
@@ -100,13 +102,17 @@ def _reads(totals: Totals) -> Iterator[Metric]:
     families = [
         (CounterMetricFamily(f"millrace_spark_{name}", text, labels=_READS), attribute)
         for name, attribute, text in (
-            ("read_tasks", "tasks", "Tasks that have read, repeated ones among them."),
-            ("read_rows", "rows", "Records that tasks have decoded."),
-            ("read_batches", "batches", "Batches of the log that tasks have decoded."),
+            ("read_tasks", "tasks", "Read tasks, including repeated ones."),
+            ("read_rows", "rows", "Records that tasks decoded."),
+            ("read_batches", "batches", "Batches of the log that tasks decoded."),
             ("read_bytes", "read_bytes", "Size of these batches in the log."),
-            ("skipped_bytes", "skipped_bytes", "Size of batches that tasks had at hand and passed over."),
-            ("skipped_batches", "skipped_batches", "Batches that a filter ruled out, by their statistics or header."),
-            ("pruned_bytes", "pruned_bytes", "Size of what a filter on timestamps left out of the plan."),
+            ("skipped_bytes", "skipped_bytes", "Size of the batches that tasks read but did not decode."),
+            ("skipped_batches", "skipped_batches", "Batches that a filter excluded by their statistics or header."),
+            (
+                "pruned_bytes",
+                "pruned_bytes",
+                "Size of the part of the log that a filter on timestamps excluded from the plan.",
+            ),
             ("decode_seconds", "seconds", "Time that tasks took to read and decode."),
         )
     ]
@@ -122,4 +128,4 @@ def _commits(statistics: CommitStatistics) -> Iterator[Metric]:
     outcomes.add_metric(("succeeded",), statistics.succeeded)
     outcomes.add_metric(("failed",), statistics.failed)
     yield outcomes
-    yield CounterMetricFamily("millrace_spark_group_commit_seconds", "Time that they took.", value=statistics.seconds)
+    yield CounterMetricFamily("millrace_spark_group_commit_seconds", "Time of these commits.", value=statistics.seconds)

@@ -60,12 +60,12 @@ def find_partings(
 def _parted(key: PartitionKey, end: int | None, offset: int) -> Loss:
     if end is None:
         what = (
-            f"an election lost all records of the log's last epoch, maybe also some that have been read, which are "
-            f"those up to {offset - 1}; what has their offsets now would be others"
+            "a leader election lost all records of the log's last leader epoch, perhaps also records that "
+            f"the query has read (up to offset {offset - 1}); other records would now have their offsets"
         )
     else:
         what = (
-            f"offsets {end}..{offset - 1} have been read, and an election lost these records; what has these offsets "
-            "now are others"
+            f"offsets {end}..{offset - 1} have been read, but a leader election lost these records, and "
+            "other records have their offsets now"
         )
-    return Loss(f"the log of {key} went back: {what}", "start anew with another checkpoint")
+    return Loss(f"the log of {key} went back: {what}", "start with a new checkpoint")

@@ -1,4 +1,4 @@
-"""Show topologies, read the state of their checkpoints, write it elsewhere, put applications back."""
+"""Show topologies; query and export their state; reset and rebuild applications."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Show topologies, read the state of their checkpoints, write it elsewhere, put applications back.",
+    help="Show topologies; query and export their state; reset and rebuild applications.",
 )
 
 app.command()(describe)
@@ -41,7 +41,7 @@ class Format(StrEnum):
 
 @app.command()
 def stores(checkpoint: CheckpointOption, as_json: AsJson = False) -> None:
-    """List the stores of a checkpoint. Spark is started only for one that is neither local nor mounted.
+    """List the stores of a checkpoint. Spark starts only for a checkpoint that is neither local nor mounted.
 
     Examples:
 
@@ -93,10 +93,10 @@ def query(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = None,
     output_format: Annotated[Format, typer.Option("--format", "-f", help="How rows are printed.")] = Format.TABLE,
 ) -> None:
-    """Print what a store holds, by key, range of keys and time of windows, while the query runs or rests.
+    """Print the content of a store by key, range of keys and time of windows. The query may be running or stopped.
 
-    It is the state after the last committed micro-batch. Spark is started to read it, which takes some seconds; the
-    query is not disturbed. Times are ISO 8601 (UTC without a zone), or milliseconds since 1970.
+    The content is the state after the last committed micro-batch. Spark starts to read it, which takes some seconds and
+    does not disturb the query. Times are ISO 8601 (UTC without a zone), or milliseconds since 1970.
 
     Examples:
 

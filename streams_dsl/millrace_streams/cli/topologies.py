@@ -18,7 +18,8 @@ _FORMATS: Final[dict[str, DescriptionFormat]] = {".svg": "svg", ".mmd": "mermaid
 def describe(
     topology: TopologyArgument,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw it: FILE.svg, or FILE.mmd for Mermaid.")
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Write a picture: FILE.svg, or FILE.mmd for Mermaid."),
     ] = None,
 ) -> None:
     """Print a topology's graph: its sub-topologies, nodes, stores, topics. Needs neither a broker nor Spark.
@@ -32,7 +33,7 @@ def describe(
     from millrace_streams.application import load_topology
 
     if picture is not None and picture.suffix not in _FORMATS:
-        raise UsageError(f"--picture {picture}: name it .svg, or .mmd for a Mermaid flowchart")
+        raise UsageError(f"--picture {picture}: expected a file name ending in .svg, or .mmd for a Mermaid flowchart")
     found = load_topology(topology)
     if picture is None:
         typer.echo(found.describe())
@@ -44,9 +45,9 @@ def describe(
 
 
 def explain(topology: TopologyArgument, bootstrap_server: BootstrapServer = None) -> None:
-    """Print what a topology is compiled to: what is pushed down, runs in the reader, moves, keeps state.
+    """Print the compiled plan of a topology: pushed-down columns, steps in the reader, repartitions, state.
 
-    Columns of typed topics are asked of the broker. Nothing is started.
+    The broker gives the columns of typed topics. No query is started.
 
     Examples:
 

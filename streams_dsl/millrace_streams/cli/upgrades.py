@@ -31,7 +31,8 @@ def export_state(
     store: Annotated[str, typer.Argument(metavar="STORE", help="The store's name; `stores` lists them.")],
     checkpoint: CheckpointOption,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="A Parquet file, or lines of JSON (.json, .jsonl).")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Parquet file, or file with lines of JSON (.json, .jsonl)."),
     ] = None,
     topic: Annotated[
         str | None,
@@ -43,11 +44,11 @@ def export_state(
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
-    """Write all that a store holds to a file or topic, while the query runs or rests.
+    """Write the content of a store to a file or a topic. The query may be running or stopped.
 
-    Columns are those of the key, its window if it has one, the value, and the time; of what an operator keeps for
-    itself (records that wait for their partner, say) those that the state has. A file is there when it is whole, and a
-    topic gets all rows in one transaction.
+    The columns are those of the key, its window if it has one, the value, and the time. The store of an operator, such
+    as a join's waiting records, has the columns of its state. A file appears only when it is complete, and a topic gets
+    all rows in one transaction.
 
     Examples:
 
@@ -56,7 +57,7 @@ def export_state(
       millrace streams export-state word-counts -c /data/words-checkpoint --topic words-now
     """
     if (output is None) == (topic is None):
-        raise UsageError("say where to: --output FILE, or --topic TOPIC")
+        raise UsageError("give the target: --output FILE, or --topic TOPIC")
     from millrace_streams.queries import open_state
     from millrace_streams.upgrades.export import rows_of, write_file, write_topic
 
@@ -89,11 +90,12 @@ def reset(
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
-    """Put a stopped application back: its state is gone, and it reads from its beginning, or from where one says.
+    """Reset a stopped application: delete its state, and let it read from its beginning or from a given position.
 
-    The old checkpoint is kept beside the new one until you remove it. What tables and topics hold stays: rows of an
-    upserted table are written again, appended rows and a topic's records come twice unless you remove them first.
-    Without a position no broker is asked, and the next start reads from startingOffsets (the earliest, by default).
+    The old checkpoint is kept beside the new one until you remove it. Tables and topics keep their content: rows of an
+    upserted table are overwritten, but appended rows and records of topics come twice unless you remove them first.
+    Without a position the command needs no broker, and the next start reads from startingOffsets (by default the
+    earliest).
 
     Examples:
 
@@ -129,18 +131,19 @@ def rebuild(
         str, typer.Option("--topology", metavar="WHERE", help="module:function, or path/file.py[:function].")
     ],
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="A further option of the source.")
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Option of the source. Repeatable.")
     ] = None,
     puts_aside: Annotated[
-        bool, typer.Option("--leave-out-failing", help="Leave out records that fail, as a job with --dead-letters.")
+        bool,
+        typer.Option("--leave-out-failing", help="Leave out records that fail, as a job with --dead-letters does."),
     ] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
-    """Make the state of a stopped application anew, from the topics that it reads, for a changed topology say.
+    """Rebuild the state of a stopped application from its topics, for example for a changed topology.
 
-    The topology is run from the earliest records to where the old checkpoint is, without writing a result, in a
-    checkpoint of its own, which then takes the place of the old one. Killed, it is started again by the same command
-    and goes on; the old checkpoint is untouched until the end, and kept.
+    The command runs the topology from the earliest records to the offsets of the old checkpoint, in a new checkpoint
+    and without writing results. The new checkpoint then replaces the old one, which is kept. If the command is killed,
+    run it again and it continues. Until its end the old checkpoint is not changed.
 
     Examples:
 
@@ -204,8 +207,8 @@ def _show_reset(checkpoint: Checkpoint, plan: ResetPlan | None, kept: Path | Non
         ["TOPIC", "PARTITION", "OLD-OFFSET", "NEW-OFFSET"],
         [(*part, old, "the beginning" if new is None else new) for part, (old, new) in offsets.items()],
     )
-    typer.echo(f"stores that are gone: {', '.join(stores) or 'none'}")
+    typer.echo(f"deleted stores: {', '.join(stores) or 'none'}")
     if kept is None:
-        typer.echo("nothing was changed: --execute does it", err=True)
+        typer.echo("nothing was changed: --execute makes the change", err=True)
     else:
         typer.echo(f"the old checkpoint is kept in {kept}")

@@ -9,15 +9,17 @@ import typer
 
 
 def demo(
-    work_dir: Annotated[Path, typer.Option(help="Where the broker, tables and checkpoints live.")] = Path("demo-data"),
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of each topic, when it is created.")] = 4,
-    rows: Annotated[int | None, typer.Option(min=1, help="Load only the first so many rows of each data set.")] = None,
+    work_dir: Annotated[Path, typer.Option(help="Directory of the broker, the tables and the checkpoints.")] = Path(
+        "demo-data"
+    ),
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a new topic.")] = 4,
+    rows: Annotated[int | None, typer.Option(min=1, help="Load only this many rows of each data set.")] = None,
 ) -> None:
     """Stream real flights through a broker, a windowed topology and Delta tables.
 
-    Starts a broker, loads 336,776 flights and 26,115 weather rows, and runs one Spark session: ingest to Delta, hourly
-    departures as a stream, the same as a batch backfill. Then shows what came out. Interrupt or kill it at any point
-    and run it again: it continues, and nothing is lost or doubled.
+    The demo starts a broker, loads 336,776 flights and 26,115 weather rows, and runs one Spark session: ingest to
+    Delta, hourly departures as a stream, and the same as a batch backfill. Then it shows the results. Interrupt or kill
+    it at any point and run it again: it continues, and nothing is lost or duplicated.
 
     Examples:
 

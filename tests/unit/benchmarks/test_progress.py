@@ -8,7 +8,7 @@ from benchmarks.progress import Progress
 from benchmarks.workspace import Workspace
 
 
-def test_the_same_run_goes_on_after_an_interruption(tmp_path: Path) -> None:
+def test_the_same_run_continues_after_an_interruption(tmp_path: Path) -> None:
     Progress(Workspace(tmp_path), "a").add("first")
     later = Progress(Workspace(tmp_path), "a")
     assert later.finished() == {"first"}
@@ -16,7 +16,7 @@ def test_the_same_run_goes_on_after_an_interruption(tmp_path: Path) -> None:
     assert Progress(Workspace(tmp_path), "a").finished() == {"first", "second"}
 
 
-def test_another_run_begins_anew(tmp_path: Path) -> None:
+def test_another_run_starts_again(tmp_path: Path) -> None:
     Progress(Workspace(tmp_path), "a").add("first")
     assert Progress(Workspace(tmp_path), "b").finished() == set()
 

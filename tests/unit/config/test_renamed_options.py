@@ -33,7 +33,7 @@ def test_the_new_name_is_read_without_a_warning() -> None:
 
 def test_both_names_together_are_refused() -> None:
     with pytest.raises(
-        InvalidConfigError, match=r"segment\.size is the earlier name of segment\.bytes, and both are given"
+        InvalidConfigError, match=r"segment\.size is the earlier name of segment\.bytes, and both are set"
     ):
         Example.load({"segment.size": "9", "segment.bytes": "9"})
 

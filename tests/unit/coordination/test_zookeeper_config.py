@@ -36,7 +36,7 @@ def test_the_defaults_are_kafkas() -> None:
     assert other.connection_timeout_ms == 5
 
 
-def test_nodes_belong_to_nobody_who_cannot_prove_who_he_is() -> None:
+def test_nodes_are_not_given_to_a_client_without_proof_of_its_identity() -> None:
     values = {"zookeeper.connect": "a:1", "zookeeper.set.acl": "true"}
     with pytest.raises(InvalidConfigError, match=r"zookeeper\.sasl\.mechanism, or"):
         ZooKeeperConfig.load(values)

@@ -72,7 +72,7 @@ def test_a_caller_that_can_wait_is_given_what_is_read_meanwhile(tmp_path: Path) 
     asyncio.run(scenario())
 
 
-def test_who_has_waited_for_long_is_told_to_try_again_and_the_reading_goes_on(
+def test_a_caller_that_waits_for_long_is_asked_to_retry_and_the_load_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards_module, "_LOADING_WAIT_S", 0.01)

@@ -256,7 +256,7 @@ def test_nothing_is_left_of_a_caller_that_has_gone(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
-def test_who_waits_when_the_broker_stops_is_told(tmp_path: Path) -> None:
+def test_a_waiting_caller_gets_an_error_when_the_broker_stops(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with opened(directory, **{"group.initial.rebalance.delay.ms": "60000"}) as broker:
             shard = await shard_of(broker, "g")

@@ -113,7 +113,7 @@ def test_a_static_member_keeps_its_place_when_it_does_not_join_again_in_time() -
     assert len(world.answers[call].members) == 2
 
 
-def test_without_any_joined_member_a_rebalance_goes_on_until_sessions_end() -> None:
+def test_without_any_joined_member_a_rebalance_continues_until_sessions_end() -> None:
     world = World()
     members = world.stable("s*", "t*", session_timeout_ms=60_000)
     abandoned = world.join(members["s*"].member_id, group_instance_id="s*", protocols=(("range", b"new"),))
@@ -289,7 +289,7 @@ def test_a_static_member_that_cannot_be_written_down_is_the_one_it_was() -> None
     assert world.refusal("heartbeat", members["s*"]) is None
 
 
-def test_a_static_member_that_comes_back_while_assigning_begins_anew() -> None:
+def test_a_static_member_that_returns_during_an_assignment_starts_a_new_rebalance() -> None:
     world = World()
     calls = {name: world.join(group_instance_id=name) for name in ("s*", "t*")}
     world.pass_time(REBALANCE_MS // 2)
@@ -325,7 +325,7 @@ def test_followers_wait_for_the_leaders_assignment_to_be_written_down() -> None:
     assert world.group.state is GroupState.STABLE
 
 
-def test_an_assignment_that_cannot_be_written_down_is_nobodys() -> None:
+def test_an_assignment_that_cannot_be_stored_is_given_to_no_member() -> None:
     world = World()
     call = world.join(world.new_member_id())
     world.pass_time(3000)
@@ -467,7 +467,7 @@ def stored_member(member_id: str) -> StoredMember:
     )
 
 
-def test_a_group_that_was_read_goes_on_where_it_was() -> None:
+def test_a_group_that_was_read_continues_where_it_was() -> None:
     world = World()
     members = world.stable("a", "b")
     stored = world.group.record_content()

@@ -230,7 +230,7 @@ def append_until_full(log: PartitionLog, batch: Batch, epoch: int) -> int:
 
 @pytest.mark.parametrize("options", [{}, SYNCED])
 @pytest.mark.parametrize("was_clean", [True, False])
-def test_a_disk_full_at_any_byte_loses_nothing_and_goes_on_once_there_is_space(
+def test_a_disk_full_at_any_byte_loses_nothing_and_continues_once_there_is_space(
     open_log: Open, batch: Batch, disk: Any, tmp_path: Path, options: dict[str, Any], was_clean: bool
 ) -> None:
     """Whatever byte is the last that fits: of a batch, an index entry, a snapshot, an epoch."""

@@ -111,7 +111,7 @@ def test_a_failed_sync_fails_all_that_wait_for_it() -> None:
     asyncio.run(work())
 
 
-def test_a_sync_goes_on_when_a_waiter_is_cancelled() -> None:
+def test_a_sync_continues_when_a_waiter_is_cancelled() -> None:
     async def work() -> None:
         commits, log = FsyncBatching(1), Log()
         first = asyncio.create_task(appended(commits, log))

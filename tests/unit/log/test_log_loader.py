@@ -284,7 +284,7 @@ def test_epochs_of_records_that_came_back_are_read_from_the_batches(
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
-def test_a_log_of_messages_is_recovered_read_and_goes_on_in_batches(
+def test_a_log_of_messages_is_recovered_read_and_continues_in_batches(
     open_log: Open, batch: Batch, tmp_path: Path, magic: int, compression: Compression
 ) -> None:
     written = [

@@ -73,7 +73,7 @@ def test_a_log_is_closed_cleanly_after_a_truncation(open_log: Open, batch: Batch
     assert again.max_timestamp_offset() == (1, NOW_MS + 1)
 
 
-def test_a_log_begins_anew(open_log: Open, batch: Batch) -> None:
+def test_a_log_starts_again(open_log: Open, batch: Batch) -> None:
     log = open_log(SMALL)
     for number in range(12):
         log.append(batch(producer_id=3, producer_epoch=0, base_sequence=number))

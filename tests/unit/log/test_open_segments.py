@@ -28,7 +28,7 @@ def test_the_first_opened_is_let_go_first() -> None:
     assert len(bound) == 1
 
 
-def test_a_busy_one_goes_on_being_counted() -> None:
+def test_a_busy_one_continues_being_counted() -> None:
     busy, *others = [Segment(is_busy=True), Segment(), Segment()]
     bound = OpenSegments(1)
     for segment in (busy, *others):

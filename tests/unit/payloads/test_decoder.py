@@ -115,7 +115,7 @@ def test_the_place_of_a_protobuf_message() -> None:
     decoded = PayloadDecoder(first, Framing.CONFLUENT, _registry({5: schema})).decode(pa.array(payloads, pa.binary()))
     assert decoded.columns.column("a").to_pylist() == [7, 8, 9, None, None, None]
     assert decoded.faults[3] == "schema 5: no message has the indexes [8] in the schema"
-    assert decoded.faults[4] == decoded.faults[5] == "the place of its message is damaged"
+    assert decoded.faults[4] == decoded.faults[5] == "the index of its message is damaged"
 
 
 def test_framed_and_bare_json() -> None:

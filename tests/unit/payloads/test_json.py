@@ -102,13 +102,13 @@ def test_what_is_broken_harms_no_other(pairs: list[tuple[bytes, bytes | None]]) 
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"{", "it is no JSON: Expecting property name"),
-        (b"[]", "it is no object but list"),
+        (b"{", "it is not JSON: Expecting property name"),
+        (b"[]", "expected an object, found list"),
         (b"{}", "l: it is missing, or null"),
         (b'{"l": "1"}', 'l: "1" is no BIGINT'),
         (b'{"l": 1, "list": [{"x": true}]}', "list.element.x: true is no INT"),
         (b'{"l": 1, "o": {"q": {"r": "today"}}}', 'o.q.r: "today" is no DATE'),
-        (b'{"l": 1, "d": NaN}', "it is no JSON: NaN is no number"),
+        (b'{"l": 1, "d": NaN}', "it is not JSON: NaN is not a number"),
         (b'{"l": 1, "n": 12345678.9}', "n: "),
     ],
 )

@@ -218,7 +218,7 @@ def test_what_is_no_message_says_so() -> None:
     rows, faults = _read([CLASS(i32=1).SerializeToString(), b"\xff\xff\xff", b""])
     assert [row["i32"] for row in rows] == [1, 0]
     assert list(faults) == [1]
-    assert faults[1].startswith("it is no R: ")
+    assert faults[1].startswith("it is not a R: ")
 
 
 def test_an_entry_of_a_map_with_more_in_it_is_what_the_library_makes_of_it() -> None:

@@ -187,7 +187,7 @@ def test_areas_have_modules_and_each_module_one_area() -> None:
     assert all((ROOT / path).is_file() for path in modules())
 
 
-def test_a_run_goes_on_only_while_sources_and_tests_are_the_same(tmp_path: Path) -> None:
+def test_a_run_continues_only_while_sources_and_tests_are_the_same(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     source, reasons = tmp_path / "broker" / "a.py", tmp_path / "tests" / "mutation" / "survivors.toml"
     for path in (source, reasons):
@@ -234,7 +234,7 @@ def test_a_kill_is_taken_over_while_its_module_and_its_test_have_the_same_code(t
     assert kills().known([name, timed]) == {}
 
 
-def test_mutants_are_judged_and_a_second_run_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+def test_mutants_are_judged_and_a_second_run_continues_where_the_first_stopped(tmp_path: Path) -> None:
     arguments = ["--only", "filters/condition", "--tests", "tests/unit/spark_source/filters/test_filters.py"]
     arguments += ["--state", str(tmp_path), "--seed", "1", "--controls", "2", "--fresh"]
     command = [sys.executable, "-m", "tests.mutation", *arguments]

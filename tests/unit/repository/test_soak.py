@@ -59,7 +59,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, runs: Runs, at: int) -> None:
     runs.dials.clear()
 
 
-def test_an_interrupted_soak_goes_on_with_the_next_portion(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_soak_continues_with_the_next_portion(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch, runs, at=7)
     assert "| kills | kills | 35 | 3 | 0 |" in soak.REPORT.read_text()
     assert run(monkeypatch) == 0
@@ -72,7 +72,7 @@ def test_an_interrupted_soak_goes_on_with_the_next_portion(runs: Runs, monkeypat
 
 
 @pytest.mark.parametrize("commits", [("abc1234", "def5678"), ("abc1234 (with local changes)",) * 2])
-def test_on_other_files_it_begins_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch, commits: tuple[str, str]) -> None:
+def test_on_other_files_it_starts_again(runs: Runs, monkeypatch: pytest.MonkeyPatch, commits: tuple[str, str]) -> None:
     on_commit(monkeypatch, commits[0])
     interrupted(monkeypatch, runs, at=7)
     on_commit(monkeypatch, commits[1])
@@ -80,7 +80,7 @@ def test_on_other_files_it_begins_anew(runs: Runs, monkeypatch: pytest.MonkeyPat
     assert sum(runs.rounds("KILLS")) == 100
 
 
-def test_it_begins_anew_when_told_so(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_starts_again_when_asked_to(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch, runs, at=7)
     assert run(monkeypatch, "--restart") == 0
     assert sum(runs.rounds("KILLS")) == 100

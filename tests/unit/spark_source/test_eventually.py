@@ -13,7 +13,7 @@ from pyspark_millrace.eventually import Eventually
 from ...integration.waiting import STALL_S
 
 
-def test_it_is_made_while_others_go_on_and_waited_for_when_it_is_asked_for() -> None:
+def test_it_is_created_while_other_work_continues_and_a_request_waits_for_it() -> None:
     may_go_on, made = Event(), []
 
     def make() -> list[str]:
@@ -27,7 +27,7 @@ def test_it_is_made_while_others_go_on_and_waited_for_when_it_is_asked_for() -> 
     assert value.get() is value.get() is made == ["value"]
 
 
-def test_whoever_asks_gets_the_error_of_making_it() -> None:
+def test_each_caller_gets_the_error_of_the_creation() -> None:
     def fail() -> str:
         raise UsageError("no such topic")
 

@@ -72,7 +72,7 @@ def late() -> LateProcessor:
     return found
 
 
-def test_whoever_asks_for_the_states_alone_loads_nothing(late: LateProcessor) -> None:
+def test_a_request_for_the_states_alone_loads_nothing(late: LateProcessor) -> None:
     handle = Handle()
     late.init(handle)
     late.close()

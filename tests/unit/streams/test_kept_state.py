@@ -29,7 +29,7 @@ def outputs(driver: TopologyTestDriver) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_a_topology_goes_on_from_what_was_kept(name: str) -> None:
+def test_a_topology_continues_from_what_was_kept(name: str) -> None:
     whole, going_on = TopologyTestDriver(topology(name)), GoingOn(name)
     assert list(differences_between(going_on.manifest, manifest_of(going_on))) == []
     for batch in script()[:KEPT_AFTER]:

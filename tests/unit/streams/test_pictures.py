@@ -122,6 +122,6 @@ def test_the_command_prints_and_draws(command: Callable[..., Any], tmp_path: Pat
 def test_the_command_says_what_it_cannot_draw(command: Callable[..., Any], tmp_path: Path) -> None:
     wrong = command(WORD_COUNT, "--picture", "words.png").exception
     assert isinstance(wrong, UsageError)
-    assert "name it .svg, or .mmd" in str(wrong)
+    assert "ending in .svg, or .mmd" in str(wrong)
     nowhere = command(WORD_COUNT, "--picture", tmp_path / "no" / "words.svg").exception
     assert isinstance(nowhere, EnvironmentProblemError)

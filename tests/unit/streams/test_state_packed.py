@@ -247,7 +247,7 @@ class InTheLog(Restarting):
 )
 @settings(max_examples=6)
 @given(script=st.lists(st.lists(records, min_size=1, max_size=6), min_size=2, max_size=6))
-def test_a_restored_task_goes_on_where_it_was(
+def test_a_restored_task_continues_where_it_was(
     build: Callable[[Any, Any], None], script: list[list[TestRecord]]
 ) -> None:
     results = []

@@ -76,7 +76,7 @@ def test_no_more_former_attempts_are_kept_than_the_limit() -> None:
     assert len(last.former_attempts) == attempts.FORMER_ATTEMPTS_MAX
 
 
-def test_somebody_else_cannot_use_an_id_that_has_an_owner() -> None:
+def test_another_user_cannot_use_an_id_that_has_an_owner() -> None:
     with pytest.raises(CommitOwnerError, match="committed 6 last: choose another external id for theirs"):
         attempts.begin(BEGUN, attempt(0, "theirs", owner="theirs"), 50)
     assert attempts.begin(BEGUN, attempt(8, "nobody's", owner=""), 50) is not None
@@ -146,7 +146,7 @@ def states(transactions: tuple[TransactionMetadata, ...]) -> dict[str, Transacti
 ABORTED = TransactionState.PREPARE_ABORT
 
 
-def test_whoever_takes_over_aborts_what_is_open_under_the_id_and_nothing_else() -> None:
+def test_the_next_producer_of_an_id_aborts_its_open_transactions_and_no_others() -> None:
     manager = manager_of(
         open_transaction(0), open_transaction(1), open_transaction(2, "query-1"), open_transaction(3, "other")
     )

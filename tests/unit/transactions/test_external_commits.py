@@ -118,7 +118,7 @@ def test_requests_that_contradict_themselves_are_refused() -> None:
         decide("a", epoch=-1)
 
 
-def test_a_member_whose_epochs_are_used_up_goes_on_with_another_id() -> None:
+def test_a_member_whose_epochs_are_used_up_continues_with_another_id() -> None:
     assert external_commits.count_needing_producer_ids([member("a"), member("last")], KNOWN.get) == 1
     after = next(each for each in decide("a last").transactions if each.transactional_id == "last")
     assert states.next_producer(after) == ProducerIdAndEpoch(100, 0)

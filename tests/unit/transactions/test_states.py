@@ -95,7 +95,7 @@ def test_nobody_takes_over_while_markers_are_being_written(current: TransactionM
         init(current)
 
 
-def test_who_goes_on_keeps_its_id_unless_another_has_taken_over() -> None:
+def test_a_client_that_continues_keeps_its_id_unless_another_has_taken_over() -> None:
     after = init(EMPTY, THEIRS)
     assert after.producer == ProducerIdAndEpoch(5, 4)
     assert init(after, THEIRS).producer == ProducerIdAndEpoch(5, 4), "the answer was lost: the same again"
@@ -113,7 +113,7 @@ def test_a_zombie_cannot_abort_the_transaction_of_its_successor() -> None:
 
 
 @pytest.mark.parametrize("current", [ONGOING, EPOCHS_USED_UP])
-def test_a_producer_may_abort_its_own_transaction_by_beginning_anew(current: TransactionMetadata) -> None:
+def test_a_producer_may_abort_its_own_transaction_by_starting_again(current: TransactionMetadata) -> None:
     aborting = init(current, current.producer)
     assert aborting.state is TransactionState.PREPARE_ABORT
     after = init(states.complete(aborting, 60), current.producer)

@@ -104,15 +104,15 @@ class _Waiting(DelayedOperation):
         self._leader: Final = replica.leader
         self._condition: Final = condition
         self._late: Final = late
-        self._error: MillraceError | None = NotLeaderError(f"{replica.name}: the broker stops: fetch the metadata anew")
+        self._error: MillraceError | None = NotLeaderError(
+            f"{replica.name}: the broker is stopping: fetch the metadata again"
+        )
         self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 
     def try_complete(self) -> bool:
         """Check the condition on the leader's state machine."""
         if self.replica.machine.role is not self._leader:
-            self._error = NotLeaderError(
-                f"{self.replica.name} is led by another broker by now: fetch the metadata anew"
-            )
+            self._error = NotLeaderError(f"{self.replica.name} has a new leader: fetch the metadata again")
             return self.force_complete()
         try:
             if not self._condition(self._leader):

@@ -46,14 +46,14 @@ class HostedReplica:
     def check_leads(self) -> None:
         """Raise ``NotLeaderError`` unless this broker leads the partition."""
         if not isinstance(self.machine.role, Leader):
-            raise NotLeaderError(f"{self.name} is not led by this broker: fetch the metadata anew")
+            raise NotLeaderError(f"{self.name} is not led by this broker: fetch the metadata again")
 
     @property
     def leader(self) -> Leader:
         """The leader's side. Raises ``NotLeaderError``."""
         role = self.machine.role
         if not isinstance(role, Leader):
-            raise NotLeaderError(f"{self.name} is not led by this broker: fetch the metadata anew")
+            raise NotLeaderError(f"{self.name} is not led by this broker: fetch the metadata again")
         return role
 
     @property

@@ -73,7 +73,7 @@ class IsrChanges:
     async def _ask_once(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> LeaderOutcome:
         alter = self._replicas.alter_partition
         if alter is None:
-            return leader.isr_refused(asked, OperationNotAttemptedError("nobody knows the controller"))
+            return leader.isr_refused(asked, OperationNotAttemptedError("the controller is unknown"))
         change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
         try:
             answer = await alter(TopicPartition(*replica.key), change)

@@ -316,7 +316,7 @@ class ReplicaManager:
                 listener(replica.key[1])
         self._fetchers.follow(replicas)
         leading = sum(1 for replica in replicas if replica.leads)
-        _logger.info("leads %d and follows %d partitions more, or anew", leading, len(replicas) - leading)
+        _logger.info("becomes leader of %d partitions and follower of %d", leading, len(replicas) - leading)
 
     async def stop(self, request: StopReplicaRequest) -> dict[TopicPartition, MillraceError | None]:
         """Stop replicas and delete those that the request marks. Returns an error or None for each partition.

@@ -107,7 +107,7 @@ class PartitionDirectory:
             if not may_follow or replica.follower is None:
                 replica.check_leads()
         elif info.leader != self._broker_id or self.has_controller:
-            raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata anew")
+            raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata again")
         log = self._logs.get(topic.name, number)
         if log is None or log.topic_id != topic.topic_id:
             # The log is being created or deleted at this moment.

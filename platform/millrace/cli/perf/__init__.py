@@ -1,4 +1,4 @@
-"""Measure how fast records go in and out, with the output lines of Kafka's tools."""
+"""Measure the speed of producers and consumers, with the output lines of Kafka's tools."""
 
 import typer
 
@@ -10,7 +10,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Measure how fast records go in and out, with the output lines of Kafka's tools.",
+    help="Measure the speed of producers and consumers, with the output lines of Kafka's tools.",
 )
 app.command()(produce)
 app.command()(consume)

@@ -29,14 +29,19 @@ class ConsumeMode(StrEnum):
     TABLES = "tables"
 
 
-Mode = Annotated[ConsumeMode, typer.Option(help="One by one (poll), or as Arrow tables (poll_table).")]
-Direct = Annotated[bool, typer.Option(help="Read segment files of this machine. --no-direct reads all over gRPC.")]
-Timeout = Annotated[int, typer.Option(min=1, metavar="MS", help="Give up after this time without records.")]
+Mode = Annotated[ConsumeMode, typer.Option(help="records: one by one (poll). tables: as Arrow tables (poll_table).")]
+Direct = Annotated[
+    bool,
+    typer.Option(help="Read the segment files, if they are on this machine. --no-direct reads over the network only."),
+]
+Timeout = Annotated[int, typer.Option(min=1, metavar="MS", help="Time without records after which the command ends.")]
 ReportingInterval = Annotated[
-    int, typer.Option(min=1, metavar="MS", help="With --show-detailed-stats, time between lines.")
+    int, typer.Option(min=1, metavar="MS", help="Time between two lines of --show-detailed-stats.")
 ]
 Detailed = Annotated[bool, typer.Option("--show-detailed-stats", help="Print a line for each interval.")]
-FetchSize = Annotated[int | None, typer.Option(min=1, metavar="BYTES", help="Most bytes of a partition in a fetch.")]
+FetchSize = Annotated[
+    int | None, typer.Option(min=1, metavar="BYTES", help="Largest number of bytes of a partition in a fetch.")
+]
 FromLatest = Annotated[
     bool, typer.Option("--from-latest", help="Start at the end if the group has no committed offsets.")
 ]
@@ -44,16 +49,16 @@ FromLatest = Annotated[
 
 def consume(
     topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to read.")],
-    messages: Annotated[int, typer.Option("--messages", min=1, help="How many records to read.")],
+    messages: Annotated[int, typer.Option("--messages", min=1, help="Number of records to read.")],
     mode: Mode = ConsumeMode.RECORDS,
     direct: Direct = True,
-    group: Annotated[str | None, typer.Option(help="Group. The default is a new one.")] = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group. The default is a new group.")] = None,
     from_latest: FromLatest = False,
     fetch_size: FetchSize = None,
     timeout: Timeout = 10_000,
     reporting_interval: ReportingInterval = 5_000,
     show_detailed_stats: Detailed = False,
-    hide_header: Annotated[bool, typer.Option("--hide-header", help="Leave the header out.")] = False,
+    hide_header: Annotated[bool, typer.Option("--hide-header", help="Do not print the header.")] = False,
     print_metrics: Annotated[
         bool, typer.Option("--print-metrics", help="Print the consumer's metrics at the end.")
     ] = False,
@@ -63,9 +68,9 @@ def consume(
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
-    """Read records as fast as they come and print how many and how fast. Times are in UTC.
+    """Read records as fast as possible, and print their number and rate. Times are in UTC.
 
-    MB are those of keys and values; in tables mode those of the columns' Arrow buffers.
+    MB are the bytes of keys and values, or in tables mode of the Arrow buffers of the columns.
 
     Examples:
 

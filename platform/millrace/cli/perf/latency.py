@@ -20,16 +20,18 @@ _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def latency(
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to use; created, with one partition, if missing.")],
-    num_records: Annotated[int, typer.Option(min=1, help="How many records to send, one after another.")] = 10_000,
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", help="Topic to use. If it is missing, it is created with one partition.")
+    ],
+    num_records: Annotated[int, typer.Option(min=1, help="Number of records to send, one after another.")] = 10_000,
     record_size: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Size of each record.")] = 100,
     producer_acks: Annotated[str, typer.Option(metavar="ACKS", help="1 or all.")] = "all",
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
-    """Send records one by one, read each back, and print how long it took: average and percentiles.
+    """Send records one by one, read each back, and print the average and the percentiles of the time.
 
-    Each is acknowledged before it is read, and read before the next is sent.
+    Each record is acknowledged before it is read, and read before the next record is sent.
 
     Examples:
 

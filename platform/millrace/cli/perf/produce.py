@@ -42,13 +42,13 @@ class PerfMode(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to send to; an opaque one.")],
-    num_records: Annotated[int, typer.Option(min=1, help="How many records to send.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to send to. It must be opaque.")],
+    num_records: Annotated[int, typer.Option(min=1, help="Number of records to send.")],
     record_size: Annotated[
-        int | None, typer.Option(min=1, metavar="BYTES", help="Size of each record: random letters.")
+        int | None, typer.Option(min=1, metavar="BYTES", help="Size of each record, which consists of random letters.")
     ] = None,
     payload_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead: records to pick from at random.")
+        Path | None, typer.Option(metavar="FILE", help="File with records. The command picks from them at random.")
     ] = None,
     payload_delimiter: Annotated[str, typer.Option(help="Separator of the records in the file.")] = "\\n",
     throughput: Annotated[float, typer.Option(metavar="N", help="Limit of records a second. -1 means no limit.")] = -1,
@@ -56,7 +56,7 @@ def produce(
         int, typer.Option(min=0, metavar="N", help="Also print the figures without the first N records.")
     ] = 0,
     mode: Annotated[
-        PerfMode, typer.Option(help="One by one (send), or many as a table (send_table).")
+        PerfMode, typer.Option(help="records: one by one (send). tables: many at once (send_table).")
     ] = PerfMode.RECORDS,
     producer_props: Annotated[
         list[str] | None, typer.Option("--producer-props", "-o", metavar="NAME=VALUE", help="Option; repeatable.")
@@ -74,10 +74,11 @@ def produce(
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
-    """Send records as fast as they go and print records/s and latencies, every 5 s and in the end.
+    """Send records as fast as possible, and print records/s and latencies every 5 s and at the end.
 
-    Latencies are from sending to the acknowledgement; of many records every so-manieth is measured. In tables mode
-    they are the tables'. A producer that has just started is slow: --warmup-records gives a line for its steady state.
+    A latency is the time from the send of a record to its acknowledgement. With many records only a sample is measured.
+    In tables mode it is the latency of a table. A producer is slow at its start: with --warmup-records a second line
+    has the figures without the start.
 
     Examples:
 

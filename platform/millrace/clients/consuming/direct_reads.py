@@ -102,7 +102,12 @@ class DirectReader:
             topic_id=state.located_topic_id,
         )
         if isinstance(mapped, str):
-            logger.debug("%s is read over the network from offset %d: %s", state.partition, state.fetch_offset, mapped)
+            logger.debug(
+                "%s: no direct read from offset %d on, the consumer reads over the network: %s",
+                state.partition,
+                state.fetch_offset,
+                mapped,
+            )
             state.located.clear()
             state.not_here_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
             return

@@ -92,9 +92,9 @@ class EpochChecks:
         if max(present, state.leader_epoch) < state.offset_epoch:
             self._metadata.forget_old(state.partition.topic)
             raise LeaderNotAvailableError(
-                f"{state.partition}: the record before offset {state.position} is of leader epoch "
-                f"{state.offset_epoch}, and the metadata names the leader of epoch {present}, which has been replaced: "
-                "fetch the metadata again"
+                f"{state.partition}: the record before offset {state.position} has leader epoch "
+                f"{state.offset_epoch}, but the metadata has the older leader epoch {present}: fetch the "
+                "metadata again"
             )
         if present <= state.leader_epoch:
             return True
@@ -172,7 +172,7 @@ class EpochChecks:
         elif error is not None:
             failed(state, error)
         elif answer is None:
-            failed(state, MillraceError(f"the broker left out {state.partition}"))
+            failed(state, MillraceError(f"the response of the broker does not contain {state.partition}"))
         elif answer.error.code:
             failed(state, error_of(answer.error.code, answer.error.message))
         else:
@@ -186,7 +186,7 @@ class EpochChecks:
     def _part(self, state: PartitionState, parting: Parting, leader_epoch: int) -> None:
         """Handle a log that was truncated below the position."""
         policy = self._config.auto_offset_reset.value
-        where = f"from offset {parting.offset} on" if parting.offset >= 0 else "at an offset that is not known"
+        where = f"from offset {parting.offset} on" if parting.offset >= 0 else "at an unknown offset"
         what = (
             f"{state.partition}: the leader's log in epoch {leader_epoch} is another than what was read up to offset "
             f"{state.position} in epoch {state.offset_epoch}, {where}"
@@ -197,9 +197,9 @@ class EpochChecks:
                 divergent_offset=parting.offset if parting.offset >= 0 else None,
             )
         elif parting.offset >= 0:
-            logger.warning("%s: going on there", what)
+            logger.warning("%s: the consumer continues there", what)
             state.move_to(parting.offset, parting.leader_epoch)
             state.leader_epoch = leader_epoch
         else:
-            logger.warning("%s: going on from the %s offset", what, policy)
+            logger.warning("%s: the consumer continues at the %s offset", what, policy)
             state.reset(policy)

@@ -222,7 +222,7 @@ class Fetcher:
 
     def _take_records(self, state: PartitionState, found: FetchedRecords | None, address: str) -> None:
         if found is None:
-            self._retry_later(state, MillraceError(f"the broker at {address} left out {state.partition}"))
+            self._retry_later(state, MillraceError(f"the broker at {address} did not answer for {state.partition}"))
             return
         result = found.result
         if result.error.code:
@@ -285,7 +285,10 @@ class Fetcher:
             state.error = OffsetOutOfRangeError(f"{error.message} (auto.offset.reset=none: seek, or choose another)")
             return
         logger.warning(
-            "%s: offset %s is out of range, going on from the %s one", state.partition, state.position, policy
+            "%s: offset %s is out of range, the consumer continues at the %s offset",
+            state.partition,
+            state.position,
+            policy,
         )
         state.reset(policy)
 

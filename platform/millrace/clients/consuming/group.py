@@ -125,7 +125,7 @@ class ConsumerGroup:
         missing = sorted(subscription.names - {topic.name for topic in found})
         if missing:
             raise UnknownTopicOrPartitionError(
-                f"{', '.join(missing)}: no such topic: create it; the consumer that is polled again waits for it"
+                f"{', '.join(missing)}: no such topic: create it; later polls wait for it"
             )
 
     def look_at_topics(self) -> None:
@@ -179,7 +179,7 @@ class ConsumerGroup:
             return ConsumerGroupMetadata(group_id=self._config.group_id)
         who = self._member.committing()
         if who is None:
-            raise commit_failed("it is not a member now")
+            raise commit_failed("the consumer is not a member of the group at the moment")
         return who
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:

@@ -72,7 +72,7 @@ class Signal:
     def _raise_if_woken(self) -> None:
         if self._is_woken and not self._is_deaf:
             self._is_woken = False
-            raise WakeupError("the consumer was woken up: its position is unchanged, and it can be polled again")
+            raise WakeupError("wakeup() ended the poll: the position is unchanged, poll again")
 
     def wait(self, serial: int, timeout_s: float) -> None:
         """Wait for a notification since ``serial``, or for ``timeout_s``. Raises ``WakeupError``."""

@@ -125,7 +125,9 @@ def read_plans(text: str, groups: Iterable[str], source: str) -> Plans:
         except ValueError:
             raise UsageError(f"{source}:{number}: expected topic,partition,offset (or group,topic,...)") from None
         if len(line) not in (3, 4) or group is None:
-            raise UsageError(f"{source}:{number}: expected group,topic,partition,offset, for there are several groups")
+            raise UsageError(
+                f"{source}:{number}: expected group,topic,partition,offset, because there are several groups"
+            )
         if group in plans:
             plans[group][key] = place
     return plans

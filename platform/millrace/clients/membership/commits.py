@@ -160,7 +160,7 @@ class Commits:
         with self._lock:
             queue, self._queue = self._queue, CommitQueue()
         left = [each for each in (queue.under_way, *queue.waiting) if each is not None]
-        error = BrokerUnavailableError("the commit was given up: the consumer was closed")
+        error = BrokerUnavailableError("the commit was abandoned, because the consumer was closed")
         self._done.extend((commit, error) for commit in left)
 
     # --- looking up -----------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def _explained(error: MillraceError | None) -> Any:
 def commit_failed(reason: str) -> CommitFailedError:
     """Build the error of a commit by a member that is no longer in the group."""
     return CommitFailedError(
-        "offsets were not committed, for the group has gone on without this member and others may read its partitions "
-        f"({reason}): poll to join again; if polls were too far apart, raise max.poll.interval.ms or lower "
-        "max.poll.records"
+        "offsets were not committed, because the group has rebalanced without this member and other members "
+        f"may read its partitions ({reason}): poll to join again; if polls were too far apart, raise "
+        "max.poll.interval.ms or lower max.poll.records"
     )

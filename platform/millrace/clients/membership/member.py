@@ -176,7 +176,8 @@ class Member:
             return self.metadata
         if state.phase in (Phase.JOINING, Phase.SYNCING):
             raise RebalanceInProgressError(
-                "the group rebalances: poll until it is done, then commit what is still read"
+                "the group rebalances: poll until the rebalance is complete, then commit the offsets of the "
+                "partitions that are still assigned"
             )
         return None
 
@@ -377,7 +378,9 @@ class Member:
         """Compute the assignment as the leader, and remember the topics, to notice changes."""
         assignor = self._assignors.get(joined.protocol)
         if assignor is None:
-            raise UnsupportedAssignorError(f"the group chose the assignor {joined.protocol!r}, which this member lacks")
+            raise UnsupportedAssignorError(
+                f"the group chose the assignor {joined.protocol!r}, which this member does not have"
+            )
         members = decode_members(joined.members)
         topics = frozenset[str]().union(*(member.topics for member in members))
         layout = fetch_layout(self._connections, topics)

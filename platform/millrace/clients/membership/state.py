@@ -272,9 +272,9 @@ class Membership:
         if isinstance(error, FencedInstanceIdError):
             return replace(self._reset(error.message, forget_member=True), failure=error)
         if isinstance(error, UnknownMemberError):
-            return self._reset("the group did not know the member any more", forget_member=True)
+            return self._reset("the coordinator does not know this member any more", forget_member=True)
         if isinstance(error, IllegalGenerationError):
-            return self._reset("the generation was over", forget_member=False)
+            return self._reset("the generation has ended", forget_member=False)
         return None
 
     def _is_of_now(self, asked: Request) -> bool:

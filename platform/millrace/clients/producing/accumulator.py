@@ -196,7 +196,7 @@ class Accumulator:
             chunk.refuse_rest(error)
         except Exception as error:
             # A bug in the producer: these records must get an outcome all the same.
-            logger.exception("records for %s could not be made into batches", buffer.name)
+            logger.exception("no batch could be built from the records for %s", buffer.name)
             chunk.refuse_rest(UnknownServerError(f"the producer failed: {error!r}"))
         except BaseException:
             chunk.refuse_rest(ClientClosedError("the producer was interrupted before these records were sent"))

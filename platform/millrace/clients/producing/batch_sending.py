@@ -141,6 +141,6 @@ def _record(topic: TopicDescription, item: Any, partition: int | None, *, is_typ
         )
     if isinstance(item, tuple):
         if len(item) != 2:
-            raise SchemaMismatchError(f"a tuple is a key and a value, not {len(item)} things")
+            raise SchemaMismatchError(f"a tuple is a key and a value, not {len(item)} elements")
         return ProducerRecord(topic.name, item[1], item[0], partition=partition)
     return ProducerRecord(topic.name, item, partition=partition)

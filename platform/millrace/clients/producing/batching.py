@@ -187,7 +187,7 @@ def _milliseconds(column: pa.ChunkedArray, now_ms: int) -> pa.ChunkedArray:
     negative = pc.index(pc.less(column, 0), True).as_py()
     if negative >= 0:
         raise SchemaMismatchError(
-            f"row {negative}: timestamp {column[negative]} is before 1970, which a log cannot hold"
+            f"row {negative}: timestamp {column[negative]} is before 1970: a log has no such timestamps"
         )
     return column
 

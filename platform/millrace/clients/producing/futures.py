@@ -116,7 +116,7 @@ class SendFuture(Generic[Result]):
             return
         if not self._get_condition().wait_until(self.done, timeout):
             raise RequestTimedOutError(
-                f"the broker has not answered within {timeout} s; the records are still on their way"
+                f"the broker has not answered within {timeout} s; the producer continues to send the records"
             )
 
 

@@ -88,8 +88,9 @@ class BufferMemory:
     def exhausted_message(self, timeout_s: float) -> str:
         """Return the error message after a vain wait of ``timeout_s``."""
         return (
-            f"{self._used_bytes} bytes still wait to be acknowledged (buffer.memory={self._limit_bytes}) after "
-            f"max.block.ms={timeout_s * 1000:.0f}: the broker is slow or away: raise one of the two, or send less"
+            f"{self._used_bytes} bytes are not acknowledged yet (buffer.memory={self._limit_bytes}) after "
+            f"max.block.ms={timeout_s * 1000:.0f}: the broker is slow or does not answer: raise one of the "
+            "two options, or send less"
         )
 
     def acquire_later(self, size_bytes: int, wake: Callable[[], None]) -> Waiter:

@@ -35,7 +35,7 @@ class Outgoing:
             f"delivery.timeout.ms={delivery_timeout_ms}"
         )
         if self.outcome_unknown:
-            text += "; they may or may not be in the log"
+            text += "; the log may contain them"
         reason = self.last_error
         kind = BrokerUnavailableError if isinstance(reason, BrokerUnavailableError) else RequestTimedOutError
         return kind(f"{text}: {reason.message}" if reason else text)

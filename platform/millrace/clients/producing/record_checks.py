@@ -48,7 +48,10 @@ def check_timestamp(timestamp_ms: Any) -> None:
     if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, (int, np.integer)):
         raise SchemaMismatchError(f"timestamp_ms is milliseconds since 1970, a whole number, not {timestamp_ms!r}")
     if not 0 <= timestamp_ms < 2**63:
-        raise SchemaMismatchError(f"timestamp_ms={timestamp_ms} is before 1970 or beyond what a log can hold")
+        raise SchemaMismatchError(
+            f"timestamp_ms={timestamp_ms} is out of range: a log has timestamps from 1970 to the largest signed "
+            "64-bit number of ms"
+        )
 
 
 class RecordChecker:
@@ -91,7 +94,7 @@ class RecordChecker:
             wanted = spark_name(self._fields[name].type)
             raise SchemaMismatchError(f"column {name}: {item!r} is no {wanted}")
         if isinstance(item, datetime) and pat.is_date(self._fields[name].type):
-            raise SchemaMismatchError(f"column {name}: {item} has a time, a DATE has none: use its date()")
+            raise SchemaMismatchError(f"column {name}: {item} has a time of day, but a DATE has none: use its date()")
         limit = self._ranges.get(name)
         if limit is not None and not -limit <= item < limit:
             raise SchemaMismatchError(f"column {name}: {item} does not fit {spark_name(self._fields[name].type)}")

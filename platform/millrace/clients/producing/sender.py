@@ -244,7 +244,7 @@ class Sender:
             try:
                 self._metadata.topic(topic, timeout_ms=self._config.request_timeout_ms)
             except MillraceError as error:
-                logger.info("topic %s is not known yet: %s", topic, error.message)
+                logger.info("no metadata of topic %s yet: %s", topic, error.message)
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -363,7 +363,7 @@ class Sender:
             self._call(address, batches)
         except Exception as error:
             # The channel was closed, or a bug in the sender: these batches must get an outcome.
-            logger.debug("a produce request could not be made", exc_info=True)
+            logger.debug("a produce request could not be built", exc_info=True)
             closed = ClientClosedError("the producer was closed before these records were acknowledged")
             failure = closed if self._connections.is_closed else UnknownServerError(f"the producer failed: {error!r}")
             self._answered(address, batches, None, failure)
@@ -417,7 +417,7 @@ class Sender:
             elif self._config.acks is Acks.NONE:
                 self._succeeded(outgoing, -1, -1)  # acks=0: the broker answers at once, without a result
             elif result is None:
-                self._failed(outgoing, UnknownServerError(f"the broker at {address} left out {outgoing.partition}"))
+                self._failed(outgoing, UnknownServerError(f"broker {address} did not answer for {outgoing.partition}"))
             elif result.error.code:
                 self._failed(outgoing, _refusal(outgoing.partition, result.error))
             else:

@@ -77,7 +77,7 @@ class TableSender:
         try:
             self._memory.acquire(len(batch.records), self._config.max_block_ms / 1000)
         except BufferExhaustedError as error:
-            raise BufferExhaustedError(f"{error.message} (earlier rows of the table are on their way)") from None
+            raise BufferExhaustedError(f"{error.message} (the producer sends the earlier rows of the table)") from None
         completion = sending.completion(batch)
         try:
             self._sender.enqueue(topic, batch, completion)

@@ -61,7 +61,9 @@ class TransactionCalls:
         """
         transactions = self._needed_transactions()
         if not self._config.coordinator_key:
-            raise InvalidTxnStateError("this producer commits for itself: set coordinator.key to the external id")
+            raise InvalidTxnStateError(
+                "this producer commits its own transactions: set coordinator.key to the external id"
+            )
         with transactions.operation:
             return transactions.join(external_epoch, attempt, owner, retention_ms)
 
@@ -122,7 +124,7 @@ class TransactionCalls:
         self._records.abandon(TransactionAbortedError(f"the transaction of {name} was aborted before this was sent"))
         self._sender.wake()
         if not self._sender.wait_until_sent(max(deadline - time.monotonic(), 0)):
-            raise RequestTimedOutError(f"records of {name} are still under way: call abort_transaction() again")
+            raise RequestTimedOutError(f"records of {name} are still in flight: call abort_transaction() again")
         transactions.end(committed=False, timeout_s=deadline - time.monotonic())
 
     def _flush_transaction(self, transactions: Transactions, deadline: float) -> None:

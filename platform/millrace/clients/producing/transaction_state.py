@@ -63,7 +63,7 @@ _REMEDIES: Final = {
     _Phase.UNINITIALIZED: "call init_transactions() first",
     _Phase.INITIALIZING: "init_transactions() has not succeeded: call it again",
     _Phase.READY: "call begin_transaction() first",
-    _Phase.IN_TRANSACTION: "commit or abort the transaction that is open first",
+    _Phase.IN_TRANSACTION: "commit or abort the open transaction first",
     _Phase.PREPARED: "the transaction is prepared: commit it with Admin.commit_transactions, or abort it",
     _Phase.COMMITTING: "the transaction is being committed: call commit_transaction() again",
     _Phase.ABORTING: "the transaction is being aborted: call abort_transaction() again",
@@ -209,5 +209,7 @@ class TransactionState:
         if self.phase is _Phase.FATAL_ERROR and self.error is not None:
             return type(self.error)(f"{name}: {self.error.message}; close this producer and make a new one")
         if self.phase is _Phase.ABORTABLE_ERROR and self.error is not None:
-            return AbortableTransactionError(f"{name}: abort the transaction, for a part failed: {self.error.message}")
+            return AbortableTransactionError(
+                f"{name}: abort the transaction, because a part of it failed: {self.error.message}"
+            )
         return InvalidTxnStateError(f"{name} cannot {what}: it is {self.phase.value!r}; {_REMEDIES[self.phase]}")

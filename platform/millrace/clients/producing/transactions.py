@@ -159,7 +159,9 @@ class Transactions:
         """
         state = self._state
         if committed and state.coordinator is CoordinatorView.PERHAPS:
-            self.part_failed(RequestTimedOutError("whether all of it was added to the transaction is not known"))
+            self.part_failed(
+                RequestTimedOutError("it is not known whether the coordinator added all of it to the transaction")
+            )
             state = self._state
         if state.phase is not (TransactionPhase.COMMITTING if committed else TransactionPhase.ABORTING):
             state.check_can_send()
@@ -199,7 +201,7 @@ class Transactions:
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata) -> None:
         """Commit a group's offsets with the transaction; a failure makes the transaction abortable."""
         if not group.group_id:
-            raise InvalidGroupIdError("the offsets belong to a group: give its id")
+            raise InvalidGroupIdError("the offsets belong to a group: pass group metadata with its id")
         self.check_can_send()
         if not offsets:
             return
@@ -238,8 +240,8 @@ class Transactions:
             )
         except _LEFT_GROUP as error:
             failure = CommitFailedError(
-                f"offsets of group {group.group_id} were not committed, for it has rebalanced: abort, and poll again "
-                f"({error.message})"
+                f"offsets of group {group.group_id} were not committed, because the group has rebalanced: "
+                f"abort the transaction, and poll again ({error.message})"
             )
             self.part_failed(failure)
             raise failure from error

@@ -55,8 +55,8 @@ class InHand:
         """Acknowledge a record. Raises ``InvalidRecordStateError`` if it is not (or no longer) acquired."""
         if offset not in self.said or self.said[offset] is AcknowledgeType.GAP:
             raise InvalidRecordStateError(
-                f"offset {offset} of {self.partition} is not in this consumer's hands: acknowledge records of the last "
-                "poll, each before the next poll or commit"
+                f"offset {offset} of {self.partition} is not acquired by this consumer: acknowledge records "
+                "of the last poll, each before the next poll or commit"
             )
         self.said[offset] = what
 

@@ -47,8 +47,9 @@ class TransactionOperations:
             response = self._connections.call(lambda stub: stub.ListTransactions, request, address=address)
             if response.unknown_states:
                 raise UsageError(
-                    f"{response.unknown_states[0]} is no state of a transaction: they are Empty, Ongoing, "
-                    "PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead and PrepareEpochFence"
+                    f"{response.unknown_states[0]} is not a state of a transaction: the states are Empty, "
+                    "Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead and "
+                    "PrepareEpochFence"
                 )
             found += [
                 TransactionListing(
@@ -152,9 +153,9 @@ class TransactionOperations:
                 )
                 return
         raise UnknownProducerIdError(
-            f"no transaction that is open in {partition} begins at offset {start_offset}: "
-            f"millrace transactions describe-producers --topic {partition.topic} --partition {partition.partition} "
-            "shows where they do"
+            f"no open transaction in {partition} begins at offset {start_offset}: millrace transactions "
+            f"describe-producers --topic {partition.topic} --partition {partition.partition} lists the open "
+            "transactions"
         )
 
     def write_abort_marker(

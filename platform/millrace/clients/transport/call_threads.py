@@ -52,7 +52,7 @@ class CallThreads:
             try:
                 work()
             except Exception:
-                logger.exception("what was to follow a call has failed")
+                logger.exception("a callback of a call has failed")
             del work  # an idle thread keeps no objects alive
             with self._lock:
                 self._idle += 1

@@ -75,7 +75,7 @@ def decoded(call: UnaryCall[Any, Response], data: Received) -> Response:
     try:
         return call.decode(data)
     except DecodeError as error:
-        raise UnknownServerError(f"the answer to {call.name} is not what it should be: {error}") from error
+        raise UnknownServerError(f"the answer to {call.name} cannot be parsed: {error}") from error
 
 
 PRODUCE: Final[UnaryCall[Received, pb.ProduceResponse]] = UnaryCall.of(

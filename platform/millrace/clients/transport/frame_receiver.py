@@ -275,4 +275,4 @@ def _tell(reception: Reception, failure: Exception | None) -> None:
     try:
         reception.on_ready(failure)
     except Exception:
-        logger.exception("what was to follow a call has failed")
+        logger.exception("a callback of a call has failed")

@@ -221,7 +221,9 @@ def connect(
         sock.sendall(frames.hello_request(message))
         head = frames.read_response_head(_exactly(sock, frames.RESPONSE_HEAD_BYTES, deadline))
         if head.body_bytes > _HELLO_BYTES_MAX:
-            raise InvalidRequestError(f"a greeting of {head.body_bytes} bytes is none of a broker's")
+            raise InvalidRequestError(
+                f"a greeting of {head.body_bytes} bytes is too large: the server is not a broker of millrace"
+            )
         body = _exactly(sock, head.body_bytes, deadline)
         if head.error:
             raise error_of(head.error, body.decode("utf-8", "replace"))

@@ -176,8 +176,8 @@ class FrameTransport:
         message = call.encode(request)
         if len(message) > self._request_bytes_max:
             raise MessageTooLargeError(
-                f"a request of {len(message)} bytes is larger than max {self._request_bytes_max} that the broker at "
-                f"{self._address} takes (socket.request.max.bytes)"
+                f"a request of {len(message)} bytes is larger than max {self._request_bytes_max}, the limit "
+                f"of the broker at {self._address} (socket.request.max.bytes)"
             )
         sock.start(call.api_key, message, int(timeout_s * 1000))
 

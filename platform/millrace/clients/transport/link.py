@@ -226,7 +226,7 @@ class Link:
             except ThrottledError:
                 raise
             except (OSError, _WrongBrokerError, InvalidRequestError, UnsupportedVersionError) as error:
-                logger.debug("%s answers no frames at the port that was known: %s", self._address, error)
+                logger.debug("%s does not answer at its known port for frames: %s", self._address, error)
         return self._find(deadline, instead_of=frames)
 
     def _connect_s(self, deadline: float) -> float:
@@ -244,7 +244,7 @@ class Link:
             left_s = max(deadline - time.monotonic(), 0.001)
             broker = self.grpc.call(_API_VERSIONS, self._api_versions(), left_s, keep=False)
             if not broker.frame_port:
-                logger.debug("the broker at %s answers no frames", self._address)
+                logger.debug("the broker at %s offers no port for frames", self._address)
                 self._fall_back()
                 return None
             found = FrameTransport(
@@ -257,7 +257,7 @@ class Link:
             except (OSError, MillraceError, _WrongBrokerError) as error:
                 found.close()
                 logger.warning(
-                    "calls to %s go over gRPC: frames are answered at port %d, but there: %s",
+                    "calls to %s go over gRPC, because its port for frames, %d, fails: %s",
                     self._address,
                     broker.frame_port,
                     error,

@@ -109,7 +109,7 @@ def test_where_it_is_allowed_a_replica_that_was_not_in_sync_leads_and_is_alone_t
     assert world.led("u-0")[0] == 2
 
 
-def test_a_broker_that_was_away_too_briefly_to_be_missed_is_told_everything_anew() -> None:
+def test_a_broker_that_was_away_too_briefly_to_be_missed_gets_all_state_again() -> None:
     world = started()
     world.create("t", (1, 2))
     world.sent.clear()

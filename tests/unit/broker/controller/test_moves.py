@@ -68,7 +68,7 @@ def test_deletion_waits_for_a_broker_that_is_away() -> None:
     assert (world.deletions, world.has_files) == (set(), set())
 
 
-def test_deletion_goes_on_when_a_broker_dies_in_it() -> None:
+def test_deletion_continues_when_a_broker_dies_in_it() -> None:
     world = with_topic((1, 2))
     world.delete("t")
     world.stop(2)
@@ -92,7 +92,7 @@ def test_a_refusal_is_tried_again_when_the_broker_is_back() -> None:
 
 
 @pytest.mark.parametrize("steps", range(12))
-def test_a_new_controller_goes_on_with_a_deletion_from_any_step(steps: int) -> None:
+def test_a_new_controller_continues_with_a_deletion_from_any_step(steps: int) -> None:
     world = with_topic((1, 2), (2, 3))
     world.crash_after = steps
     world.delete("t")
@@ -245,7 +245,7 @@ def test_the_only_replica_in_sync_cannot_be_taken_away() -> None:
 
 @pytest.mark.parametrize("is_in_sync", [False, True])
 @pytest.mark.parametrize("steps", range(14))
-def test_a_new_controller_goes_on_with_a_reassignment_from_any_step(steps: int, is_in_sync: bool) -> None:
+def test_a_new_controller_continues_with_a_reassignment_from_any_step(steps: int, is_in_sync: bool) -> None:
     world = with_topic((1, 2), brokers=(1, 2, 3, 4))
     if is_in_sync:
         world.event("reassign", {tp("t-0"): (3, 4)})

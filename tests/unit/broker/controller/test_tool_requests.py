@@ -61,7 +61,7 @@ def test_partitions_are_moved_and_taken_out_of_the_node_one_by_one() -> None:
     asyncio.run(scenario())
 
 
-def test_the_next_controller_goes_on_with_a_move() -> None:
+def test_the_next_controller_continues_with_a_move() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1, 2) as cluster:
             cluster.create("t", (0, 1))
@@ -131,13 +131,15 @@ def test_preferred_leaders_are_elected_and_the_node_goes() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"partitions":[{"topic":"t","partition":0,"replicas":["x"]}]}', b'{"partitions":[{}]}']
 )
-def test_what_cannot_be_read_is_named_and_the_controller_goes_on(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_is_named_and_the_controller_continues(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
             cluster.outside.create(paths.REASSIGN_PARTITIONS, data)
             cluster.create("t", (0, 1))
             await settled(cluster)
-            await eventually_async(lambda: f"delete {paths.REASSIGN_PARTITIONS} and write it anew" in caplog.text)
+            await eventually_async(lambda: f"delete {paths.REASSIGN_PARTITIONS} and write it again" in caplog.text)
             cluster.outside.delete(paths.REASSIGN_PARTITIONS)
             ask(cluster, {("t", 0): (1, 0)})
             await eventually_async(lambda: assignment(cluster).assignment == {0: (1, 0)})

@@ -217,7 +217,7 @@ def finish(world: Whole) -> None:
 
 
 @pytest.mark.parametrize("run", range(30))
-def test_nothing_acknowledged_is_lost_and_all_goes_on_in_the_end(run: int, seed: int) -> None:
+def test_nothing_acknowledged_is_lost_and_all_continues_in_the_end(run: int, seed: int) -> None:
     chance, world = random.Random(seed), Whole(*BROKERS)
     world.elect()
     world.create("t", (1, 2, 3), (2, 3, 4))

@@ -40,7 +40,7 @@ def test_the_worked_example() -> None:
     }  # fmt: skip
 
 
-def test_more_partitions_go_on_from_where_partition_0_is_led() -> None:
+def test_more_partitions_continue_from_where_partition_0_is_led() -> None:
     existing = {0: (3, 1), 1: (1, 2), 2: (2, 3)}
     assert assign_more_partitions(BROKERS, existing, 5) == {3: (3, 2), 4: (1, 3)}
     assert assign_more_partitions(list(reversed(BROKERS)), existing, 5) == {3: (3, 2), 4: (1, 3)}

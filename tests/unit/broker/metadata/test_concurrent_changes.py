@@ -121,7 +121,9 @@ def test_subjects_of_a_schema_that_two_brokers_name_both_stay(store: EmbeddedSto
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_change_is_made_of_what_somebody_else_wrote_meanwhile(store: EmbeddedStore, exists: bool) -> None:
+def test_a_change_is_applied_to_the_value_that_another_client_wrote_meanwhile(
+    store: EmbeddedStore, exists: bool
+) -> None:
     session, other = store.connect(), store.connect()
     if exists:
         change_config(session, NODE, lambda _: {"a": "1"})

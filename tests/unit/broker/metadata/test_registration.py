@@ -16,7 +16,7 @@ def _node(port: int) -> BrokerNode:
     return BrokerNode(host="h", port=port, rack="r", timestamp_ms=5)
 
 
-def test_the_cluster_has_one_id_whoever_asks_first() -> None:
+def test_the_cluster_has_one_id_whichever_broker_asks_first() -> None:
     store = EmbeddedStore()
     first, second = store.connect(), store.connect()
     registration.ensure_roots(first)

@@ -36,7 +36,7 @@ async def test_a_condition_that_holds_is_not_waited_for(conditions: Conditions[s
 
 
 @running
-async def test_a_call_goes_on_when_its_condition_holds_at_a_check_of_its_key(conditions: Conditions[str]) -> None:
+async def test_a_call_continues_when_its_condition_holds_at_a_check_of_its_key(conditions: Conditions[str]) -> None:
     state: set[str] = set()
     waiting = asyncio.create_task(conditions.until("a", lambda: "done" in state, 600_000))
     await settle()

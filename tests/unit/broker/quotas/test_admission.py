@@ -121,7 +121,7 @@ def test_a_call_of_a_broker_takes_none_of_the_memory_for_parked_calls() -> None:
     assert (found.requests, found.parked, found.bytes_in_use) == (0, 0, 1000)
 
 
-def test_work_that_goes_on_after_its_call_has_ended_is_not_parked() -> None:
+def test_work_that_continues_after_its_call_has_ended_is_not_parked() -> None:
     admission = _admission()
     call = admission.begin("a", CLIENT)
     call.end()

@@ -31,7 +31,7 @@ def test_changes_of_metadata_are_made_one_at_a_time_in_the_order_of_the_calls() 
     asyncio.run(scenario())
 
 
-def test_work_goes_on_when_its_caller_is_cancelled() -> None:
+def test_work_continues_when_its_caller_is_cancelled() -> None:
     async def scenario() -> None:
         go_on, ended = asyncio.Event(), asyncio.Event()
 

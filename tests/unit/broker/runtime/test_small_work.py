@@ -95,7 +95,7 @@ def test_what_it_waits_for_may_fail_and_be_dealt_with() -> None:
     assert asyncio.run(run()) == "caught it"
 
 
-def test_the_rest_goes_on_when_the_caller_is_cancelled_and_can_be_cancelled_itself() -> None:
+def test_the_rest_continues_when_the_caller_is_cancelled_and_can_be_cancelled_itself() -> None:
     async def run() -> None:
         started: list[asyncio.Task[Any]] = []
         caller = asyncio.create_task(begun(_value(10), _starting(started)))

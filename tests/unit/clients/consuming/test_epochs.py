@@ -102,7 +102,7 @@ def test_old_metadata_does_not_take_a_partition_back(checks: EpochChecks, known:
 def test_a_leader_older_than_the_record_before_the_position_is_not_asked(checks: EpochChecks, known: Known) -> None:
     state = _state(133, 2)  # as a group has committed it
     known.epoch = 1
-    with pytest.raises(LeaderNotAvailableError, match=r"offset 133 is of leader epoch 2, .* of epoch 1,"):
+    with pytest.raises(LeaderNotAvailableError, match=r"offset 133 has leader epoch 2, .* older leader epoch 1:"):
         checks.is_good(state, 0)
     assert known.forgotten == ["t"], "the metadata is fetched again"
     assert state.leader_epoch == -1

@@ -16,7 +16,7 @@ from ....integration.waiting import STALL_S
 def test_memory_blocks_until_there_is_room() -> None:
     memory = BufferMemory(100)
     memory.acquire(80, 0)
-    with pytest.raises(BufferExhaustedError, match=r"80 bytes still wait .*buffer\.memory=100"):
+    with pytest.raises(BufferExhaustedError, match=r"80 bytes are not acknowledged yet .*buffer\.memory=100"):
         memory.acquire(30, 0.01)
     taken = threading.Event()
 

@@ -173,7 +173,9 @@ def test_refusals_say_what_to_do() -> None:
     with pytest.raises(InvalidTxnStateError, match=r"call begin_transaction\(\) first"):
         ready.committing()
     failed = ready.begun().failed(MessageTooLargeError("too large"))
-    with pytest.raises(AbortableTransactionError, match="abort the transaction, for a part failed: too large"):
+    with pytest.raises(
+        AbortableTransactionError, match="abort the transaction, because a part of it failed: too large"
+    ):
         failed.committing()
     with pytest.raises(ProducerFencedError, match="gone; close this producer"):
         failed.broken(ProducerFencedError("gone")).aborting()

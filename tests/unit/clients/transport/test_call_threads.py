@@ -48,7 +48,7 @@ def test_few_threads_do_what_comes_one_after_the_other() -> None:
     threads.close()
 
 
-def test_a_failure_is_logged_and_its_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_and_its_thread_continues(caplog: pytest.LogCaptureFixture) -> None:
     threads = CallThreads("test")
 
     def fail() -> None:

@@ -141,7 +141,7 @@ def test_a_disk_that_fails_leaves_the_log_readable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["index", "log"])
-def test_indexes_left_alone_are_built_anew(tmp_path: Path, lost: str) -> None:
+def test_indexes_left_alone_are_rebuilt(tmp_path: Path, lost: str) -> None:
     pairs = fill(tmp_path / "log")
     first = tmp_path / "log" / f"{0:020d}.index"
     shutil.copyfile(first, first.with_name(first.name + ".swap"))
@@ -152,7 +152,7 @@ def test_indexes_left_alone_are_built_anew(tmp_path: Path, lost: str) -> None:
     assert not list((tmp_path / "log").glob("*.swap"))
 
 
-def test_what_was_read_before_the_swap_goes_on(tmp_path: Path) -> None:
+def test_what_was_read_before_the_swap_continues(tmp_path: Path) -> None:
     pairs = fill(tmp_path / "log")
     log = reopen(tmp_path / "log", was_clean=True)
     old = log.segments

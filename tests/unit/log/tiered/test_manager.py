@@ -77,7 +77,9 @@ def test_local_retention_is_not_total_retention(tiered_log: MakeLog, manager: Re
     assert offsets_of(log, 7)[0] == 6
 
 
-def test_reads_and_lookups_go_on_from_the_store(tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle) -> None:
+def test_reads_and_lookups_continue_from_the_store(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle
+) -> None:
     log = tiered_log(segments=3, **KEEP_NOTHING)
     before = {
         "times": [log.offset_for_time(NOW_MS + at) for at in (0, 1, 999, 1002, 2500, 3002, 9000)],

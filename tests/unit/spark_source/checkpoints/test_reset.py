@@ -101,7 +101,7 @@ def test_two_sources_of_one_topic_are_both_reset_and_get_no_partition_of_each_ot
     assert [dict(source.next_offsets) for source in query.read().newest.sources] == [{A0: 2}, {A1: 8}]
 
 
-def test_topics_that_are_gone_or_made_anew(query):
+def test_topics_that_are_gone_or_created_again(query):
     query.batch(1, offsets(a0=5, a1=7, b0=4))
     with pytest.raises(UsageError, match="a was deleted and created again since the query read it: give a-1 an offset"):
         plan_reset(query.read(), {A0: 0}, {"a": OTHER_ID})

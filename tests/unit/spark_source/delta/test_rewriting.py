@@ -62,7 +62,7 @@ VERSIONS = st.none() | st.integers(0, 3)
     st.dictionaries(KEYS, st.tuples(VERSIONS, st.booleans()), max_size=6),
     st.sampled_from([None, "version"]),
 )
-def test_files_are_written_anew_as_the_model_says(tmp_path_factory, files, changed, guard):
+def test_files_are_written_again_as_the_model_says(tmp_path_factory, files, changed, guard):
     directory = tmp_path_factory.mktemp("table")
     old = [
         [row(key, version, f"{number}-{at}") for at, (key, version) in enumerate(each)]

@@ -128,7 +128,7 @@ def test_the_source_gets_its_options_by_its_own_names(parse):
     assert names(None) == names("") == ()
 
 
-def test_a_stream_ends_with_what_is_there_unless_it_goes_on(parse):
+def test_a_stream_ends_with_what_is_there_unless_it_continues(parse):
     assert trigger(parse("--source", "a")) == {"availableNow": True}
     assert trigger(parse("--source", "a", "--continuous")) == {"processingTime": "1 second"}
 

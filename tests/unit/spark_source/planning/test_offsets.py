@@ -67,7 +67,7 @@ def test_offsets_of_another_source_are_refused(value):
         StreamOffsets.from_json(value)
 
 
-def test_a_batch_that_ends_with_a_reset_reads_nothing_and_the_next_one_goes_on_from_there():
+def test_a_batch_that_ends_with_a_reset_reads_nothing_and_the_next_one_continues_from_there():
     before, after = at(p0=10, p1=5), at(p0=6, p1=9)
     reset = replace(at(p0=2, p1=7), is_reset=True)
     assert ranges_between(before, reset) == []
@@ -105,7 +105,7 @@ def test_later_batches_begin_where_the_one_before_ended():
     ]
 
 
-def test_a_topic_made_anew_begins_at_its_start():
+def test_a_topic_created_again_begins_at_its_start():
     end = StreamOffsets({PartitionKey("t", 0): 4}, {"t": OTHER_ID})
     assert ranges_between(at(p0=100), end) == [OffsetRange(PartitionKey("t", 0), OTHER_ID, 0, 4)]
 
@@ -179,7 +179,7 @@ def test_a_cluster_that_is_another_is_told_from_a_topic_that_is():
     assert "deleted and created again" in sentence
 
 
-def test_what_was_left_of_a_topic_made_anew_is_named_and_its_partitions_are_not_named_again():
+def test_what_was_left_of_a_topic_created_again_is_named_and_its_partitions_are_not_named_again():
     newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID})
     [sentence] = lost(at(p0=3, p1=7), newest)
     assert "offsets of t-0 from 3 on, t-1 from 7 on of the old topic are gone" in sentence

@@ -81,7 +81,7 @@ def test_what_parted_is_found_and_nothing_else(happened):
             since = log.offsets(at)
 
 
-def test_a_topic_made_anew_is_not_one_that_parted():
+def test_a_topic_created_again_is_not_one_that_parted():
     log = Log()
     log.append(3)
     since = log.offsets()
@@ -98,7 +98,7 @@ def test_the_loss_ends_the_query_unless_it_is_accepted():
         find_partings(since, {KEY: 4}, LossReport(fail=True))
     with pytest.raises(
         OffsetsLostError,
-        match=r"of t-0 went back: .* maybe also some that have been read, .* up to 8",
+        match=r"of t-0 went back: .* perhaps also records that the query has read .*up to offset 8",
     ):
         find_partings(since, {KEY: None}, LossReport(fail=True))
     assert find_partings(since, {KEY: 9}, LossReport(fail=True)) == {}

@@ -15,7 +15,7 @@ RATE = 1000
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 10_000)), min_size=1))
-def test_who_waits_as_told_keeps_the_rate(reads):
+def test_a_client_that_waits_as_asked_keeps_the_rate(reads):
     """One task after another: time passes between reads, and then it waits."""
     now = until = 0.0
     total = 0

@@ -25,7 +25,7 @@ def test_anything_else_is_no_report(data):
     assert read_datagram(data, "s") is None
 
 
-def test_nobody_listening_is_nobodys_problem():
+def test_a_signal_without_listeners_is_no_error():
     send_datagram("127.0.0.1:9:secret", REPORT)
     send_datagram("no.such.host.invalid:9:secret", REPORT)
 

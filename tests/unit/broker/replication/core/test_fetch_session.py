@@ -25,7 +25,7 @@ def test_after_the_first_answer_only_changes_are_named() -> None:
     assert session.request({"a": at(5), "c": at(1)}).fetches == {}
 
 
-def test_an_error_begins_anew() -> None:
+def test_an_error_starts_again() -> None:
     session: FetchSession[str] = FetchSession()
     session.request({"a": at(0)})
     session.answered(77)

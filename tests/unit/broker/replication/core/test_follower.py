@@ -159,7 +159,7 @@ def test_a_leader_tells_where_logs_part() -> None:
 @pytest.mark.parametrize(
     ("bounds", "effects"), [((0, 2), (Truncate(2),)), ((7, 9), (StartAt(7),)), ((0, 9), ()), ((1, 3), ())]
 )
-def test_out_of_range_it_goes_to_the_leaders_end_or_begins_anew(
+def test_out_of_range_it_goes_to_the_leaders_end_or_starts_again(
     bounds: tuple[int, int], effects: tuple[object, ...]
 ) -> None:
     follower = following(log_of(0, 0, 0))

@@ -88,7 +88,7 @@ def test_a_broker_that_is_away_does_not_come_into_the_isr() -> None:
     assert leader.fetched(3, 10, 0, NOW).alter_isr is None
 
 
-def test_who_has_lagged_for_too_long_is_dropped_and_the_watermark_goes_on_when_that_is_confirmed() -> None:
+def test_a_follower_that_lags_for_too_long_leaves_the_isr_and_the_watermark_advances_after_the_confirmation() -> None:
     leader = leading()
     leader.fetched(2, 10, 0, NOW)
     assert leader.check_lag(NOW + LAG).alter_isr is None
@@ -148,7 +148,7 @@ def test_a_refused_change_is_asked_again_forgotten_or_left_to_the_controller() -
     assert leader.fetched(3, 10, 0, NOW).alter_isr == asked
 
 
-def test_a_new_epoch_gives_replicas_in_sync_their_time_anew_and_forgets_nothing_of_the_same_leader() -> None:
+def test_a_new_epoch_restarts_the_lag_time_of_replicas_in_sync_and_keeps_the_state_of_the_same_leader() -> None:
     leader = leading()
     for follower in (2, 3):
         leader.fetched(follower, 10, 0, NOW)

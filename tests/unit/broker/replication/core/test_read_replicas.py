@@ -75,7 +75,7 @@ views = st.builds(
 @given(
     st.sampled_from(["", "near", "far"]), st.integers(0, 100), st.lists(views, unique_by=lambda each: each.broker_id)
 )
-def test_whoever_is_chosen_can_serve_and_is_near(rack: str, offset: int, followers: list[ReplicaView]) -> None:
+def test_the_chosen_replica_can_serve_and_is_near(rack: str, offset: int, followers: list[ReplicaView]) -> None:
     chosen = preferred_read_replica(rack, offset, replace(LEADER, rack="far"), followers)
     serving = [each for each in followers if each.is_in_sync and each.log_start_offset <= offset <= each.log_end_offset]
     nearby = [each.broker_id for each in serving if each.rack == rack]

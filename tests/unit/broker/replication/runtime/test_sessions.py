@@ -75,7 +75,7 @@ def test_only_what_something_happened_to_has_its_turn_and_who_had_it_waits() -> 
     assert sorted(session.stirred) == [keys[0], keys[2], keys[3]]
 
 
-def test_a_session_that_is_gone_is_told_nothing() -> None:
+def test_an_ended_session_gets_no_notices() -> None:
     sessions = FetchSessions(1)
     first = sessions.of_request(0, 0, follower=2)
     first.take({("t", 0): fetch(0)}, [])
