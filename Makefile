@@ -19,9 +19,10 @@ setup: .venv/ready      ## make the environment in .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
+# The demo uses a small part of the packages: Python compiles that part itself, in less time than pip compiles all.
 .venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[demo]'
 	touch $@
 
 # A whole environment has what the demo needs.

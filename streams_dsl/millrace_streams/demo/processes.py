@@ -33,6 +33,8 @@ _LOCK_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 30.0
 _WATCH_SECONDS: Final = 0.25
 _PR_SET_PDEATHSIG: Final = 1
+_SHORT_LIVED_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The JVM runs for half a minute, in which its optimising compiler takes more time than it saves."""
 _LISTENING: Final = re.compile(r"listening on (\S+)")
 
 
@@ -159,6 +161,7 @@ def running_spark(
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "WARN",
+        "spark.driver.extraJavaOptions": _SHORT_LIVED_JVM,
         # Spark creates this folder, used or not; by default in the current directory.
         "spark.sql.warehouse.dir": str(work_dir / "spark-warehouse"),
     }
