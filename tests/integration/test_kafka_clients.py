@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import aiokafka
 import confluent_kafka
 import kafka
 import pytest
@@ -72,6 +74,33 @@ def test_kafka_python_reads_what_it_wrote(module_broker: EmbeddedBroker, topic: 
     assert set(found) == offsets
     assert sorted(found.values()) == sorted((b"k%d" % number, b"v%d" % number) for number in range(100))
     reader.close()
+
+
+def test_aiokafka_reads_what_it_wrote(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic, 2)
+    written = [(b"k%d" % number, b"v%d" % number) for number in range(100)]
+
+    async def write() -> None:
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=address(module_broker), enable_idempotence=True, compression_type="gzip"
+        ) as writer:
+            await asyncio.gather(*(writer.send_and_wait(topic, value, key) for key, value in written))
+
+    async def read_all() -> list[tuple[Any, Any]]:
+        async with aiokafka.AIOKafkaConsumer(
+            topic, bootstrap_servers=address(module_broker), group_id=topic, auto_offset_reset="earliest"
+        ) as reader:
+            found: list[tuple[Any, Any]] = []
+            stall = Stall("100 records")
+            while len(found) < 100:
+                stall.check(len(found))
+                for records in (await reader.getmany(timeout_ms=100)).values():
+                    found += [(each.key, each.value) for each in records]
+            await reader.commit()
+            return found
+
+    asyncio.run(write())
+    assert sorted(asyncio.run(read_all())) == sorted(written)
 
 
 def test_both_kinds_of_client_read_the_same_records_at_the_same_offsets(

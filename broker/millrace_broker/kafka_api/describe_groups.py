@@ -41,7 +41,8 @@ def _group(group: pb.DescribeGroupsResponse.Group, version: int, *, with_operati
     if error_code == GroupIdNotFoundError.code and version < _WITH_NOT_FOUND:
         return _failed(group.group_id, NONE, None, state=_DEAD)
     if error_code:
-        return _failed(group.group_id, error_code, text, state=_DEAD if version >= _WITH_NOT_FOUND else "")
+        has_text = version >= _WITH_NOT_FOUND
+        return _failed(group.group_id, error_code, text if has_text else None, state=_DEAD if has_text else "")
     return DescribedGroup(
         error_code=NONE,
         group_id=group.group_id,

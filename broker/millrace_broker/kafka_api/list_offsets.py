@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millrace.kafka_protocol.calls.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -13,8 +15,9 @@ from millrace_broker.api.list_offsets import handle as find
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 
-_UNSUPPORTED_VERSION = 35
-_VERSION_OF_TIMESTAMP = {-3: 7, -4: 8, -5: 9, -6: 11}
+_UNSUPPORTED_VERSION: Final = 35
+_WITH_EPOCH: Final = 4
+_VERSION_OF_TIMESTAMP: Final = {-3: 7, -4: 8, -5: 9, -6: 11}
 """First version of the request that has a special timestamp."""
 
 
@@ -59,7 +62,7 @@ def _partition(
         error_code=0,
         timestamp=result.timestamp,
         offset=result.offset,
-        leader_epoch=result.leader_epoch,
+        leader_epoch=result.leader_epoch if version >= _WITH_EPOCH else -1,
     )
 
 

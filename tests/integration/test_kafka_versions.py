@@ -1,0 +1,170 @@
+"""Each call of Kafka in each of its versions: whatever the broker answers can be written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millrace.config.broker import BrokerConfig
+from millrace.kafka_protocol.calls.describe_groups import DescribeGroupsRequest
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
+from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
+from millrace.kafka_protocol.calls.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from millrace.kafka_protocol.calls.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.kafka_protocol.calls.table import ApiKey
+from millrace.kafka_protocol.fields import NIL_UUID
+from millrace.kafka_protocol.lookup import request_class
+from millrace.records import Record, build_rows_batch, read_header, read_rows
+from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.testing import EmbeddedBroker
+
+from .kafka_clients import create_topic
+from .kafka_wire import KafkaWire
+from .waiting import Stall
+
+_VERSIONS = {key: call.versions for key, call in kafka_calls(BrokerConfig.load({})).items()}
+_ACKS = {"acks": -1}
+_OTHERS: dict[int, dict[str, Any]] = {ApiKey.PRODUCE: _ACKS, ApiKey.METADATA: {"topics": ()}}
+"""Fields of requests that have no default, or an unusual one."""
+_UNKNOWN_ID = UUID(int=7)
+_NOT_YET = (14, 15, 16)
+"""Errors while a coordinator is made or loaded."""
+
+
+@pytest.fixture
+def wire(module_broker: EmbeddedBroker) -> Iterator[KafkaWire]:
+    with KafkaWire(module_broker) as opened:
+        yield opened
+
+
+def _data(topic: str, topic_id: UUID = NIL_UUID) -> TopicProduceData:
+    batch = bytes(build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
+    partitions = (PartitionProduceData(index=0, records=batch),)
+    return TopicProduceData(name=topic, topic_id=topic_id, partition_data=partitions)
+
+
+def _topic_id(wire: KafkaWire, topic: str) -> UUID:
+    (found,) = wire.call(MetadataRequest(topics=(MetadataRequestTopic(name=topic),)), 12).topics
+    topic_id: UUID = found.topic_id
+    return topic_id
+
+
+def _find_coordinator(wire: KafkaWire, group: str) -> None:
+    stall = Stall("the coordinator")
+    while wire.call(FindCoordinatorRequest(key=group), 3).error_code:
+        stall.check()
+
+
+@pytest.mark.parametrize("key", sorted(_VERSIONS), ids=lambda key: ApiKey(key).name.lower())
+def test_a_request_of_defaults_is_answered_in_each_version(wire: KafkaWire, key: int) -> None:
+    for version in _VERSIONS[key]:
+        request = request_class(key).of_defaults()
+        for name, value in _OTHERS.get(key, {}).items():
+            setattr(request, name, value)
+        assert wire.call(request, version) is not None, version
+
+
+@pytest.mark.parametrize("version", _VERSIONS[ApiKey.LIST_OFFSETS])
+def test_offsets_are_listed_in_each_version(wire: KafkaWire, module_broker: EmbeddedBroker, version: int) -> None:
+    topic = f"list-{version}"
+    create_topic(module_broker, topic)
+    wire.call(ProduceRequest(acks=1, timeout_ms=1000, topic_data=(_data(topic),)), 9)
+    for timestamp, offset in ((-2, 0), (-1, 1), (1, 0)):
+        partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=topic, partitions=(partition,)),))
+        (found,) = wire.call(request, version).topics[0].partitions
+        assert (found.error_code, found.offset) == (0, offset)
+        if offset == 0:
+            assert found.leader_epoch == (0 if version >= 4 else -1)
+
+
+@pytest.mark.parametrize("version", _VERSIONS[ApiKey.DESCRIBE_GROUPS])
+def test_a_group_that_does_not_exist_is_dead_or_unknown_by_the_version(wire: KafkaWire, version: int) -> None:
+    _find_coordinator(wire, "no-such-group")
+    request = DescribeGroupsRequest(groups=("no-such-group",))
+    stall = Stall("the coordinator's groups")
+    while (group := wire.call(request, version).groups[0]).error_code in _NOT_YET:
+        stall.check()
+    assert (group.group_id, group.group_state) == ("no-such-group", "Dead")
+    assert group.error_code == (69 if version >= 6 else 0)
+
+
+@pytest.mark.parametrize("version", _VERSIONS[ApiKey.PRODUCE])
+def test_records_are_appended_in_each_version(wire: KafkaWire, module_broker: EmbeddedBroker, version: int) -> None:
+    topic = f"produce-{version}"
+    create_topic(module_broker, topic)
+    data = _data(topic, _topic_id(wire, topic) if version >= 13 else NIL_UUID)
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=(data,))
+    (found,) = wire.call(request, version).responses[0].partition_responses
+    assert (found.error_code, found.base_offset) == (0, 0)
+    unknown = _data("no-such-topic", _UNKNOWN_ID)
+    (found,) = wire.call(ProduceRequest(acks=1, timeout_ms=1000, topic_data=(unknown,)), version).responses
+    assert found.partition_responses[0].error_code == (100 if version >= 13 else 3)
+
+
+@pytest.mark.parametrize("version", _VERSIONS[ApiKey.FETCH])
+def test_records_are_fetched_in_each_version(wire: KafkaWire, module_broker: EmbeddedBroker, version: int) -> None:
+    topic = f"fetch-{version}"
+    create_topic(module_broker, topic)
+    wire.call(ProduceRequest(acks=1, timeout_ms=1000, topic_data=(_data(topic),)), 9)
+    topic_id = _topic_id(wire, topic)
+
+    def fetch(offset: int, wanted_id: Any = topic_id, session: tuple[int, int] = (0, -1)) -> Any:
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1000)
+        wanted = FetchTopic(topic=topic, topic_id=wanted_id, partitions=(partition,))
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=1, session_id=session[0], session_epoch=session[1], topics=(wanted,)
+        )
+        return wire.call(request, version)
+
+    (found,) = fetch(0).responses[0].partitions
+    assert [record.value for record in read_rows(found.records, 0, read_header(found.records))] == [b"x"]
+    assert (found.error_code, found.high_watermark) == (0, 1)
+    assert fetch(9).responses[0].partitions[0].error_code == 1
+    if version >= 7:
+        first = fetch(1, session=(0, 0))
+        assert first.session_id
+        assert not fetch(1, session=(first.session_id, 1)).responses, "nothing is new"
+        assert fetch(1, session=(first.session_id, 1)).error_code == 71
+        assert fetch(1, session=(first.session_id ^ 1, 1)).error_code == 70
+    if version >= 13:
+        assert fetch(0, _UNKNOWN_ID).responses[0].partitions[0].error_code == 100
+
+
+@pytest.mark.parametrize("version", _VERSIONS[ApiKey.OFFSET_COMMIT])
+def test_offsets_are_committed_and_fetched_in_each_version(
+    wire: KafkaWire, module_broker: EmbeddedBroker, version: int
+) -> None:
+    topic = group = f"commit-{version}"
+    create_topic(module_broker, topic)
+    _find_coordinator(wire, group)
+    topic_id = _topic_id(wire, topic)
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata=None)
+    wanted = OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=(partition,))
+    request = OffsetCommitRequest(group_id=group, member_id="", topics=(wanted,))
+    assert wire.call(request, version).topics[0].partitions[0].error_code == 0
+    for fetch_version in _VERSIONS[ApiKey.OFFSET_FETCH]:
+        if fetch_version < 8:
+            only = OffsetFetchRequestTopic(name=topic, partition_indexes=(0,))
+            asked = OffsetFetchRequest(group_id=group, topics=(only,))
+            (found,) = wire.call(asked, fetch_version).topics
+        else:
+            each = OffsetFetchRequestTopics(name=topic, topic_id=topic_id, partition_indexes=(0,))
+            asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group, topics=(each,)),))
+            (found,) = wire.call(asked, fetch_version).groups[0].topics
+        assert found.partitions[0].committed_offset == 5, fetch_version
