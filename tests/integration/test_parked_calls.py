@@ -22,6 +22,9 @@ from .replica_cluster import ReplicaCluster, append
 from .waiting import STALL_S, eventually
 
 _LONG_MS = 600_000
+_MEMORY_BYTES = 400_000
+_QUARTER = b"x" * (_MEMORY_BYTES // 4 - frames.REQUEST_HEAD_BYTES + frames.HEAD_BYTES)
+"""The message of a request that takes a quarter of the memory."""
 
 
 def _admission(broker: EmbeddedBroker) -> AdmissionStatistics:
@@ -108,7 +111,7 @@ def test_heartbeats_and_operators_get_through_where_clients_fill_places_connecti
 ) -> None:
     options = {
         "queued.max.requests": 4,
-        "queued.max.request.bytes": 400_000,
+        "queued.max.request.bytes": _MEMORY_BYTES,
         "max.connections": 5,
         "group.initial.rebalance.delay.ms": 0,
     }
@@ -117,9 +120,9 @@ def test_heartbeats_and_operators_get_through_where_clients_fill_places_connecti
         for each in clients:
             each.greet()
         for each in clients[:4]:  # each has a place, and memory for nearly all of its message
-            each.sock.sendall(each.written("Produce", b"x" * 100_000)[:-1])
+            each.sock.sendall(each.written("Produce", _QUARTER)[:-1])
         eventually(lambda: _admission(broker).requests == 4)
-        assert _admission(broker).bytes_in_use == 400_000
+        assert _admission(broker).bytes_in_use == _MEMORY_BYTES
         member = opened.enter_context(Frames(broker))
         member.greet()
         member.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=["g"]))
@@ -204,7 +207,7 @@ def test_appends_that_wait_for_replicas_take_no_places(tmp_path: Path, calls_to:
 def test_calls_that_wait_for_memory_of_their_requests_are_not_refused_however_few_places_there_are(
     tmp_path: Path, calls_to: Callable[[str], Any], grpc: bool
 ) -> None:
-    options = {"queued.max.requests": 5, "queued.max.request.bytes": 400_000}
+    options = {"queued.max.requests": 5, "queued.max.request.bytes": _MEMORY_BYTES}
     with EmbeddedBroker(tmp_path / "data", options=options) as broker, contextlib.ExitStack() as opened:
         calls = calls_to(broker.bootstrap_servers)
         calls.create("t")
@@ -212,7 +215,7 @@ def test_calls_that_wait_for_memory_of_their_requests_are_not_refused_however_fe
             for _ in range(4):  # each has a place, and memory for a message that it does not send all of
                 each = slow.enter_context(Frames(broker))
                 each.greet()
-                each.sock.sendall(each.written("Produce", b"x" * 100_000)[:-1])
+                each.sock.sendall(each.written("Produce", _QUARTER)[:-1])
             eventually(lambda: _admission(broker).requests == 4)
             request = calls.fetch_request({"t": {0: 0}}, max_wait_ms=0)
             waiting: list[Any] = []

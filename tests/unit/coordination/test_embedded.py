@@ -113,7 +113,7 @@ def test_a_change_that_cannot_be_saved_is_not_visible(tmp_path: Path, monkeypatc
     monkeypatch.undo()
     assert session.get("/a")[0] == b"before"
     assert events == []
-    with pytest.raises(StorageError, match="restarted"):
+    with pytest.raises(StorageError, match="restart the broker"):
         session.set("/a", b"after")
     store.close()
 

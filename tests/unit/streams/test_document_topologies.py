@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from millrace.schemas import parse_schema
 from millrace_streams import TopicShape, Topology, TopologyTestDriver, compile_topology, explain
 
 ROOT = Path(__file__).resolve().parents[3]
-PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"```python[^\n]*\n(.*?)```", re.DOTALL)
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 
 
@@ -30,7 +32,7 @@ def snippet(document: str, containing: str) -> str:
 def test_the_topology_of_a_document_runs(document: str) -> None:
     names: dict[str, Any] = {}
     exec(snippet(document, 'to_delta("hourly_departures")'), names)
-    topology = names["builder"].build() if "topology" not in names else names["topology"]
+    topology = names["topology"]() if "topology" in names else names["builder"].build()
     assert isinstance(topology, Topology)
     driver = TopologyTestDriver(topology, topics=flights())
     row = {"origin": "JFK", "dep_delay": 5.0, "time_hour": NOON}
@@ -38,9 +40,11 @@ def test_the_topology_of_a_document_runs(document: str) -> None:
     assert driver.read("hourly_departures")[0]["departures"] == 1
 
 
-def test_the_guides_test_of_a_topology_runs() -> None:
+def test_the_guides_test_of_a_topology_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {"noon": NOON, "flights_schema": flights()["flights"].schema}
-    exec(snippet("docs/streams/guide.md", 'to_delta("hourly_departures")'), names)
+    file = ModuleType("my_topology")
+    exec(snippet("docs/streams/guide.md", 'to_delta("hourly_departures")'), vars(file))
+    monkeypatch.setitem(sys.modules, file.__name__, file)
     exec(snippet("docs/streams/guide.md", "driver.pipe_record("), names)
 
 
@@ -51,5 +55,9 @@ def test_the_guides_tables_and_joins_run():
 def test_the_guide_shows_the_plan_of_its_topology() -> None:
     names: dict[str, Any] = {}
     exec(snippet("docs/streams/guide.md", 'to_delta("hourly_departures")'), names)
-    [shown] = re.findall(r"```\n(Read topic flights\n.*?)```", (ROOT / "docs/streams/guide.md").read_text(), re.DOTALL)
-    assert shown == explain(compile_topology(names["topology"], flights())) + "\n"
+    [shown] = re.findall(
+        r"```text\n(Read topic flights\n.*?)```", (ROOT / "docs/streams/guide.md").read_text(), re.DOTALL
+    )
+    [columns] = re.findall(r"millrace topics create flights --ddl '(.*?)'", guide)
+    shape = TopicShape(schema=parse_schema(columns), key_columns=("origin",))
+    assert shown == explain(compile_topology(names["topology"](), {"flights": shape})) + "\n"
