@@ -55,9 +55,8 @@ def test_the_guides_tables_and_joins_run():
 def test_the_guide_shows_the_plan_of_its_topology() -> None:
     names: dict[str, Any] = {}
     exec(snippet("docs/streams/guide.md", 'to_delta("hourly_departures")'), names)
-    [shown] = re.findall(
-        r"```text\n(Read topic flights\n.*?)```", (ROOT / "docs/streams/guide.md").read_text(), re.DOTALL
-    )
+    guide = (ROOT / "docs/streams/guide.md").read_text("utf-8")
+    [shown] = re.findall(r"```text\n(Read topic flights\n.*?)```", guide, re.DOTALL)
     [columns] = re.findall(r"millrace topics create flights --ddl '(.*?)'", guide)
     shape = TopicShape(schema=parse_schema(columns), key_columns=("origin",))
     assert shown == explain(compile_topology(names["topology"](), {"flights": shape})) + "\n"
