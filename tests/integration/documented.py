@@ -80,15 +80,17 @@ def blocks(document: str) -> list[Block]:
 class Reader:
     """A user who runs the blocks of pages, in one directory, against one broker and one Spark session.
 
-    Blocks run as they stand, except for addresses and directories (``localhost:9092``, ``/data``, ``tables/``,
-    ``checkpoints/``). Python runs in this process, so that ``session()`` gives the session of the tests, and so do
-    commands without pipes and the like. The names of a page's Python blocks are shared, as in one Python session.
+    Blocks run as they stand, except for addresses and directories (``localhost:9092``, ``localhost:9093``, ``/data``,
+    ``tables/``, ``checkpoints/``). Python runs in this process, so that ``session()`` gives the session of the tests,
+    and so do commands without pipes and the like. The names of a page's Python blocks are shared, as in one Python
+    session.
     """
 
     def __init__(
         self, broker: EmbeddedBroker, spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.servers = {"bootstrap.servers": broker.bootstrap_servers}
+        self.kafka_address = f"127.0.0.1:{broker.frame_port}"
         self.directory = directory
         self.names: dict[str, Any] = {}
         """The names of the last page's Python blocks."""
@@ -133,6 +135,7 @@ class Reader:
     def _moved(self, text: str) -> str:
         """Put the broker and the directories of this test into a block."""
         text = text.replace("localhost:9092", self.servers["bootstrap.servers"])
+        text = text.replace("localhost:9093", self.kafka_address)
         text = re.sub(r"(?<![\w.])/data\b", str(self.directory), text)
         return re.sub(r"(?<![\w/.])(tables|checkpoints)/", rf"{self.directory}/\1/", text)
 

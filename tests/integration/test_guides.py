@@ -72,9 +72,11 @@ def test_the_readme_produces_consumes_counts_once_ingests_and_describes(reader: 
 
 
 def test_the_clients_guide_sends_reads_commits_and_shares(reader: Reader) -> None:
+    create(reader, "events")
     printed = reader.follow("docs/clients.md")
     assert "__offset" in printed
     assert "'city': " in printed
+    assert values(reader, "events", 1) == [b"v"]
 
 
 def test_the_schemas_guide_imports_exports_and_decodes(reader: Reader) -> None:
