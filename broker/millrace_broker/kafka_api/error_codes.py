@@ -16,15 +16,15 @@ _KAFKA_CODE_MAX: Final = 999
 _UNKNOWN: Final = -1
 
 _CODES: Final[dict[int, int]] = {
-    errors.SchemaError.code: 87,  # INVALID_RECORD
-    errors.SchemaMismatchError.code: 87,
-    errors.IncompatibleSchemaError.code: 40,  # INVALID_CONFIG
-    errors.UnknownSchemaError.code: 87,
-    errors.UsageError.code: 42,  # INVALID_REQUEST
-    errors.DiskFullError.code: 56,  # KAFKA_STORAGE_ERROR
-    errors.RemoteStorageError.code: 56,
-    errors.OffsetsLostError.code: 1,  # OFFSET_OUT_OF_RANGE
-    errors.LogTruncationError.code: 1,
+    errors.SchemaError.code: errors.InvalidRecordError.code,
+    errors.SchemaMismatchError.code: errors.InvalidRecordError.code,
+    errors.IncompatibleSchemaError.code: errors.InvalidConfigError.code,
+    errors.UnknownSchemaError.code: errors.InvalidRecordError.code,
+    errors.UsageError.code: errors.InvalidRequestError.code,
+    errors.DiskFullError.code: errors.StorageError.code,
+    errors.RemoteStorageError.code: errors.StorageError.code,
+    errors.OffsetsLostError.code: errors.OffsetOutOfRangeError.code,
+    errors.LogTruncationError.code: errors.OffsetOutOfRangeError.code,
 }
 
 

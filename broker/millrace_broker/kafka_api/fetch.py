@@ -21,9 +21,10 @@ from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.fetch import handle as read
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
-from millrace_broker.kafka_api.fetch_sessions import NO_SESSION, FetchedTopic, FetchPlan
+from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
 from millrace_broker.kafka_api.list_offsets import isolation_level
 from millrace_broker.kafka_api.topics import name_of
+from millrace_broker.replication.core.fetch_session import NO_SESSION
 
 _CONSUMER: Final = -1
 _WITH_ERROR: Final = 7

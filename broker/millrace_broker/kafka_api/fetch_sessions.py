@@ -21,15 +21,15 @@ from uuid import UUID
 from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, PartitionData
 from millrace.kafka_protocol.fields import NIL_UUID
+from millrace_broker.replication.core.fetch_session import FIRST_EPOCH, next_epoch
 
 SESSIONS_MAX: Final = 1000
 """Kafka's default of ``max.incremental.fetch.session.cache.slots``."""
 IDLE_S: Final = 120.0
 """Kafka's default of ``min.incremental.fetch.session.eviction.ms``."""
-NO_SESSION: Final = 0
-_INITIAL_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
-_EPOCH_MAX: Final = 2**31 - 1
+"""The epoch of a request that ends its session."""
+_SESSION_ID_MAX: Final = 2**31 - 1
 
 
 class FetchedTopic(NamedTuple):
@@ -50,14 +50,14 @@ class _Sent(NamedTuple):
     is_error: bool
 
 
-class FetchSession:
+class ConsumerSession:
     """One client's partitions, and what it was told of them."""
 
     def __init__(self, session_id: int, now: float, partitions: dict[Key, FetchPartition]) -> None:
         self.session_id: Final = session_id
         self.partitions: Final = OrderedDict(partitions)
         self.used_at = now
-        self.epoch = _INITIAL_EPOCH + 1
+        self.epoch = next_epoch(FIRST_EPOCH)
         """Epoch of the next request."""
         self._sent: Final[dict[Key, _Sent]] = {}
 
@@ -73,7 +73,7 @@ class FetchSession:
         for key in forgotten:
             self.partitions.pop(key, None)
             self._sent.pop(key, None)
-        self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else _INITIAL_EPOCH + 1
+        self.epoch = next_epoch(self.epoch)
 
     def has_news(self, key: Key, data: PartitionData) -> bool:
         """Return whether a response must have the partition, and remember what it says."""
@@ -96,16 +96,16 @@ class FetchPlan(NamedTuple):
     """Partitions that a request reads, and its session; None for a request without one."""
 
     partitions: dict[Key, FetchPartition]
-    session: FetchSession | None
+    session: ConsumerSession | None
     is_incremental: bool
 
 
-class FetchSessions:
+class ConsumerSessions:
     """Sessions of one listener, by id. They belong to the event loop."""
 
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max: Final = sessions_max
-        self._sessions: Final[OrderedDict[int, FetchSession]] = OrderedDict()  # the one used last at the end
+        self._sessions: Final[OrderedDict[int, ConsumerSession]] = OrderedDict()  # the one used last at the end
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -120,9 +120,9 @@ class FetchSessions:
             for topic in message.topics
             for each in topic.partitions
         }
-        if message.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
+        if message.session_epoch in (FIRST_EPOCH, _FINAL_EPOCH):
             self._sessions.pop(message.session_id, None)
-            session = self._begun(named, now) if named and message.session_epoch == _INITIAL_EPOCH else None
+            session = self._begun(named, now) if named and message.session_epoch == FIRST_EPOCH else None
             return FetchPlan(named, session, is_incremental=False)
         session = self._continued(message, now)
         session.update(
@@ -138,19 +138,19 @@ class FetchSessions:
             return FetchPlan({}, None, is_incremental=False)
         return FetchPlan(dict(session.partitions), session, is_incremental=True)
 
-    def _begun(self, partitions: dict[Key, FetchPartition], now: float) -> FetchSession | None:
+    def _begun(self, partitions: dict[Key, FetchPartition], now: float) -> ConsumerSession | None:
         if len(self._sessions) >= self._sessions_max:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used_at < IDLE_S:
                 return None
             del self._sessions[oldest.session_id]
-        session_id = random.randint(1, _EPOCH_MAX)
+        session_id = random.randint(1, _SESSION_ID_MAX)
         while session_id in self._sessions:
-            session_id = random.randint(1, _EPOCH_MAX)
-        session = self._sessions[session_id] = FetchSession(session_id, now, partitions)
+            session_id = random.randint(1, _SESSION_ID_MAX)
+        session = self._sessions[session_id] = ConsumerSession(session_id, now, partitions)
         return session
 
-    def _continued(self, message: FetchRequest, now: float) -> FetchSession:
+    def _continued(self, message: FetchRequest, now: float) -> ConsumerSession:
         session = self._sessions.get(message.session_id)
         if session is None:
             raise FetchSessionIdNotFoundError(f"there is no fetch session {message.session_id}: begin a new one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.errors import UnsupportedVersionError
 from millrace.kafka_protocol.calls.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -15,7 +16,6 @@ from millrace_broker.api.list_offsets import handle as find
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 
-_UNSUPPORTED_VERSION: Final = 35
 _WITH_EPOCH: Final = 4
 _VERSION_OF_TIMESTAMP: Final = {-3: 7, -4: 8, -5: 9, -6: 11}
 """First version of the request that has a special timestamp."""
@@ -54,7 +54,7 @@ def _partition(
     result: pb.ListOffsetsResponse.PartitionOffset, timestamp: int, version: int
 ) -> ListOffsetsPartitionResponse:
     if version < _VERSION_OF_TIMESTAMP.get(timestamp, 0):
-        return _failed(result.partition, _UNSUPPORTED_VERSION)
+        return _failed(result.partition, UnsupportedVersionError.code)
     if result.HasField("error"):
         return _failed(result.partition, code_of(result.error))
     return ListOffsetsPartitionResponse(

@@ -24,6 +24,7 @@ from millrace_broker.kafka_api.topics import name_of
 
 _EMPTY_IS_NONE: Final = 1
 """From this version on, an empty list of topics asks for none. Before, it asks for all."""
+_WITH_ERROR: Final = 13
 
 
 async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataResponse:
@@ -36,7 +37,8 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
             names.append(name_of(broker, wanted.name, wanted.topic_id))
         except UnknownTopicIdError as error:
             found.append(_unknown_id(wanted.topic_id, code_of(error)))
-    alive = {node.node_id for node in nodes(broker)}
+    brokers = tuple(nodes(broker))
+    alive = {node.node_id for node in brokers}
     wants_all = message.topics is None or (not message.topics and request.version < _EMPTY_IS_NONE)
     if wants_all or names:
         asked = pb.MetadataRequest(topics=names, allow_auto_topic_creation=message.allow_auto_topic_creation)
@@ -46,7 +48,7 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in nodes(broker)
+            for node in brokers
         ),
         cluster_id=broker.cluster_id,
         controller_id=broker.membership.controller_id,
@@ -89,4 +91,4 @@ def refuse(message: MetadataRequest, version: int, error_code: int) -> MetadataR
         MetadataResponseTopic(error_code=error_code, name=each.name or "", topic_id=each.topic_id, partitions=())
         for each in message.topics or ()
     )
-    return MetadataResponse(brokers=(), topics=topics, error_code=error_code if version >= 13 else 0)
+    return MetadataResponse(brokers=(), topics=topics, error_code=error_code if version >= _WITH_ERROR else 0)

@@ -6,7 +6,7 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.kafka_protocol.calls.api_versions import ApiVersion
-from millrace_broker.kafka_api.fetch_sessions import FetchSessions
+from millrace_broker.kafka_api.fetch_sessions import ConsumerSessions
 from millrace_broker.kafka_api.row_batches import RowBatches
 
 
@@ -14,7 +14,7 @@ class KafkaState:
     """State that the calls of one listener share."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.fetch_sessions: Final = FetchSessions()
+        self.fetch_sessions: Final = ConsumerSessions()
         self.row_batches: Final = RowBatches()
         """Columnar batches as rows."""
         self.api_versions: tuple[ApiVersion, ...] = ()

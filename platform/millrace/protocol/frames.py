@@ -196,7 +196,7 @@ def read_response_head(data: bytes | bytearray | memoryview, correlation_id: int
     body_bytes = length - (RESPONSE_HEAD_BYTES - _LENGTH_BYTES)
     if body_bytes < 0 or answered_id not in (correlation_id, GOODBYE_ID):
         raise InvalidRequestError(
-            f"{bytes(data[:RESPONSE_HEAD_BYTES])!r} is not the begin of a response of millrace to request "
+            f"{bytes(data[:RESPONSE_HEAD_BYTES])!r} is not the beginning of a response of millrace to request "
             f"{correlation_id}: is this a port of another protocol?"
         )
     return ResponseHead(Kind.GOODBYE if answered_id == GOODBYE_ID else Kind.ANSWER, error, body_bytes)

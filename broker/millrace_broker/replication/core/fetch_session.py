@@ -22,6 +22,11 @@ FIRST_EPOCH: Final = 0
 EPOCH_MAX: Final = 2**31 - 1
 
 
+def next_epoch(epoch: int) -> int:
+    """Return the epoch of the request after that of ``epoch``. Epoch 1 follows the largest one."""
+    return epoch + 1 if epoch < EPOCH_MAX else FIRST_EPOCH + 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest(Generic[PartitionT]):
     """A fetch request: partitions that are new or changed, and forgotten partitions.
@@ -78,7 +83,7 @@ class FetchSession(Generic[PartitionT]):
         elif session_id != self._id:
             self._id, self._epoch = session_id, 1
         else:
-            self._epoch = self._epoch + 1 if self._epoch < EPOCH_MAX else 1
+            self._epoch = next_epoch(self._epoch)
 
     def failed(self, *, is_session_lost: bool) -> None:
         """Take note that the request was refused or not answered; the next request names all partitions.

@@ -19,7 +19,7 @@ from typing import Final
 
 from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
 from millrace_broker.purgatory import PartitionKey
-from millrace_broker.replication.core.fetch_session import EPOCH_MAX, FIRST_EPOCH, NO_SESSION
+from millrace_broker.replication.core.fetch_session import FIRST_EPOCH, NO_SESSION, next_epoch
 
 SESSIONS_MAX: Final = 1000
 """``max.incremental.fetch.session.cache.slots``. The least recently used session is evicted first."""
@@ -119,7 +119,7 @@ class FetchSessions:
             raise InvalidFetchSessionEpochError(
                 f"request {epoch} of fetch session {session_id}, the next one is {session.epoch}: begin a new session"
             )
-        session.epoch = epoch + 1 if epoch < EPOCH_MAX else 1
+        session.epoch = next_epoch(epoch)
         self._sessions.move_to_end(session_id)
         return session
 

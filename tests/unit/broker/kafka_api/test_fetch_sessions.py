@@ -16,7 +16,7 @@ from millrace.kafka_protocol.calls.fetch import (
     PartitionData,
 )
 from millrace.kafka_protocol.fields import NIL_UUID
-from millrace_broker.kafka_api.fetch_sessions import IDLE_S, FetchedTopic, FetchPlan, FetchSessions
+from millrace_broker.kafka_api.fetch_sessions import IDLE_S, ConsumerSessions, FetchedTopic, FetchPlan
 
 _T = FetchedTopic("t", NIL_UUID)
 
@@ -54,7 +54,7 @@ def _offsets(plan: FetchPlan) -> dict[int, int]:
 
 
 def test_a_request_of_a_session_names_only_what_has_changed() -> None:
-    sessions = FetchSessions()
+    sessions = ConsumerSessions()
     first = sessions.plan(_request({0: 5, 1: 6, 2: 7}), 0)
     assert first.session is not None
     assert not first.is_incremental
@@ -66,7 +66,7 @@ def test_a_request_of_a_session_names_only_what_has_changed() -> None:
 
 
 def test_a_response_has_partitions_with_records_errors_or_another_high_watermark() -> None:
-    session = FetchSessions().plan(_request({0: 0, 1: 0}), 0).session
+    session = ConsumerSessions().plan(_request({0: 0, 1: 0}), 0).session
     assert session is not None
     assert session.has_news((_T, 0), _data(0))
     assert not session.has_news((_T, 0), _data(0))
@@ -79,14 +79,14 @@ def test_a_response_has_partitions_with_records_errors_or_another_high_watermark
 
 
 def test_a_diverging_epoch_is_news() -> None:
-    session = FetchSessions().plan(_request({0: 0}), 0).session
+    session = ConsumerSessions().plan(_request({0: 0}), 0).session
     assert session is not None
     session.has_news((_T, 0), _data(0))
     assert session.has_news((_T, 0), replace(_data(0), diverging_epoch=EpochEndOffset(epoch=1, end_offset=2)))
 
 
 def test_partitions_with_records_are_read_last_the_next_time() -> None:
-    sessions = FetchSessions()
+    sessions = ConsumerSessions()
     session = sessions.plan(_request({0: 0, 1: 0, 2: 0}), 0).session
     assert session is not None
     session.has_news((_T, 0), _data(0, records=b"x"))
@@ -95,7 +95,7 @@ def test_partitions_with_records_are_read_last_the_next_time() -> None:
 
 
 def test_a_request_of_a_lost_or_repeated_epoch_is_refused() -> None:
-    sessions = FetchSessions()
+    sessions = ConsumerSessions()
     session = sessions.plan(_request({0: 0}), 0).session
     assert session is not None
     with pytest.raises(FetchSessionIdNotFoundError):
@@ -108,7 +108,7 @@ def test_a_request_of_a_lost_or_repeated_epoch_is_refused() -> None:
 
 
 def test_a_session_ends_with_a_new_one_the_final_epoch_or_its_last_partition() -> None:
-    sessions = FetchSessions()
+    sessions = ConsumerSessions()
     for ending in ("new", "final", "empty"):
         session = sessions.plan(_request({0: 0}), 0).session
         assert session is not None
@@ -125,7 +125,7 @@ def test_a_session_ends_with_a_new_one_the_final_epoch_or_its_last_partition() -
 
 
 def test_sessions_are_limited_and_idle_ones_give_way() -> None:
-    sessions = FetchSessions(sessions_max=2)
+    sessions = ConsumerSessions(sessions_max=2)
     first, second = (sessions.plan(_request({0: 0}), 0).session for _ in range(2))
     assert first is not None
     assert second is not None
