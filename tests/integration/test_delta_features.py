@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from millrace.errors import UsageError
 from pyspark_millrace.delta.data_files import FILE_SCHEMA, DataFiles
 from pyspark_millrace.delta.table import MicroBatch, NewFile, TargetTable
+from pyspark_millrace.delta.transactions import create_if_missing
 
 pytestmark = pytest.mark.spark
 
@@ -179,3 +180,13 @@ def test_not_null_columns_are_kept_by_the_types_of_what_is_ingested(spark, tmp_p
     required = {"type": "struct", "fields": [FIELDS[0] | {"nullable": False}, FIELDS[1]]}
     assert TargetTable(str(directory), required, (), merge=False).partition_by == ()
     assert DeltaTable(str(directory)).version() == 0
+
+
+@pytest.mark.parametrize("columns", ["`a b` BIGINT", "s STRUCT<`a b`: BIGINT>", "s ARRAY<STRUCT<`a,b`: BIGINT>>"])
+def test_a_table_with_names_that_parquet_files_do_not_have_is_not_created(spark, tmp_path, columns):
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.types import StructType
+
+    with pytest.raises(AnalysisException, match="DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES"):
+        create_if_missing(spark, str(tmp_path / "t"), StructType.fromDDL(columns))
+    assert not DeltaTable.is_deltatable(str(tmp_path / "t"))

@@ -97,16 +97,27 @@ def _create_here(spark: SparkSession, path: str, schema: StructType, partition_b
     """
     if any(name.startswith(_DEFAULT_PROPERTIES) for name in spark.conf.getAll):
         return False
-    if any(_NEEDS_MAPPING.search(name) for name in schema.names):
+    types = json.loads(schema.json())
+    if any(map(_NEEDS_MAPPING.search, _field_names(types))):
         return False
     directory = str(local_directory(path))
     try:
-        columns = delta_rs.Schema.from_json(json.dumps(nullable(json.loads(schema.json()))))
+        columns = delta_rs.Schema.from_json(json.dumps(nullable(types)))
         delta_rs.DeltaTable.create(directory, columns, mode="ignore", partition_by=list(partition_by) or None)
     except (DeltaError, OSError, ValueError) as error:
         _log.info("Spark creates the table %s, because %s", path, error)
         return False
     return True
+
+
+def _field_names(of_type: Any) -> Iterator[str]:
+    """Yield the names of the fields of a type in JSON, at any depth."""
+    if isinstance(of_type, Mapping):
+        for field in of_type.get("fields", ()):
+            yield field["name"]
+            yield from _field_names(field["type"])
+        for inner in ("elementType", "keyType", "valueType"):
+            yield from _field_names(of_type.get(inner))
 
 
 def columns_of(spark: SparkSession, path: str) -> StructType:
