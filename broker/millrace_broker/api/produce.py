@@ -128,7 +128,7 @@ async def _verify(
         find = broker.transactions.join if request.adds_partitions else broker.transactions.verify
         await find(
             request.transactional_id,
-            ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
+            ProducerIdAndEpoch(producer_id, epoch),
             partition.key,
             coordinator_key=request.coordinator_key,
         )
