@@ -1,9 +1,20 @@
 """A client of Spark Connect, run by ``test_spark_connect``: ``connect_job.py BROKER DIRECTORY``; prints JSON."""
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
+
+
+def connect_environment() -> dict[str, str]:
+    """The environment of a program that starts a Spark Connect server in its own process.
+
+    ``SPARK_TESTING`` gives each server a free port. Without it every server takes port 15002, and the second one on a
+    machine fails.
+    """
+    local = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**os.environ, **local, "SPARK_TESTING": "1"}
 
 
 def main(address, directory):

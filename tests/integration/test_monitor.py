@@ -1,7 +1,6 @@
 """Groups and metrics know of a batch as soon as it is done, whoever asks."""
 
 import json
-import os
 import sys
 import threading
 import urllib.request
@@ -16,6 +15,7 @@ from millrace.clients import Admin, Producer, TopicPartition
 from pyspark_millrace.delta import ingest
 from pyspark_millrace.monitor import monitor
 
+from .connect_job import connect_environment
 from .streaming_query import finish
 from .waiting import STALL_S, eventually, run_to_end
 
@@ -191,8 +191,7 @@ def test_in_spark_connect(module_broker, filled, tmp_path):
     script = tmp_path / "connect.py"
     script.write_text(CONNECT)
     command = [sys.executable, str(script), module_broker.bootstrap_servers, filled, str(tmp_path / "checkpoint")]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = run_to_end(command, env=environment)
+    done = run_to_end(command, env=connect_environment())
     assert done.returncode == 0, done.stderr[:3000]
     assert done.stdout.split()[-1] == "0"
 
@@ -201,6 +200,6 @@ def test_in_spark_connect(module_broker, filled, tmp_path):
 def test_a_program_that_fails_in_spark_connect_ends(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(FAILS)
-    done = run_to_end([sys.executable, str(script)])
+    done = run_to_end([sys.executable, str(script)], env=connect_environment())
     assert done.returncode == 1
     assert "the program is wrong" in done.stderr

@@ -1,7 +1,8 @@
 """Through Spark Connect: reads, SQL, sink, streams, direct ingest, and errors in a sentence."""
 
+import contextlib
 import json
-import os
+import socket
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from deltalake import DeltaTable
 
 from millrace.clients import Admin, Consumer, Producer
 
+from .connect_job import connect_environment
 from .waiting import run_to_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -23,7 +25,17 @@ def directory(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def done(module_broker, directory):
+def default_port_is_taken():
+    """Another program has the default port of Spark Connect."""
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # a program outside the tests may have it
+            taken.bind(("127.0.0.1", 15002))
+            taken.listen()
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(module_broker, directory, default_port_is_taken):
     """What the client found."""
     with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
         admin.create_topic("numbers", partitions=2, schema="n BIGINT NOT NULL, word STRING")
@@ -31,8 +43,7 @@ def done(module_broker, directory):
         for n in range(NUMBERS):
             producer.send("numbers", {"n": n, "word": f"w{n % 3}"})
     command = [sys.executable, Path(__file__).with_name("connect_job.py"), module_broker.bootstrap_servers, directory]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    ended = run_to_end(command, env=environment)
+    ended = run_to_end(command, env=connect_environment())
     assert ended.returncode == 0, ended.stderr[:5000]
     return json.loads(ended.stdout.splitlines()[-1])
 
