@@ -160,7 +160,7 @@ def test_a_directory_that_cannot_be_made_is_refused(start: Callable[..., Process
     (tmp_path / "file").write_text("")
     process = start("-o", f"log.dirs={tmp_path / 'file' / 'data'}", "--data-dir", str(tmp_path / "file" / "data"))
     assert process.wait() == 1
-    assert "cannot make the data directory" in process.errors.read_text()
+    assert "cannot create the data directory" in process.errors.read_text()
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_a_plan_over_brokers_of_which_some_have_racks(cluster: Cluster, run: Run
     cluster.start(4, broker_rack="a")
     try:
         asked = ("reassign", "generate", "--topics", topic, "--brokers", "1,4")
-        assert "have no rack and others do" in run(*asked, status=1)
+        assert "have no rack, but others have one" in run(*asked, status=1)
         [entry] = json.loads(run(*asked, "--disable-rack-aware"))["partitions"]
         assert sorted(entry["replicas"]) == [1, 4]
     finally:

@@ -32,18 +32,22 @@ def read_plan(text: str) -> Plan:
         directories = {str(each) for entry in value["partitions"] for each in entry.get("log_dirs", ())}
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f'this is no plan ({error!r}): expected {{"version": 1, "partitions": '
+            f'invalid plan ({error!r}): expected {{"version": 1, "partitions": '
             '[{"topic": ..., "partition": ..., "replicas": [...]}]}'
         ) from None
     if directories - {"any"}:
-        raise UsageError(f'log_dirs {sorted(directories)}: a broker chooses the directory itself: use "any"')
+        raise UsageError(
+            f'the plan has log_dirs {sorted(directories)}, but each broker chooses the directory itself: use "any"'
+        )
     if not plan:
         raise UsageError("the plan has no partitions")
     if len(plan) < len(entries):
         raise UsageError("the plan names a partition twice")
     for partition, replicas in plan.items():
         if not replicas or len(set(replicas)) < len(replicas):
-            raise UsageError(f"{partition.topic}-{partition.partition} on {list(replicas)}: name each broker once")
+            raise UsageError(
+                f"{partition.topic}-{partition.partition} has the replicas {list(replicas)}: name each broker once"
+            )
     return plan
 
 
@@ -52,18 +56,18 @@ def read_topics(text: str) -> list[str]:
     try:
         return [str(each["topic"]) for each in _json(text)["topics"]]
     except (KeyError, TypeError) as error:
-        raise UsageError(f'this names no topics ({error!r}): expected {{"topics": [{{"topic": ...}}]}}') from None
+        raise UsageError(f'invalid list of topics ({error!r}): expected {{"topics": [{{"topic": ...}}]}}') from None
 
 
 def _json(text: str) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"this is no JSON: {error}") from None
+        raise UsageError(f"the file is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UsageError("this is no JSON object")
+        raise UsageError("the file is not a JSON object")
     if value.get("version", 1) != 1:
-        raise UsageError(f"version {value['version']} is not known, the only one is 1")
+        raise UsageError(f"version {value['version']} is not supported: expected 1")
     return value
 
 

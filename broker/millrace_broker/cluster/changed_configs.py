@@ -48,7 +48,7 @@ class ChangedConfigs:
             case _ if entity == payload_schemas.ENTITY:
                 self._schemas.reload()
             case _:
-                _logger.debug("the changed configuration of %s means nothing here", entity)
+                _logger.debug("the changed configuration of %s is of no kind that this broker knows", entity)
 
     def take_all(self) -> None:
         """Read all configurations that may have changed while this broker had no session; old notices are deleted.

@@ -60,7 +60,7 @@ class IsrRequests:
         future: asyncio.Future[Leadership] = asyncio.get_running_loop().create_future()
         before = self._pending.pop(partition, None)
         if before is not None:
-            _fail(before[1], ClientClosedError(f"{partition}: another change is asked for"))
+            _fail(before[1], ClientClosedError(f"{partition}: a newer ISR change replaces this one"))
         self._pending[partition] = change, future
         if self._task is None:
             self._task = asyncio.create_task(self._send_all(), name="millrace-alter-partition")
@@ -73,7 +73,11 @@ class IsrRequests:
 
     async def fence(self) -> None:
         """Drop all changes, because the controller considered this broker dead and it leads nothing any more."""
-        await self._drop(NotLeaderError("the broker was taken for dead: the controller decides who leads"))
+        await self._drop(
+            NotLeaderError(
+                "the controller considered this broker dead, and elects other leaders: fetch the metadata again"
+            )
+        )
 
     async def _drop(self, reason: MillraceError) -> None:
         dropped = [*self._sent.values(), *self._pending.values()]
@@ -91,7 +95,9 @@ class IsrRequests:
                 self._pending = {}
                 answers = await self._until_answered({each: change for each, (change, _) in sent.items()})
                 for partition, (_, future) in sent.items():
-                    answer = answers.get(partition) or UnknownServerError(f"{partition}: the controller says nothing")
+                    answer = answers.get(partition) or UnknownServerError(
+                        f"the controller's answer does not contain {partition}"
+                    )
                     if isinstance(answer, MillraceError):
                         _fail(future, answer)
                     elif not future.done():
@@ -107,9 +113,9 @@ class IsrRequests:
             except StaleBrokerEpochError as error:
                 _logger.info("the controller does not know this broker's last registration yet: %s", error.message)
             except MillraceError as error:
-                _logger.debug("changes of %d ISRs are asked for again: %s", len(changes), error.message)
+                _logger.debug("%d ISR changes are sent again: %s", len(changes), error.message)
             except Exception:
-                _logger.exception("changes of %d ISRs are asked for again", len(changes))
+                _logger.exception("%d ISR changes are sent again", len(changes))
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 

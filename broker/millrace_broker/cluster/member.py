@@ -161,7 +161,7 @@ class Member:
         except CoordinationError:
             raise
         except MillraceError as error:
-            _logger.error("changed configurations could not be taken over: %s", error.message)
+            _logger.error("changed configurations could not be applied: %s", error.message)
 
     # --- sessions ----------------------------------------------------------------------------------------------
 
@@ -181,8 +181,8 @@ class Member:
                 await self._heard.wait()
         except TimeoutError:
             raise EnvironmentProblemError(
-                f"broker {self._id} has registered and no controller speaks to it: is "
-                f"{address.host}:{address.port} (advertised.listeners) where other brokers reach it?"
+                f"broker {self._id} has registered, but the controller does not reach it: check that other brokers "
+                f"can connect to {address.host}:{address.port} (advertised.listeners)"
             ) from None
 
     @property
@@ -220,7 +220,7 @@ class Member:
     def _over(self, session: Coordination) -> None:
         if self._is_closing or session is not self._coordination.session or session is self._replaced:
             return
-        _logger.warning("broker %d: its session with ZooKeeper is over; it registers again", self._id)
+        _logger.warning("broker %d: its ZooKeeper session has expired, and the broker registers again", self._id)
         self.controlling.session_over()
         if self._renewing is not None:
             self._renewing.cancel()  # it waits for the administration thread, where a call may wait for a session
@@ -270,11 +270,18 @@ class Member:
         try:
             remaining = await administration.shut_down(self, self._id, self.broker_epoch)
         except MillraceError as error:
-            _logger.warning("the controller could not be told that broker %d stops: %s", self._id, error.message)
+            _logger.warning(
+                "broker %d could not request a controlled shutdown from the controller: %s", self._id, error.message
+            )
             return False
         if remaining:
             names = ", ".join(map(str, remaining[:10]))
-            _logger.warning("no other broker can lead %d partitions of broker %d: %s", len(remaining), self._id, names)
+            _logger.warning(
+                "%d partitions of broker %d have no other broker that can lead them: %s",
+                len(remaining),
+                self._id,
+                names,
+            )
         return not remaining
 
     async def disks_failed(self) -> None:
@@ -339,10 +346,10 @@ class Member:
 
     def _check(self, request: BrokerRequest) -> None:
         if self.broker_epoch < 0:  # a replaced controller may have sent it to an earlier broker epoch
-            raise BrokerUnavailableError(f"broker {self._id} starts, and is not registered yet: try again")
+            raise BrokerUnavailableError(f"broker {self._id} is starting and is not registered yet: try again")
         if self._registration.is_removed:  # the controller may have decided it before it considered this broker dead
             raise BrokerUnavailableError(
-                f"the registration of broker {self._id} was removed, it registers again: retry"
+                f"the registration of broker {self._id} was removed, and the broker registers again: retry"
             )
         check_controller_epoch(self._controller_epoch, request.controller_epoch)
         if request.broker_epoch < self.broker_epoch:
@@ -399,7 +406,9 @@ class Member:
     def live_brokers(self) -> Sequence[LiveBroker]:
         """Return the live brokers of the last UpdateMetadata. Raises ``BrokerUnavailableError`` before the first."""
         if not self._heard.is_set():
-            raise BrokerUnavailableError(f"broker {self._id} starts, and has not heard of the others yet: try again")
+            raise BrokerUnavailableError(
+                f"broker {self._id} is starting and does not know the other brokers yet: try again"
+            )
         return tuple(self._brokers.values())
 
     async def find(self, topic: str) -> None:
@@ -431,4 +440,6 @@ class Member:
 
 def _log_failure(task: asyncio.Future[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _logger.warning("changed configurations were not read, the next session does it: %s", error)
+        _logger.warning(
+            "changed configurations could not be read; the broker reads them in its next ZooKeeper session: %s", error
+        )

@@ -58,7 +58,7 @@ class Notifications:
             try:
                 handle(ConfigChangeNode.decode(node[0]).entity_path)
             except MillraceError as error:
-                _logger.error("the changed configuration of %s could not be taken over: %s", name, error.message)
+                _logger.error("the changed configuration of %s could not be applied: %s", name, error.message)
         if new:
             self._remove_old(coordination, names)
 

@@ -87,7 +87,7 @@ class ProcessWatch:
             try:
                 broke = await self._connections.stay_connected(broker_id, connected)
             except (MillraceError, OSError) as error:  # OSError includes TimeoutError
-                _logger.debug("broker %d is not reached: %s", broker_id, error)
+                _logger.debug("broker %d cannot be reached: %s", broker_id, error)
                 if broke:
                     await self._lost(broker_id)
             await asyncio.sleep(pause_s)
@@ -97,6 +97,6 @@ class ProcessWatch:
         try:
             await self._on_lost(broker_id)
         except MillraceError as error:
-            _logger.info("broker %d is not reached; this is looked at again: %s", broker_id, error.message)
+            _logger.info("broker %d cannot be reached; the check is repeated: %s", broker_id, error.message)
         except Exception:
-            _logger.exception("broker %d is not reached; this is looked at again", broker_id)
+            _logger.exception("broker %d cannot be reached; the check is repeated", broker_id)

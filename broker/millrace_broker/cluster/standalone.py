@@ -61,9 +61,9 @@ def _check_metadata_file(files: Files, directory: Path) -> None:
     owner = read_meta_properties(files, directory)
     if owner and not (directory / METADATA_FILE).exists():
         raise EnvironmentProblemError(
-            f"{directory} holds data of broker {owner.get('broker.id')} of cluster {owner.get('cluster.id')},"
-            f" but not its metadata ({METADATA_FILE}): set zookeeper.connect if it is in ZooKeeper, keep the order "
-            "of log.dirs, or use another data directory"
+            f"{directory} holds data of broker {owner.get('broker.id')} of cluster {owner.get('cluster.id')}, but "
+            f"not its metadata ({METADATA_FILE}): set zookeeper.connect if the metadata is in ZooKeeper, restore the "
+            "order of log.dirs, or use another data directory"
         )
 
 
@@ -156,6 +156,6 @@ class Standalone:
 
     def _refuse(self) -> NoReturn:
         raise InvalidRequestError(
-            f"broker {self._config.broker_id} is by itself (zookeeper.connect is not set): "
-            "there is no other broker that could have or lead a partition"
+            f"broker {self._config.broker_id} runs alone (zookeeper.connect is not set), so no other broker can host "
+            "or lead a partition"
         )

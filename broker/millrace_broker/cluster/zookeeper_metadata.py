@@ -71,9 +71,9 @@ def _cluster_id(session: Coordination, config: BrokerConfig, directories: Sequen
             owner = read_meta_properties(files, directory) if directory.exists() else {}
             if owner and "cluster.id" in owner:
                 raise EnvironmentProblemError(
-                    f"{directory} belongs to cluster {owner['cluster.id']}, and ZooKeeper at "
-                    f"{config.zookeeper.zookeeper_connect} has no cluster: correct zookeeper.connect"
-                    " (and its chroot), or use another data directory"
+                    f"{directory} belongs to cluster {owner['cluster.id']}, but ZooKeeper at "
+                    f"{config.zookeeper.zookeeper_connect} has no cluster: correct zookeeper.connect (and its "
+                    "chroot), or use another data directory"
                 )
     return registration.cluster_id(session)
 

@@ -65,7 +65,10 @@ class Controller:
     def check_active(self) -> None:
         """Raise ``NotControllerError`` unless this broker is the controller."""
         if not self.is_active:
-            raise NotControllerError(f"broker {self.broker_id} is not the controller: ask the one that metadata names")
+            raise NotControllerError(
+                f"broker {self.broker_id} is not the controller: fetch the metadata, and ask the controller that it "
+                "names"
+            )
 
     def elect(self) -> Steps[bool]:
         """Try to become the controller. Returns whether this broker is; it has then loaded the whole cluster state."""
@@ -334,4 +337,4 @@ class Controller:
             if occasion is Occasion.PREFERRED
             else leader not in context.online(partition)
         )
-        return None if is_needed else ElectionNotNeededError(f"{partition} is led by broker {leader} already")
+        return None if is_needed else ElectionNotNeededError(f"{partition} already has broker {leader} as its leader")

@@ -177,7 +177,7 @@ class ControllerEventLoop:
             try:
                 await self._administer(store.resign)
             except CoordinationError as error:
-                _logger.info("/controller is deleted at the end of the session: %s", error.message)
+                _logger.info("/controller is not deleted until the ZooKeeper session ends: %s", error.message)
 
     # --- events ----------------------------------------------------------------------------------------------
 
@@ -250,7 +250,9 @@ class ControllerEventLoop:
             if node is None or not await is_refused(broker_id):
                 return
             if await self._administer(store.remove_controller_node, node):
-                _logger.warning("the process of controller %d has ended: another one is to be elected", broker_id)
+                _logger.warning(
+                    "the process of controller %d has ended, and another broker becomes the controller", broker_id
+                )
 
     def _remove_broker(self, broker_id: int, epoch: int, controller: Controller) -> _Steps[None]:
         controller.check_active()
@@ -306,7 +308,7 @@ class ControllerEventLoop:
         try:
             result = await self._carry_out(event.steps(self._controller), store)
         except (ControllerMovedError, SessionExpiredError) as error:
-            _logger.info("broker %d is the controller no more: %s", self._config.broker_id, error.message)
+            _logger.info("broker %d is no longer the controller: %s", self._config.broker_id, error.message)
             self._resign()
             self._refuse(event)
             if not isinstance(error, SessionExpiredError):
@@ -326,7 +328,9 @@ class ControllerEventLoop:
             if event.result is not None:
                 _answer(event.result, result)
             if self.is_active and not was_active:
-                _logger.info("broker %d is the controller, of epoch %d", self._config.broker_id, self.epoch)
+                _logger.info(
+                    "broker %d is the controller, with controller epoch %d", self._config.broker_id, self.epoch
+                )
                 self._disks_failed()  # a disk may have failed before the election
                 self._reassignments_asked()
                 self._elections_asked()
@@ -397,7 +401,7 @@ class ControllerEventLoop:
 
     def _refuse(self, event: _Event) -> None:
         if event.result is not None:
-            error = NotControllerError(f"broker {self._config.broker_id} is the controller no more: try again")
+            error = NotControllerError(f"broker {self._config.broker_id} is no longer the controller: try again")
             _answer(event.result, error)
 
     def _refuse_waiting(self) -> None:

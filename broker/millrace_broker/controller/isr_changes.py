@@ -35,7 +35,8 @@ def check_broker_epoch(context: ControllerContext, broker_id: int, broker_epoch:
     known = context.brokers.get(broker_id)
     if known is None or broker_epoch < known.epoch:
         raise StaleBrokerEpochError(
-            f"broker {broker_id} of epoch {broker_epoch} is not registered, the epoch is {known and known.epoch}"
+            f"broker {broker_id} is not registered with broker epoch {broker_epoch}, its broker epoch is "
+            f"{known and known.epoch}"
         )
 
 
@@ -82,22 +83,31 @@ def _check(context: ControllerContext, broker_id: int, partition: TopicPartition
     if current is None or partition not in context.assignments:
         raise UnknownTopicOrPartitionError(f"{partition} does not exist")
     if change.leader_epoch > current.leader_epoch or change.partition_epoch > current.partition_epoch:
-        raise NotControllerError(f"{partition}: a newer controller than that of epoch {context.epoch} has decided")
+        raise NotControllerError(
+            f"{partition}: the leader was chosen by a newer controller than the one of epoch {context.epoch}"
+        )
     if change.leader_epoch < current.leader_epoch:
-        raise FencedLeaderEpochError(f"{partition}: leader epoch {change.leader_epoch}, it is {current.leader_epoch}")
+        raise FencedLeaderEpochError(
+            f"{partition}: the request has leader epoch {change.leader_epoch}, the current leader epoch is "
+            f"{current.leader_epoch}"
+        )
     if current.leader != broker_id:  # only the leader knows which followers have caught up
         raise InvalidRequestError(f"{partition} is led by broker {current.leader}, not by broker {broker_id}")
     if set(change.isr) == set(current.isr):
         return current
     if change.partition_epoch < current.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{partition}: partition epoch {change.partition_epoch}, it is {current.partition_epoch}"
+            f"{partition}: the request has partition epoch {change.partition_epoch}, the current partition epoch is "
+            f"{current.partition_epoch}"
         )
     strangers = set(change.isr) - set(context.assignments[partition].replicas)
     if current.leader not in change.isr or strangers:
         raise InvalidRequestError(
-            f"{partition}: ISR {list(change.isr)} without the leader, or with none of its replicas"
+            f"{partition}: the ISR {list(change.isr)} lacks the leader, or has a broker that is not a replica"
         )
     if away := sorted(set(change.isr) - set(current.isr) - context.online(partition)):
-        raise IneligibleReplicaError(f"{partition}: brokers {away} are shutting down, not alive, or have lost the disk")
+        raise IneligibleReplicaError(
+            f"{partition}: brokers {away} cannot join the ISR, because they are shutting down, not alive, or have "
+            "lost the disk"
+        )
     return current

@@ -98,13 +98,15 @@ def _lead_first(
                 leader=live[0], leader_epoch=0, isr=live, partition_epoch=0, controller_epoch=context.epoch
             )
         else:
-            failures[partition] = EligibleLeadersNotAvailableError(f"{partition}: none of its brokers is alive")
+            failures[partition] = EligibleLeadersNotAvailableError(f"no replica of {partition} is on a live broker")
     if not chosen:
         return failures
     created = yield CreateLeadership(chosen)
     for partition, leadership in chosen.items():
         if partition not in created:
-            failures[partition] = NotControllerError(f"{partition} is led already: another controller has been here")
+            failures[partition] = NotControllerError(
+                f"{partition} already has a leader: another controller has written it"
+            )
             continue
         context.leadership[partition] = replace(leadership, partition_epoch=created[partition])
         batch.tell_replicas(leadership.isr, partition, is_new=True)
@@ -144,17 +146,19 @@ def _election(
     context: ControllerContext, partition: TopicPartition, current: Leadership | None, occasion: Occasion
 ) -> tuple[Elected, Leadership] | MillraceError:
     if current is None:
-        return UnknownTopicOrPartitionError(f"{partition} has never been led")
+        return UnknownTopicOrPartitionError(f"{partition} has never had a leader")
     if current.controller_epoch > context.epoch:
         return NotControllerError(
-            f"{partition} was decided in controller epoch {current.controller_epoch}, this is {context.epoch}"
+            f"{partition} was changed in controller epoch {current.controller_epoch}, this controller has epoch "
+            f"{context.epoch}"
         )
     elected = elect(context, partition, current, occasion)
     if elected is None:
         kind = PreferredLeaderNotAvailableError if occasion is Occasion.PREFERRED else EligibleLeadersNotAvailableError
         return kind(
-            f"{partition}: no replica may lead ({occasion.value} election), in sync are {list(current.isr)} of "
-            f"{list(context.assignments[partition].replicas)}, online {sorted(context.online(partition))}"
+            f"{partition}: no replica can become leader ({occasion.value} election): the ISR is {list(current.isr)}, "
+            f"the replicas are {list(context.assignments[partition].replicas)}, and "
+            f"{sorted(context.online(partition))} are online"
         )
     return elected, current.decided_anew(context.epoch, leader=elected.leader, isr=elected.isr)
 

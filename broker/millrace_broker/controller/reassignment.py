@@ -58,7 +58,8 @@ def _with_somebody_in_sync(
     leadership = context.leadership.get(partition)
     if leadership is not None and not set(leadership.isr) & set(wanted.replicas):
         raise InvalidReplicaAssignmentError(
-            f"{partition}: of {list(wanted.replicas)} none is in sync, only {list(leadership.isr)}: wait for one"
+            f"{partition}: none of the brokers {list(wanted.replicas)} is in the ISR {list(leadership.isr)}: wait "
+            "until one is in sync"
         )
     return wanted
 

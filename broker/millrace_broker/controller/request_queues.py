@@ -98,11 +98,11 @@ class RequestQueues:
             try:
                 return await self._deliver(broker_id, request)
             except (BrokerUnavailableError, RequestTimedOutError) as error:
-                _logger.debug("%s to broker %d is sent again: %s", type(request).__name__, broker_id, error.message)
+                _logger.debug("%s to broker %d is retried: %s", type(request).__name__, broker_id, error.message)
             except (StaleControllerEpochError, StaleBrokerEpochError) as error:
                 _logger.warning("broker %d refuses %s: %s", broker_id, type(request).__name__, error.message)
                 return None
             except Exception:
-                _logger.exception("%s to broker %d is sent again", type(request).__name__, broker_id)
+                _logger.exception("%s to broker %d is retried", type(request).__name__, broker_id)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)

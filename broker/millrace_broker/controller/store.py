@@ -187,7 +187,10 @@ class ControllerStore:
             return False
         if not self._is_named(data):
             _logger.warning(
-                "%s was overwritten with %r: broker %d leaves it", paths.CONTROLLER, data, self.config.broker_id
+                "%s was overwritten with %r, and broker %d does not delete it",
+                paths.CONTROLLER,
+                data,
+                self.config.broker_id,
             )
             self.resign()
             return False
@@ -299,7 +302,9 @@ class ControllerStore:
         """Return the topics marked for deletion; remove the marks if ``delete.topic.enable`` is false."""
         marked = set(self.session.children(paths.DELETE_TOPICS, self._watch(self.DELETIONS)))
         if marked and not self.config.delete_topic_enable:
-            _logger.warning("topics %s stay: delete.topic.enable is false", ", ".join(sorted(marked)))
+            _logger.warning(
+                "topics %s are not deleted, because delete.topic.enable is false", ", ".join(sorted(marked))
+            )
             self._delete(paths.delete_topic_path(each) for each in sorted(marked))
             return set()
         return marked

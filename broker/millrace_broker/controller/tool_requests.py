@@ -77,4 +77,4 @@ class ToolRequests:
 def _log_failures(what: str, answers: Mapping[TopicPartition, MillraceError | None]) -> None:
     for partition, error in answers.items():
         if error is not None:
-            _logger.warning("a tool wants %s to %s, which cannot be: %s", partition, what, error.message)
+            _logger.warning("the request of a tool failed, because %s cannot %s: %s", partition, what, error.message)

@@ -74,8 +74,8 @@ def _read(segment: Segment, *, is_sealed: bool) -> Iterator[AbortedTransaction]:
         # A look-up stops early at the last stable offset.
         if not stable_offset <= transaction.last_stable_offset <= transaction.last_offset + 1:
             raise CorruptBatchError(
-                f"{index_path(segment.path.parent, segment.base_offset)}: {transaction} is not possible: rebuild "
-                "the index (millrace log repair)"
+                f"{index_path(segment.path.parent, segment.base_offset)} has an invalid entry, {transaction}: "
+                "rebuild the index (millrace log repair)"
             )
         stable_offset = transaction.last_stable_offset
         yield transaction

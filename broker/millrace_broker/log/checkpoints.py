@@ -83,9 +83,9 @@ def _read_lines(files: Files, path: Path) -> list[str]:
         return []
     lines = data.decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0].strip() != str(_VERSION):
-        raise _malformed(path, f"its first line is not the version, {_VERSION}")
+        raise _malformed(path, f"its first line is not the version {_VERSION}")
     if lines[1].strip() != str(len(lines) - 2):
-        raise _malformed(path, f"it announces {lines[1]} entries and has {len(lines) - 2}")
+        raise _malformed(path, f"it announces {lines[1]} entries, but has {len(lines) - 2}")
     return lines[2:]
 
 
@@ -103,4 +103,6 @@ def _checksum_line(data: bytes) -> bytes:
 
 
 def _malformed(path: Path, why: str) -> StorageError:
-    return StorageError(f"{path} is damaged: {why}; restore it, or remove it to have the log scanned from its start")
+    return StorageError(
+        f"{path} is damaged: {why}; restore it, or remove it, and the broker scans the log from its start"
+    )

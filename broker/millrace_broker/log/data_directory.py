@@ -190,13 +190,13 @@ def _check_owner(files: Files, directory: Path, broker_id: int, cluster_id: str)
     owner = found.get("broker.id", found.get("node.id"))
     if owner != str(broker_id):
         raise EnvironmentProblemError(
-            f"{directory} belongs to broker {owner} ({META_PROPERTIES}), this is broker {broker_id}: "
-            "set broker.id to that, or use another data directory"
+            f"{directory} belongs to broker {owner} ({META_PROPERTIES}), but this is broker {broker_id}: set "
+            f"broker.id={owner}, or use another data directory"
         )
     if found.get("cluster.id", cluster_id) != cluster_id:
         raise EnvironmentProblemError(
-            f"{directory} belongs to cluster {found['cluster.id']} ({META_PROPERTIES}), this broker is of cluster "
-            f"{cluster_id}: use another data directory"
+            f"{directory} belongs to cluster {found['cluster.id']} ({META_PROPERTIES}), but this broker belongs to "
+            f"cluster {cluster_id}: use another data directory"
         )
 
 
@@ -205,7 +205,7 @@ def make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EnvironmentProblemError(f"cannot make the data directory {directory}: {error.strerror}") from error
+        raise EnvironmentProblemError(f"cannot create the data directory {directory}: {error.strerror}") from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise EnvironmentProblemError(
             f"the data directory {directory} is not writable for this user: change its owner, or set log.dirs"

@@ -344,8 +344,8 @@ class OsFiles:
                 holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
                 os.close(descriptor)
                 raise EnvironmentProblemError(
-                    f"{path.parent} is in use by another broker{f' (process {holder})' if holder else ''}: "
-                    "stop that one, or use another data directory"
+                    f"{path.parent} is in use by another broker{f' (process {holder})' if holder else ''}: stop that "
+                    "broker, or use another data directory"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)

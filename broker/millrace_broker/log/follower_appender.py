@@ -32,12 +32,16 @@ def check_replicated(records: ReadableBuffer) -> Batches:
     batches = list(scan_headers(memoryview(whole)))
     end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
     if end != len(whole):
-        raise CorruptBatchError(f"{len(whole) - end} bytes at position {end} of a leader's answer are no whole batch")
+        raise CorruptBatchError(
+            f"the leader's answer has {len(whole) - end} bytes at position {end} that are not a complete batch"
+        )
     least_offset = 0
     for position, header in batches:
         verify_crc(whole, position, header)
         if header.base_offset < least_offset or header.last_offset_delta < 0:
-            raise CorruptBatchError(f"a leader's batch of offset {header.base_offset} comes after {least_offset - 1}")
+            raise CorruptBatchError(
+                f"the leader's batch at offset {header.base_offset} does not follow offset {least_offset - 1}"
+            )
         least_offset = header.next_offset
     return batches
 
@@ -58,7 +62,7 @@ class FollowerAppender:
             local.check_online()
             if batches and batches[0][1].base_offset < self._offsets.end:
                 raise CorruptBatchError(
-                    f"{local.name} ends at offset {self._offsets.end}, the leader sent offset "
+                    f"{local.name} ends at offset {self._offsets.end}, but the leader sent offset "
                     f"{batches[0][1].base_offset}"
                 )
             for run in _runs(batches, local.config.segment_bytes):

@@ -92,8 +92,8 @@ class LocalLog:
         """Raise ``StorageError`` if the log takes no appends."""
         if self.failure is not None:
             raise StorageError(
-                f"{self.name} takes no appends since its disk failed ({self.failure.message}): "
-                "repair the disk and start the broker again"
+                f"{self.name} accepts no appends because its disk failed ({self.failure.message}): repair the disk "
+                "and start the broker again"
             )
 
     def largest_timestamp(self, segment: Segment) -> TimeEntry:

@@ -42,7 +42,7 @@ class LogFlusher:
             try:
                 self._sync(appender if end_offset > self._offsets.recovery_point else None, sealed)
             except StorageError as error:
-                _LOG.error("%s: offline, a sync failed (%s)", local.name, error.message)
+                _LOG.error("%s is offline, because a sync failed: %s", local.name, error.message)
                 local.failure = error
                 raise
             with local.lock:

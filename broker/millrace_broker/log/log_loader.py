@@ -89,7 +89,7 @@ class LogLoader:
         log_end_offset = _end_offset(segments[-1])
         if log_end_offset < (recovery_point or 0):
             raise StorageError(
-                f"{self.directory} ends at offset {log_end_offset}, and had been synced up to offset {recovery_point}: "
+                f"{self.directory} ends at offset {log_end_offset}, but was synced up to offset {recovery_point}: "
                 "restore its files from a copy, or delete the partition"
             )
         if not starts_remotely:
@@ -123,11 +123,11 @@ class LogLoader:
         except CorruptBatchError as error:
             if recovery_point is None:  # it is unknown how much of the log was good
                 raise
-            _LOG.error("%s was closed and is damaged: %s", self.directory, error.message)
+            _LOG.error("%s was closed cleanly, but is damaged: %s", self.directory, error.message)
             return False
         if recovery_point is None or end_offset == recovery_point:
             return True
-        _LOG.error("%s was closed at offset %d and ends at %d", self.directory, recovery_point, end_offset)
+        _LOG.error("%s was closed at offset %d, but ends at %d", self.directory, recovery_point, end_offset)
         return False
 
     # --- files ---------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class LogLoader:
         bases = {found[0] for _, found in parsed if found is not None and found[1] == LOG}
         for name, found in parsed:
             if found is not None and found[1] in SEGMENT_SUFFIXES and found[0] not in bases:
-                _LOG.warning("%s/%s belongs to no segment: removed", self.directory, name)
+                _LOG.warning("%s/%s belongs to no segment and was removed", self.directory, name)
                 self.files.remove(self.directory / name)
         segments = [
             self.open_segment(base, self.files.size_bytes(self.directory / segment_file_name(base, LOG)) or 0)
@@ -230,7 +230,9 @@ class LogLoader:
                 return segments[: number + 1], segments[first].base_offset
             if following is not None and synced <= sound.end_offset < following and not self.config.is_compacted:
                 path, lost = segments[number].path, f"{sound.end_offset}..{following - 1}"
-                _LOG.warning("%s: offsets %s are missing; they had not been synced, or were being deleted", path, lost)
+                _LOG.warning(
+                    "%s: offsets %s are missing; they were not synced, or their segment was being deleted", path, lost
+                )
         return segments, segments[first].base_offset
 
     def _recover_segment(self, segment: Segment, recovery_point: int, following: int | None) -> SoundPart:
@@ -248,11 +250,13 @@ class LogLoader:
         if sound.problem is not None:
             if sound.end_offset < recovery_point:
                 raise StorageError(
-                    f"{segment.path} is damaged at position {sound.size_bytes}, offset {sound.end_offset}, which had "
-                    f"been synced up to offset {recovery_point} ({sound.problem}): restore the file from a copy, or "
-                    "delete the partition"
+                    f"{segment.path} is damaged at position {sound.size_bytes} (offset {sound.end_offset}: "
+                    f"{sound.problem}), but was synced up to offset {recovery_point}: restore the file from a copy, "
+                    "or delete the partition"
                 )
-            _LOG.warning("%s: cut from %d to %d bytes (%s)", segment.path, size_bytes, sound.size_bytes, sound.problem)
+            _LOG.warning(
+                "%s: truncated from %d to %d bytes (%s)", segment.path, size_bytes, sound.size_bytes, sound.problem
+            )
             self.cut(segment, sound.size_bytes, in_place=sound.is_incomplete)
         segment.size_bytes = sound.size_bytes
         builder.finish()
@@ -302,7 +306,7 @@ class LogLoader:
         try:
             return read_epochs(self.files, self.directory / LEADER_EPOCHS)
         except StorageError as error:
-            _LOG.warning("%s; the epochs are read from the batches", error.message)
+            _LOG.warning("%s; the leader epochs are read from the batches instead", error.message)
             return []
 
     def _epochs_of_batches(

@@ -160,7 +160,13 @@ class LogTruncation:
 
     def _begin_at(self, offset: int) -> None:
         local, offsets = self._local, self._offsets
-        _LOG.info("%s: restarts at offset %d, it had %d..%d", local.name, offset, offsets.start, offsets.end - 1)
+        _LOG.info(
+            "%s: all records are removed, and the log starts again at offset %d; it had offsets %d..%d",
+            local.name,
+            offset,
+            offsets.start,
+            offsets.end - 1,
+        )
         self._end_at(offsets.start)
         self._remove_files(self._segments.current)  # the list needs a segment until the new one exists
         remove_snapshots(local.files, local.directory)

@@ -294,7 +294,7 @@ class PartitionLog:
         result = self._leader_appender.append(
             records, leader_epoch, origin, in_transaction=in_transaction, may_wait=True
         )
-        assert result is not None, "an append that may wait was not made"
+        assert result is not None, "an append that may wait always returns a result"
         return result
 
     def append_at_once(

@@ -29,7 +29,10 @@ def read_topic_id(files: Files, directory: Path) -> UUID:
     path = directory / PARTITION_METADATA
     data = files.read_bytes(path)
     if data is None:
-        raise StorageError(f"{path} is missing: {directory.name} belongs to no known topic; restore or remove it")
+        raise StorageError(
+            f"{path} is missing, so the topic of {directory.name} is not known: restore the file, or remove the "
+            "directory"
+        )
     fields = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
     try:
         if fields["version"] != "0":

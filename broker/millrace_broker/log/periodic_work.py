@@ -29,7 +29,7 @@ def check_directories(logs: LogManager, metadata_directory: Path | None) -> None
         raise StorageError(f"the log directory with the metadata has failed: {metadata.message}")
     if not logs.has_directories:
         reasons = "; ".join(error.message for error in failed.values())
-        raise StorageError(f"no log directory is left: {reasons}")
+        raise StorageError(f"all log directories have failed: {reasons}")
 
 
 class PeriodicWork:

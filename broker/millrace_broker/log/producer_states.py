@@ -135,7 +135,7 @@ def append_batch(
 ) -> ProducerEntry:
     """Check a data batch with an assigned base offset, and return the producer's entry after it.
 
-    ``lowest_sequence`` is the smallest one that the producer has sent while its transaction is being verified.
+    ``lowest_sequence`` is the sequence number that the first batch of a new epoch must not exceed.
 
     Raises ``InvalidProducerEpochError``, ``OutOfOrderSequenceError`` or ``InvalidTxnStateError``. A repeated batch is
     no error here; the caller asks ``find_duplicate`` first.
@@ -211,14 +211,14 @@ def _check_sequence(entry: ProducerEntry, header: BatchHeader, lowest_sequence: 
     first = header.base_sequence
     if lowest_sequence is not None and first > lowest_sequence:
         raise OutOfOrderSequenceError(
-            f"producer {entry.producer_id} at offset {header.base_offset}: sequence number {first} came before "
-            f"{lowest_sequence}, which was seen earlier"
+            f"producer {entry.producer_id} at offset {header.base_offset}: sequence number {first} arrived before "
+            f"sequence number {lowest_sequence}"
         )
     if header.producer_epoch != entry.epoch:
         if first != 0 and entry.epoch != NO_PRODUCER_EPOCH:
             raise OutOfOrderSequenceError(
                 f"producer {entry.producer_id} begins epoch {header.producer_epoch} (after {entry.epoch}) with "
-                f"sequence number {first}, not 0"
+                f"sequence number {first} instead of 0"
             )
         return
     last = entry.last_sequence

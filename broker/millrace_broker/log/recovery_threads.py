@@ -40,7 +40,7 @@ def find_partitions(directory: DataDirectory) -> list[str]:
         try:
             parse_partition_directory_name(name)
         except InvalidTopicError:
-            _LOG.warning("%s is no partition directory: left alone", directory.path / name)
+            _LOG.warning("%s is not a partition directory and is ignored", directory.path / name)
             continue
         partitions.append(name)
     return partitions

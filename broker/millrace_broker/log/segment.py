@@ -200,8 +200,8 @@ class Segment:
             header = self._header(window, position - window_position, position)
             if position + header.size_bytes > end:
                 raise CorruptBatchError(
-                    f"{self.path}: the batch at position {position} claims {header.size_bytes} bytes, "
-                    f"{end - position} are there"
+                    f"{self.path}: the batch at position {position} has a length of {header.size_bytes} bytes, but "
+                    f"only {end - position} bytes follow"
                 )
             if header.base_offset < least_offset:
                 wrong = f"offset {header.base_offset} at position {position} does not follow {least_offset - 1}"
@@ -216,7 +216,7 @@ class Segment:
                 return read_header(window, at)
             return read_entry_header(self.file().read(position, size))
         except CorruptBatchError as error:
-            raise CorruptBatchError(f"{self.path}: position {position} holds no batch ({error.message})") from error
+            raise CorruptBatchError(f"{self.path} has no batch at position {position} ({error.message})") from error
 
     def header_at(self, position: int) -> BatchHeader:
         """Read the header of the batch that begins at ``position``."""
@@ -286,7 +286,7 @@ class Segment:
         """
         entry = look(self.indexes()[0])
         if entry is not None and not self._agrees(entry) and not self._grows:
-            entry = look(self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[0])
+            entry = look(self.rebuild_indexes(f"entry {tuple(entry)} does not point to a batch")[0])
         return entry.position if entry is not None and self._agrees(entry) else 0
 
     def _agrees(self, entry: OffsetEntry) -> bool:
@@ -343,7 +343,7 @@ class Segment:
             return entry
         if self._grows:
             return TimeEntry(NO_TIMESTAMP, self.base_offset)
-        return self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[1].lookup(timestamp_ms)
+        return self.rebuild_indexes(f"entry {tuple(entry)} does not point to a batch")[1].lookup(timestamp_ms)
 
     def _has_time(self, entry: TimeEntry) -> bool:
         found = self.find(entry.offset)
@@ -353,7 +353,7 @@ class Segment:
         """Return the largest timestamp of a sealed segment and the last offset of its batch; (-1, base) if none."""
         entry = self.indexes()[1].last()
         if entry != (NO_TIMESTAMP, self.base_offset) and not self._has_time(entry):
-            entry = self.rebuild_indexes(f"entry {tuple(entry)} names no batch")[1].last()
+            entry = self.rebuild_indexes(f"entry {tuple(entry)} does not point to a batch")[1].last()
         return entry
 
     def read(self, position: int, size_bytes: int) -> bytes:

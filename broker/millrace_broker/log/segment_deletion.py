@@ -43,8 +43,8 @@ class SegmentDeletion:
             local.check_online()
             if not local.config.is_deleted:
                 raise PolicyViolationError(
-                    f"records of {local.name} cannot be deleted: its cleanup.policy is {local.config.cleanup_policy}. "
-                    "Write tombstones, or set compact,delete"
+                    f"records of {local.name} cannot be deleted, because its cleanup.policy is "
+                    f"{local.config.cleanup_policy}: write tombstones, or set cleanup.policy=compact,delete"
                 )
             if not 0 <= before_offset <= offsets.high_watermark:
                 raise OffsetOutOfRangeError(

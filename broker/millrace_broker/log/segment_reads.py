@@ -66,8 +66,8 @@ def _check_end(segment: Segment, position: int, next_offset: int, sealed_end: in
 
 def _disorder(segment: Segment, position: int) -> CorruptBatchError:
     return CorruptBatchError(
-        f"{segment.path}: the batches around position {position} do not follow each other: restore the "
-        "file from a copy, or delete the partition"
+        f"{segment.path}: the batches around position {position} are not consecutive: restore the file from a copy, "
+        "or delete the partition"
     )
 
 

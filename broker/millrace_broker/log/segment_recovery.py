@@ -50,7 +50,10 @@ def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: in
             problem = f"the batch of offset {header.base_offset} fails its checksum"
         if problem is None:
             is_after_gap = header.base_offset > expected
-            gap = f"offset {header.base_offset} follows {expected - 1}, and nothing goes on from there"
+            gap = (
+                f"offset {header.base_offset} does not follow {expected - 1}, and the log after this gap is not "
+                "complete"
+            )
             sound = SoundPart(size_bytes=position, end_offset=expected, problem=gap)
             before_gap = (sound, builder.mark()) if is_after_gap else None
             builder.add(position, header)
@@ -68,7 +71,7 @@ def _problem(
     if header.base_offset < expected or header.last_offset_delta < 0:
         return f"offsets {header.base_offset}..{header.last_offset} do not follow {expected - 1}"
     if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
-        return f"offset {header.last_offset} is too far from the segment's first, {base_offset}"
+        return f"offset {header.last_offset} is too far from the segment's base offset {base_offset}"
     if following is not None and header.last_offset >= following:
         return f"offset {header.last_offset} belongs to the next segment, {following}"
     if position + header.size_bytes > len(content):

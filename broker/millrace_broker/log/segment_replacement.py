@@ -17,7 +17,7 @@ def replace_segments(local: LocalLog, replaced: Sequence[Segment], cleaned: Clea
     """Replace consecutive sealed segments by a cleaned one, as ``PartitionLog.replace_segments`` does."""
     with local.lock:
         if local.failure is not None or not set(replaced) <= set(local.segments.current[:-1]):
-            raise CleaningAbortedError(f"{local.name} was changed while it was cleaned: nothing was replaced")
+            raise CleaningAbortedError(f"{local.name} was changed during its cleaning, so no segment was replaced")
         hold_open(replaced)
         try:
             promote(local.files, local.directory, cleaned)

@@ -51,7 +51,7 @@ class Workers(Generic[Key]):
 
     def resize(self, threads: int) -> None:
         """Set another number of threads for the next ``start``, after a ``stop``."""
-        assert not self._threads, "nobody works while their number changes"
+        assert not self._threads, "the number of threads may change only while none of them runs"
         self._count = threads
         self._is_stopping = False
 

@@ -356,7 +356,7 @@ def carry_out(repairs: list[Repair], directory: Path, on_done: Callable[[Repair]
         except (OSError, MillraceError) as error:
             why = error.message if isinstance(error, MillraceError) else str(error)
             raise EnvironmentProblemError(
-                f"{repair.path} could not be repaired ({why}): fix that, and repair again"
+                f"{repair.path} could not be repaired ({why}): correct the cause, and repair again"
             ) from error
         on_done(repair)
     OsFiles().sync_directory(directory)

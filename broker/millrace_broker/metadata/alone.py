@@ -112,7 +112,7 @@ class Alone:
             self._logs.create_log(topic.name, topic.topic_id, partition, topic.config, is_new=is_new)
         elif log.topic_id != topic.topic_id:
             raise StorageError(
-                f"{log.directory} holds topic id {id_text(log.topic_id)}, but {topic.name} is "
+                f"{log.directory} has topic id {id_text(log.topic_id)}, but {topic.name} has "
                 f"{id_text(topic.topic_id)}: move that directory away"
             )
 

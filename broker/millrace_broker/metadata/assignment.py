@@ -53,7 +53,7 @@ def assign_replicas(
     if racks and len(racks) < len(brokers):
         without = [each.broker_id for each in brokers if each.rack is None]
         raise InvalidReplicaAssignmentError(
-            f"brokers {without} have no rack and others do: set broker.rack on all of them or on none"
+            f"brokers {without} have no rack, but others have one: set broker.rack on all of them or on none"
         )
     order = rack_alternated(racks) if racks else [each.broker_id for each in brokers]
     if start_index is None:

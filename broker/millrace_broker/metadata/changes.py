@@ -123,7 +123,9 @@ class TopicChanges:
             raise TopicExistsError(f"topic {spec.name} exists already") from error
         topic = self._catalog.refresh(spec.name)
         if topic is None:
-            raise UnknownTopicOrPartitionError(f"topic {spec.name} was created, and another client deleted it at once")
+            raise UnknownTopicOrPartitionError(
+                f"topic {spec.name} was created, and another client deleted it immediately"
+            )
         try:
             self.deployment.created(topic, topic.partitions)
         except Exception:
@@ -202,12 +204,14 @@ class TopicChanges:
         present = len(node.assignment)
         if count <= present:
             raise InvalidPartitionsError(
-                f"topic {name} has {present} partitions: {count} is no increase, and partitions cannot be removed"
+                f"topic {name} has {present} partitions, and {count} is not more: partitions can only be added"
             )
         others = self._catalog.partition_count - present
         rules.check_partition_count(count, present=others, most=self._config.max_partitions)
         if node.adding or node.removing:
-            raise ReassignmentInProgressError(f"topic {name} is being reassigned: wait for that, or cancel it")
+            raise ReassignmentInProgressError(
+                f"topic {name} is being reassigned: wait until the reassignment ends, or cancel it"
+            )
         brokers = self._brokers()
         if not chosen:
             return assign_more_partitions(brokers, node.assignment, count)
@@ -216,7 +220,8 @@ class TopicChanges:
         check_assignment(chosen, ids, first_partition=present, replication_factor=factor)
         if len(chosen) != count - present:
             raise InvalidPartitionsError(
-                f"topic {name} gets {count - present} partitions, but {len(chosen)} are assigned"
+                f"topic {name} gets {count - present} new partitions, but the request assigns {len(chosen)}: assign "
+                "each new partition"
             )
         return dict(chosen)
 
@@ -340,7 +345,9 @@ class TopicChanges:
         present, most = self._catalog.partition_count, self._config.max_partitions
         if spec.assignment:
             if spec.partitions != -1 or spec.replication_factor != -1:
-                raise InvalidRequestError("replicas are assigned: leave out the numbers of partitions and replicas")
+                raise InvalidRequestError(
+                    "the request assigns replicas: leave out the numbers of partitions and replicas"
+                )
             check_assignment(spec.assignment, [each.broker_id for each in brokers])
             rules.check_partition_count(len(spec.assignment), present=present, most=most)
             return dict(spec.assignment)

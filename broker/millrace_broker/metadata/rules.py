@@ -28,11 +28,15 @@ def check_topic_name(name: str) -> None:
     if not name:
         raise InvalidTopicError("a topic name is empty: expected 1 to 249 of the characters a-z A-Z 0-9 . _ -")
     if name in (".", ".."):
-        raise InvalidTopicError(f"{name!r} is no topic name: . and .. are directories")
+        raise InvalidTopicError(
+            f"{name!r} cannot be a topic name, because . and .. are directories: choose another name"
+        )
     if len(name) > NAME_LENGTH_MAX:
-        raise InvalidTopicError(f"topic name of {len(name)} characters, the most is {NAME_LENGTH_MAX}: {name[:40]}...")
+        raise InvalidTopicError(
+            f"a topic name has {len(name)} characters, and {NAME_LENGTH_MAX} is the maximum: {name[:40]}..."
+        )
     if not _NAME.fullmatch(name):
-        raise InvalidTopicError(f"{name!r} is no topic name: expected only the characters a-z A-Z 0-9 . _ -")
+        raise InvalidTopicError(f"{name!r} cannot be a topic name: expected only the characters a-z A-Z 0-9 . _ -")
 
 
 def is_topic_name(name: str) -> bool:

@@ -140,7 +140,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         head, awaited = self._head, self._awaited
         self._head = self._body = None
         if self._filled_bytes:
-            self._broken_off("it sent more than an answer")
+            self._fail(BrokerUnavailableError("the other broker sent more bytes than its answer has"))
         elif head is not None and awaited is not None and not awaited.done():
             if head.error:
                 awaited.set_exception(error_of(head.error, str(body, "utf-8", "replace")))

@@ -173,7 +173,7 @@ class SharePartition:
         if error is None:
             self._written = state
         elif state.snapshot_epoch == self._snapshot_epoch:
-            _logger.warning("%s: the last written delivery states hold again: %s", self, error)
+            _logger.warning("%s: delivery states return to the last written ones: %s", self, error)
             written = self._written
             self._in_flight = None if written is None else InFlightRecords.restore(self._settings, written.snapshot)
             self._arrivals.wake(self.arrival_key)

@@ -247,8 +247,8 @@ class ShareShard:
         group = self.present(group_id)
         if group.members.members:
             raise NonEmptyGroupError(
-                f"share group {group_id} is not changed while it has members ({len(group.members.members)}): "
-                "stop them first"
+                f"share group {group_id} cannot be changed while it has members ({len(group.members.members)}): stop "
+                "them first"
             )
         return group
 

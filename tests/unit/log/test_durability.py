@@ -168,7 +168,7 @@ def test_a_failed_sync_is_never_tried_again(open_log: Open, batch: Batch, watche
     watched.is_broken = False
     tried = len(watched.syncs)
     for attempt in (log.flush, lambda: log.append(batch()), log.close):
-        with pytest.raises(StorageError, match="takes no appends since its disk failed"):
+        with pytest.raises(StorageError, match="accepts no appends because its disk failed"):
             attempt()
     log.tick(producer_expiration_ms=10**9)
     assert len(watched.syncs) == tried
@@ -290,7 +290,7 @@ def test_records_of_topics_that_are_only_compacted_stay(
     log = open_log({"cleanup.policy": policy})
     log.append(batch())
     if is_refused:
-        with pytest.raises(MillraceError, match=r"cleanup.policy is compact. Write tombstones"):
+        with pytest.raises(MillraceError, match=r"cleanup.policy is compact: write tombstones"):
             log.delete_records(1)
     else:
         assert log.delete_records(1) == 1

@@ -95,7 +95,7 @@ def test_damage_below_the_recovery_point_is_not_cut(open_log: Open, filled: int,
     with first.open("r+b") as file:
         file.seek(2 * filled + 16)
         file.write(b"\x07")  # the magic of the third batch
-    with pytest.raises(StorageError, match=r"offset 2, which had been synced up to offset 6.*restore the file"):
+    with pytest.raises(StorageError, match=r"offset 2: .*but was synced up to offset 6: restore the file"):
         open_log(OPTIONS, recovery_point=6)
     assert first.stat().st_size == len(before)
 
@@ -336,5 +336,5 @@ def test_a_damaged_message_ends_the_log(open_log: Open, tmp_path: Path) -> None:
     (tmp_path / f"{FIRST}.log").write_bytes(data)
     assert open_log({}).log_end_offset == 3
     (tmp_path / f"{FIRST}.log").write_bytes(data)
-    with pytest.raises(StorageError, match="had been synced up to offset 5"):
+    with pytest.raises(StorageError, match="was synced up to offset 5"):
         open_log({}, recovery_point=5)

@@ -401,7 +401,7 @@ def test_what_cannot_be_undone_takes_the_partition_offline(open_log: Open, batch
     with pytest.raises(StorageError, match="no space"):
         log.append(batch())
     disk.bytes_left, disk.refuses_truncate = 10**6, False
-    with pytest.raises(StorageError, match="takes no appends since its disk failed"):
+    with pytest.raises(StorageError, match="accepts no appends because its disk failed"):
         log.append(batch())
     assert offsets(log.read(0, 1000)) == [(0, 0)]
     assert open_log(files=disk).log_end_offset == 1
@@ -413,7 +413,7 @@ def test_failed_sync_takes_the_partition_offline(open_log: Open, batch: Batch, d
     disk.refuses_sync = True
     with pytest.raises(StorageError):
         log.flush()
-    with pytest.raises(StorageError, match="takes no appends"):
+    with pytest.raises(StorageError, match="accepts no appends"):
         log.append(batch())
     assert log.recovery_point == 0
 

@@ -71,7 +71,7 @@ def test_a_damaged_entry_of_a_sealed_segment_is_rebuilt(
         index.write_bytes(damaged)
         log = open_log(INDEXED, was_clean=True)
         assert [first_offset(log.read(offset, 1)) for offset in range(20)] == list(range(20))
-        assert "names no batch" in caplog.text
+        assert "does not point to a batch" in caplog.text
         caplog.clear()
         log.release()
         assert index.read_bytes() == sound

@@ -331,7 +331,9 @@ class MessageBatch:
 
     def emptied(self) -> bytes:
         """Raise ``CorruptBatchError``, because these formats have no producers."""
-        raise CorruptBatchError(f"message at offset {self.last_offset}: magic {self.magic} has no empty batches")
+        raise CorruptBatchError(
+            f"the message at offset {self.last_offset} has magic {self.magic}, whose batches cannot be empty"
+        )
 
 
 class ReadableSegment(Protocol):
@@ -375,7 +377,7 @@ def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch
         length = int.from_bytes(view[position + 8 : position + LOG_OVERHEAD_BYTES], "big", signed=True)
         following = position + LOG_OVERHEAD_BYTES + length
         if length < _LENGTH_MIN:
-            raise CorruptBatchError(f"a batch claims {length} bytes")
+            raise CorruptBatchError(f"a batch has the invalid length {length}")
         if following > size:
             return batches, position, following - position
         batches.append(_batch_at(buffer, view, position, following, keys))

@@ -152,8 +152,8 @@ def read_columnar_body(buffer: pa.Buffer, position: int, header: BatchHeader, sc
         raise CorruptBatchError(f"columnar batch with base offset {header.base_offset}: {error}") from error
     if columns.num_rows != header.count:
         raise CorruptBatchError(
-            f"columnar batch with base offset {header.base_offset}: {columns.num_rows} rows, "
-            f"the header counts {header.count}"
+            f"the columnar batch with base offset {header.base_offset} has {columns.num_rows} rows, but its header "
+            f"counts {header.count}"
         )
     return ColumnarBody(header, layout, columns, schema, entries_of(buffer, position, header))
 

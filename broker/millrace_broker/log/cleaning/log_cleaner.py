@@ -254,7 +254,7 @@ class LogCleaner:
                 failed = _Failed(why, failures, self._clock.monotonic() + wait_s)
                 self._uncleanable[candidate.partition] = failed
             _LOG.error(
-                "%s cannot be cleaned and is left as it is for %.0f s: %s",
+                "%s cannot be cleaned and is skipped for %.0f s: %s",
                 candidate.log.name,
                 wait_s,
                 why,
@@ -295,7 +295,9 @@ class LogCleaner:
             now_ms=self._clock.now_ms(),
         )
         if found.had_wrong_checkpoint:
-            _LOG.warning("%s: its cleaner checkpoint is not in the log, which is cleaned from its start", log.name)
+            _LOG.warning(
+                "%s: the cleaner checkpoint is outside the log, so the log is cleaned from its start", log.name
+            )
             self._checkpoints.put(candidate.directory, candidate.partition, found.first_dirty_offset)
         return found
 
@@ -303,7 +305,7 @@ class LogCleaner:
         def use_io(size_bytes: int) -> None:
             self._throttle.use(size_bytes)
             if self._workers.must_end(candidate.partition):
-                raise CleaningAbortedError(f"{candidate.log.name}: cleaning was broken off")
+                raise CleaningAbortedError(f"the cleaning of {candidate.log.name} was cancelled")
 
         candidate.log.flush()  # the copies will be synced, so the originals must be
         self._before_cleaning(candidate)

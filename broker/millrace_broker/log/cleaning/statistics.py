@@ -54,9 +54,9 @@ class CleaningStatistics:
     def __str__(self) -> str:
         return (
             f"cleaned {self.partition} up to offset {self.end_offset} (dirty from {self.start_offset}): "
-            f"{self.segments_read} segments, {self.bytes_read} bytes, {self.records_read} records to "
-            f"{self.segments_written}, {self.bytes_written}, {self.records_written}; {self.keys} keys, map "
-            f"{self.map_utilization:.1%} full; {self.records_without_key} records had no key; "
-            f"{self.map_seconds:.1f} s for the map, {self.copy_seconds:.1f} s for copying, "
-            f"{self.megabytes_per_second:.1f} MB/s"
+            f"read {self.segments_read} segments with {self.bytes_read} bytes and {self.records_read} records, "
+            f"wrote {self.segments_written} segments with {self.bytes_written} bytes and {self.records_written} "
+            f"records; {self.keys} keys, which fill {self.map_utilization:.1%} of the offset map; "
+            f"{self.records_without_key} records had no key; {self.map_seconds:.1f} s for the offset map, "
+            f"{self.copy_seconds:.1f} s for copying, {self.megabytes_per_second:.1f} MB/s"
         )

@@ -134,8 +134,8 @@ class SegmentCopier:
                 break
         if file is None or (size_bytes, crc) != (written.size_bytes, written.crc32c):
             raise RemoteStorageError(
-                f"{self.store.uri(folder, name)} is not what was written ({size_bytes} of {written.size_bytes} bytes, "
-                f"checksum {crc} for {written.crc32c}): it is copied again"
+                f"{self.store.uri(folder, name)} differs from the written file ({size_bytes} instead of "
+                f"{written.size_bytes} bytes, checksum {crc} instead of {written.crc32c}): the broker copies it again"
             )
 
 
@@ -150,8 +150,8 @@ def _verified_bytes(segment: Segment, chunk: bytes, position: int) -> int:
             at = entry.position + entry.size_bytes
     except CorruptBatchError as error:
         raise CorruptBatchError(
-            f"{segment.path}, position {position + at}: {error.message}. It is not copied, and the local file is "
-            "kept: restore it from a copy"
+            f"{segment.path}, position {position + at}: {error.message}. The segment is not copied, and the local "
+            "file is kept: restore it from a copy"
         ) from error
     return at
 

@@ -279,7 +279,7 @@ class RemoteLogManager:
             log_start_offset=log.log_start_offset,
         )
         if count:
-            _LOG.info("%s: %d segments leave the remote store (retention)", log.name, count)
+            _LOG.info("%s: %d segments are deleted from the remote store (retention)", log.name, count)
             log.start_at(remote.segments[count - 1].end_offset)
             self._write_start(log)
             remote.drop(count)
@@ -289,7 +289,7 @@ class RemoteLogManager:
         def use_io(size_bytes: int) -> None:
             self._throttle.use(size_bytes)
             if self._workers.must_end(key):
-                raise TieringInterruptedError(f"{remote.name}: copying to the remote store was broken off")
+                raise TieringInterruptedError(f"the copying of {remote.name} to the remote store was cancelled")
 
         copier = SegmentCopier(self._store, self._files, use_io)
         try:

@@ -79,4 +79,4 @@ class Manifest:
                 },
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptBatchError(f"a manifest that cannot be read: {error}") from error
+            raise CorruptBatchError(f"the manifest cannot be read: {error}") from error

@@ -147,7 +147,7 @@ class RemoteLog:
             found = min(later, default=local_base_offset)
             raise CorruptBatchError(
                 f"offsets {expected}..{found - 1} of {self.name} are neither on the disk nor in the remote store "
-                f"({self.folder}): restore them there, or delete records up to {found}"
+                f"({self.folder}): restore them in the remote store, or delete records up to {found}"
             )
 
     # --- listing -------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class RemoteLog:
         objects = self.store.list(self.folder)
         kept, second = self._listed(objects)
         for manifest in second:
-            _LOG.warning("%s: %s is a second copy and is removed", self.name, manifest_name(manifest))
+            _LOG.warning("%s: %s is a duplicate copy and is removed", self.name, manifest_name(manifest))
             self._remove(manifest)
         self._remove_orphans(objects)
         for before, after in pairwise(kept):
@@ -170,8 +170,8 @@ class RemoteLog:
                 _LOG.error("%s: offsets %s are missing in the remote store", self.name, lost)
         if kept and kept[-1].end_offset > log_end_offset:
             raise CorruptBatchError(
-                f"{self.name} ends at offset {log_end_offset} on the disk, its copies in the remote store at "
-                f"{kept[-1].end_offset}: the disk has lost records. Restore its directory, or delete the topic"
+                f"{self.name} ends at offset {log_end_offset} on the disk, but its copies in the remote store end at "
+                f"{kept[-1].end_offset}, so the disk has lost records: restore its directory, or delete the topic"
             )
         self._segments = tuple(kept)
         self._is_loaded, self.must_list = True, False
@@ -198,7 +198,7 @@ class RemoteLog:
         for manifest in manifests:
             log_object = by_name.get(object_name(manifest.copy, LOG))
             if log_object is None:
-                _LOG.error("%s: copy %s has no .log in the remote store", self.name, manifest_name(manifest))
+                _LOG.error("%s: the copy %s has no .log in the remote store", self.name, manifest_name(manifest))
             elif kept and manifest.end_offset <= kept[-1].end_offset:
                 second.append(manifest)
             else:
@@ -223,7 +223,7 @@ class RemoteLog:
         for item in objects:
             parsed = parse_object_name(item.name)
             if parsed is not None and parsed[0] not in complete:
-                _LOG.info("%s: removing %s, of a copy that was never finished", self.name, item.name)
+                _LOG.info("%s: removing %s of an unfinished copy", self.name, item.name)
                 self.store.remove(self.folder, item.name)
 
     # --- changes -------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class RemoteReaders:
         if self._pending >= self._pending_max:
             self._refused += 1
             raise ThrottledError(
-                f"{self._pending} reads from the remote store are under way, the most is {self._pending_max} "
+                f"{self._pending} reads from the remote store are pending, and {self._pending_max} is the maximum "
                 "(remote.log.reader.threads, remote.log.reader.max.pending.tasks): try again later"
             )
         self._pending += 1

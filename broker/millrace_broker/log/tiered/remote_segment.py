@@ -73,7 +73,8 @@ class RangedFile:
         data = self._remote.read(position, size_bytes)
         if len(data) < size_bytes:
             raise RemoteStorageError(
-                f"{self._uri} ends at {position + len(data)}, its listing said {self._size_bytes}: check the store"
+                f"{self._uri} ends at {position + len(data)}, but the remote store listed {self._size_bytes} bytes: "
+                "check the store"
             )
         return data
 
@@ -92,11 +93,11 @@ class RangedFile:
 
     def write(self, position: int, parts: Sequence[Part]) -> None:
         """Raise ``RemoteStorageError``, because copies do not change."""
-        raise RemoteStorageError(f"{self._uri} is a copy and is not written to")
+        raise RemoteStorageError(f"{self._uri} is a remote copy and cannot be written")
 
     def truncate(self, size_bytes: int) -> None:
         """Raise ``RemoteStorageError``, because copies do not change."""
-        raise RemoteStorageError(f"{self._uri} is a copy and is not cut")
+        raise RemoteStorageError(f"{self._uri} is a remote copy and cannot be truncated")
 
     def sync(self) -> None:
         """Do nothing, because copies are not written."""
@@ -214,7 +215,7 @@ class RemoteSegment(Segment):
                 entry.check()
                 at = entry.position + entry.size_bytes
             if at < len(data):
-                raise CorruptBatchError("what follows is no whole batch")
+                raise CorruptBatchError("the remaining bytes are not a complete batch")
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{self.uri}, position {position + at}: {error.message}") from error
 

@@ -209,6 +209,6 @@ def _store_errors(action: str, uri: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise RemoteStorageError(f"cannot {action} {uri}: it is not there") from None
+        raise RemoteStorageError(f"cannot {action} {uri}: it does not exist") from None
     except (OSError, pa.ArrowException) as error:
         raise RemoteStorageError(f"cannot {action} {uri} ({error}): check the remote store") from error

@@ -156,7 +156,8 @@ class Leader:
         """Raise ``NotEnoughReplicasError`` if the ISR is too small to append records with acks=all."""
         if len(self._isr) < self.min_in_sync:
             raise NotEnoughReplicasError(
-                f"{self.partition}: {len(self._isr)} replicas in sync, min.insync.replicas={self.min_in_sync}"
+                f"{self.partition} has {len(self._isr)} replicas in sync, fewer than "
+                f"min.insync.replicas={self.min_in_sync}"
             )
 
     def is_acknowledged(self, end_offset: int) -> bool:
@@ -168,8 +169,8 @@ class Leader:
             return False
         if len(self.maximal_isr) < self.min_in_sync:
             raise NotEnoughReplicasAfterAppendError(
-                f"{self.partition}: appended, but {len(self.maximal_isr)} replicas are in sync, "
-                f"min.insync.replicas={self.min_in_sync}"
+                f"the records were appended to {self.partition}, but {len(self.maximal_isr)} replicas are in sync, "
+                f"fewer than min.insync.replicas={self.min_in_sync}"
             )
         return True
 
@@ -187,7 +188,8 @@ class Leader:
         known = self._followers.get(follower)
         if known is None:
             raise ReplicaNotAvailableError(
-                f"{self.partition}: broker {follower} is no replica, they are {sorted(self._followers)} and {self._id}"
+                f"broker {follower} is not a replica of {self.partition}, whose replicas are "
+                f"{sorted(self._followers)} and {self._id}"
             )
         self._followers[follower] = known.after_fetch(fetch_offset, log_start_offset, self._log_end, now_ms)
         alter = self._ask(self._isr | {follower}) if self._may_join(follower) else None

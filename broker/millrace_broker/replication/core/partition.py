@@ -36,7 +36,7 @@ def check_controller_epoch(known: int, requested: int) -> None:
     """Raise ``StaleControllerEpochError`` for a request of a controller that has been replaced."""
     if requested < known:
         raise StaleControllerEpochError(
-            f"controller epoch {requested} is over: the controller of epoch {known} decides"
+            f"controller epoch {requested} is stale: the current controller has epoch {known}"
         )
 
 
@@ -84,11 +84,12 @@ class Replica:
         """
         if decision.leader_epoch < self._next_epoch(decision.leader):
             raise StaleControllerEpochError(
-                f"{self.partition}: leader epoch {decision.leader_epoch}, it is {self._leader_epoch} here already"
+                f"{self.partition}: leader epoch {decision.leader_epoch} is stale: this broker knows leader epoch "
+                f"{self._leader_epoch}"
             )
         if self._id not in decision.replicas:
             raise UnknownTopicOrPartitionError(
-                f"{self.partition}: broker {self._id} is none of its replicas {list(decision.replicas)}"
+                f"{self.partition}: broker {self._id} is not one of its replicas, {list(decision.replicas)}"
             )
         self._high_watermark = min(self.high_watermark, log.log_end_offset)
         self._leader_epoch, self._is_fenced = decision.leader_epoch, False
@@ -119,7 +120,8 @@ class Replica:
         """Apply a StopReplica. Raises ``FencedLeaderEpochError`` if it is older than the last LeaderAndIsr."""
         if leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < self._leader_epoch:
             raise FencedLeaderEpochError(
-                f"{self.partition}: stop at leader epoch {leader_epoch}, it is {self._leader_epoch} here already"
+                f"{self.partition}: leader epoch {leader_epoch} is stale: this broker knows leader epoch "
+                f"{self._leader_epoch}"
             )
         self._high_watermark = self.high_watermark
         self.role, self._is_fenced = None, False
@@ -137,5 +139,5 @@ class Replica:
         """
         check_leader_epoch(self.partition, self._leader_epoch, requested_epoch)
         if not isinstance(self.role, Leader):
-            raise NotLeaderError(f"{self.partition}: broker {self._id} does not lead it: fetch metadata")
+            raise NotLeaderError(f"broker {self._id} does not lead {self.partition}: fetch the metadata again")
         return self.role

@@ -22,8 +22,13 @@ def check_leader_epoch(partition: str, current: int, requested: int | None) -> N
     if requested is None or requested == current:
         return
     if requested < current:
-        raise FencedLeaderEpochError(f"{partition}: leader epoch {requested} is over, it is {current}: fetch metadata")
-    raise UnknownLeaderEpochError(f"{partition}: leader epoch {requested} is not known here yet, only {current}: retry")
+        raise FencedLeaderEpochError(
+            f"{partition}: leader epoch {requested} is fenced, the current leader epoch is {current}: fetch the "
+            "metadata again"
+        )
+    raise UnknownLeaderEpochError(
+        f"{partition}: leader epoch {requested} is newer than {current}, the newest that this broker knows: retry"
+    )
 
 
 def epoch_end(log: LogView, epoch: int) -> EpochEnd | None:
@@ -48,7 +53,9 @@ def find_divergence(partition: str, log: LogView, fetch_offset: int, last_fetche
             f"which has {log.log_start_offset}..{log.log_end_offset}"
         )
     if fetch_offset < log.log_start_offset:
-        raise OffsetOutOfRangeError(f"{partition}: offset {fetch_offset}, the log starts at {log.log_start_offset}")
+        raise OffsetOutOfRangeError(
+            f"{partition}: offset {fetch_offset} is below the log start offset, {log.log_start_offset}"
+        )
     if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
         return end
     return None

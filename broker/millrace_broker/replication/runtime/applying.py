@@ -101,7 +101,7 @@ def carry_out(logs: LogManager, replica: HostedReplica, effect: Effect, ends: di
         case RaiseLogStart(offset):
             replica.log.start_at(offset)
         case Append():
-            raise AssertionError("records are appended where they are at hand")
+            raise AssertionError("records are appended by the code that has them")
 
 
 def carry_out_all(

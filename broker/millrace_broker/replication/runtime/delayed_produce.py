@@ -56,7 +56,7 @@ class DelayedProduce:
         Raises ``RequestTimedOutError``, ``NotLeaderError`` if another broker becomes the leader, and
         ``NotEnoughReplicasAfterAppendError``.
         """
-        late = f"{replica.name}: appended, but not all replicas in sync had it in time"
+        late = f"the records were appended to {replica.name}, but not all replicas in sync received them in time"
         await _wait(
             self._appends, _Waiting(replica, lambda leader: leader.is_acknowledged(end_offset), timeout_s, late)
         )
@@ -79,7 +79,7 @@ class DelayedProduce:
             followers = leader.followers.items()
             return all(each.log_start_offset >= before_offset for id_, each in followers if is_alive(id_))
 
-        late = f"{replica.name}: records before {before_offset} are deleted, but not on all replicas in time"
+        late = f"the records of {replica.name} before {before_offset} were deleted, but not on all replicas in time"
         await _wait(self._deletions, _Waiting(replica, is_deleted, timeout_s, late))
 
 
@@ -105,7 +105,7 @@ class _Waiting(DelayedOperation):
         self._condition: Final = condition
         self._late: Final = late
         self._error: MillraceError | None = NotLeaderError(
-            f"{replica.name}: the broker is stopping: fetch the metadata again"
+            f"the broker of {replica.name} is stopping: fetch the metadata again"
         )
         self.ended: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
 

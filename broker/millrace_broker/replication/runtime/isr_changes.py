@@ -60,7 +60,7 @@ class IsrChanges:
 
     async def ask(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> None:
         """Ask the controller for another ISR, until it has answered or this broker stops leading."""
-        _logger.info("%s: asks for the ISR %s, it is %s", replica.name, list(asked.isr), sorted(leader.isr))
+        _logger.info("%s: requests the ISR %s instead of %s", replica.name, list(asked.isr), sorted(leader.isr))
         again: AlterIsr | None = asked
         while again is not None and replica.machine.role is leader:
             outcome = await self._ask_once(replica, leader, again)
@@ -78,7 +78,7 @@ class IsrChanges:
         try:
             answer = await alter(TopicPartition(*replica.key), change)
         except MillraceError as error:
-            _logger.info("%s: the ISR stays %s: %s", replica.name, sorted(leader.isr), error.message)
+            _logger.info("%s: the ISR remains %s: %s", replica.name, sorted(leader.isr), error.message)
             return leader.isr_refused(asked, error) if replica.machine.role is leader else LeaderOutcome()
         if replica.machine.role is not leader:
             return LeaderOutcome()

@@ -156,7 +156,7 @@ class ReplicaManager:
                     if isinstance(leader := replica.machine.role, Leader):
                         self.follow(replica, leader.check_lag(self.now_ms()))
                 except Exception:
-                    _logger.exception("%s: looking for followers that lag failed", replica.name)
+                    _logger.exception("%s: the check for lagging followers failed", replica.name)
 
     async def _checkpoint(self, interval_s: float) -> None:
         while True:
@@ -165,7 +165,7 @@ class ReplicaManager:
                 try:
                     await self._executors.run_io(self._logs.checkpoint_watermarks)
                 except Exception:
-                    _logger.exception("high watermarks could not be written down, and are the next time")
+                    _logger.exception("high watermarks could not be checkpointed; the broker tries again")
 
     def now_ms(self) -> int:
         """Return the time for state machines, in ms."""
@@ -251,7 +251,7 @@ class ReplicaManager:
         self._is_first_request = False
         for log in self._logs.logs():
             if TopicPartition(log.topic, log.partition) not in request.partitions:
-                _logger.warning("%s is not this broker's any more, as far as the controller says", log.directory)
+                _logger.warning("the controller does not assign the partition of %s to this broker", log.directory)
 
     def _decide(
         self,
@@ -346,7 +346,7 @@ class ReplicaManager:
                 replica = self._hosted.get(partition)
                 if replica is None or replica.machine.role is None or not self._is_elsewhere(replica, state):
                     continue
-                _logger.warning("%s is not this broker's any more, as far as the controller says", replica.name)
+                _logger.warning("the controller no longer assigns %s to this broker", replica.name)
                 async with self.alone([partition]):
                     await self._stop(partition, state.leadership.leader_epoch, is_deleted=False)
 

@@ -82,7 +82,8 @@ class PartitionDirectory:
         topic = self._catalog.topic(name)
         if topic_id and topic_id != topic.topic_id.bytes:
             raise InconsistentTopicIdError(
-                f"topic {name} was deleted and created again: its id is not the one asked for. Fetch the metadata anew"
+                f"topic {name} was deleted and created again, so it has another id than the requested one: fetch the "
+                "metadata again"
             )
         return topic
 
@@ -111,7 +112,9 @@ class PartitionDirectory:
         log = self._logs.get(topic.name, number)
         if log is None or log.topic_id != topic.topic_id:
             # The log is being created or deleted at this moment.
-            raise UnknownTopicOrPartitionError(f"{topic.name}-{number} is not there (yet, or any more)")
+            raise UnknownTopicOrPartitionError(
+                f"{topic.name}-{number} is being created or deleted on this broker: fetch the metadata again"
+            )
         return ServedPartition(topic, info, log, replica)
 
     def leader_elsewhere(self, partition: PartitionKey) -> int | None:
@@ -127,5 +130,5 @@ class PartitionDirectory:
             return None
         leader = self._catalog.topic(topic).partitions[number].leader
         if leader < 0 or leader == self._broker_id:  # or no request came yet
-            raise LeaderNotAvailableError(f"{topic}-{number} has no leader now")
+            raise LeaderNotAvailableError(f"{topic}-{number} has no leader at present")
         return leader

@@ -222,7 +222,7 @@ class SourceFetcher:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                _logger.exception("fetching from broker %d failed, and is tried again", self.source)
+                _logger.exception("fetching from broker %d failed and is retried", self.source)
                 has_asked = False
             if not has_asked:
                 wait_s = min(_IDLE_S, max(self._config.replica_fetch_backoff_ms / 1000, 0.01))
@@ -347,7 +347,7 @@ class SourceFetcher:
         if not self._has_failed:  # log it once, not at every retry
             self._has_failed = True
             log = _logger.info if isinstance(error, BrokerUnavailableError | RequestTimedOutError) else _logger.warning
-            log("broker %d does not answer what is fetched from it: %s", self.source, error.message)
+            log("broker %d does not answer fetch requests: %s", self.source, error.message)
         now_ms = self._replicas.now_ms()
         self._changed.update(questions)
         for key in questions:

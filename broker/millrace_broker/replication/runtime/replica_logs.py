@@ -40,7 +40,8 @@ class ReplicaLogs:
             log = logs.create_log(partition.topic, topic_id, partition.partition, topic.config, is_new=state.is_new)
         elif log.topic_id != topic_id:
             raise InconsistentTopicIdError(
-                f"{partition} is here with topic id {log.topic_id}, not {topic_id}: it was deleted meanwhile"
+                f"{partition} has topic id {log.topic_id} on this broker, not {topic_id}, because the topic was "
+                "deleted and created again"
             )
         if log.config.syncs_before_ack and log.durable_end < log.log_end_offset:
             log.flush()

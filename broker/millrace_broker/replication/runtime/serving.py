@@ -204,7 +204,7 @@ class FollowerService:
         if replica is None:
             raise UnknownTopicOrPartitionError(f"{key[0]}-{key[1]} is not on this broker")
         if fetch.topic_id and fetch.topic_id != replica.topic_id.bytes:
-            raise InconsistentTopicIdError(f"{replica.name} is of another topic than the follower's")
+            raise InconsistentTopicIdError(f"{replica.name} has another topic id than the follower's replica")
         replica.machine.leading(fetch.leader_epoch)
         self._logs.get(*key)  # raises if the log is offline
         return replica

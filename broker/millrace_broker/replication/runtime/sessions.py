@@ -114,10 +114,12 @@ class FetchSessions:
             return self._new(follower)
         session = self._sessions.get(session_id)
         if session is None or session.follower != follower:
-            raise FetchSessionIdNotFoundError(f"no fetch session {session_id} of broker {follower}: begin a new one")
+            raise FetchSessionIdNotFoundError(
+                f"broker {follower} has no fetch session {session_id}: begin a new session"
+            )
         if epoch != session.epoch:
             raise InvalidFetchSessionEpochError(
-                f"request {epoch} of fetch session {session_id}, the next one is {session.epoch}: begin a new session"
+                f"fetch session {session_id} expects epoch {session.epoch}, not {epoch}: begin a new session"
             )
         session.epoch = next_epoch(epoch)
         self._sessions.move_to_end(session_id)

@@ -40,12 +40,12 @@ def test_a_plan_is_written_as_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "no JSON object"),
-        ("{", "no JSON"),
+        ("[]", "not a JSON object"),
+        ("{", "not valid JSON"),
         ('{"version": 2, "partitions": []}', "version 2"),
         ('{"partitions": []}', "no partitions"),
-        ('{"partitions": [{"topic": "t"}]}', "no plan"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["x"]}]}', "no plan"),
+        ('{"partitions": [{"topic": "t"}]}', "invalid plan"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["x"]}]}', "invalid plan"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "each broker once"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "each broker once"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "log_dirs"),
@@ -63,7 +63,7 @@ def test_what_is_no_plan_is_refused(text: str, message: str) -> None:
 
 def test_topics_to_move() -> None:
     assert read_topics('{"version": 1, "topics": [{"topic": "a"}, {"topic": "b"}]}') == ["a", "b"]
-    with pytest.raises(UsageError, match="names no topics"):
+    with pytest.raises(UsageError, match="invalid list of topics"):
         read_topics('{"topics": ["a"]}')
 
 

@@ -143,7 +143,7 @@ def test_truncation_points(own: tuple[int, ...], leaders: EpochEnd | None, expec
     assert truncation_point(log_of(*own), 1, leaders) == expected
 
 
-def test_a_leader_tells_where_logs_part() -> None:
+def test_a_leader_finds_where_logs_diverge() -> None:
     log = log_of(0, 0, 2, 2, 5)
     assert epoch_end(log, 3) == EpochEnd(epoch=2, end_offset=4)
     assert find_divergence("t-0", log, 4, 2) is None
@@ -152,7 +152,7 @@ def test_a_leader_tells_where_logs_part() -> None:
     with pytest.raises(OffsetOutOfRangeError, match="epoch 6"):
         find_divergence("t-0", log, 5, 6)
     log.log_start_offset = 3
-    with pytest.raises(OffsetOutOfRangeError, match="starts at 3"):
+    with pytest.raises(OffsetOutOfRangeError, match="below the log start offset, 3"):
         find_divergence("t-0", log, 2, 2)
 
 
