@@ -1,10 +1,10 @@
-"""The real ``millrace`` command: what it prints, and how it exits."""
+"""The ``millrace`` command: what it prints, and how it exits."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pytest
 
 from millrace_broker.testing import EmbeddedBroker
 
+from .commands import run_millrace
 from .waiting import STALL_S, run_to_end
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -23,15 +24,7 @@ _MILLRACE = [sys.executable, "-m", "millrace.cli.main"]
 @pytest.fixture
 def run(module_broker: EmbeddedBroker) -> Run:
     """Run the command against the broker; ``code`` is the exit code that is expected."""
-    environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers, "NO_COLOR": "1"}
-
-    def run_command(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        done = run_to_end([*_MILLRACE, *arguments], input=stdin, env=environment)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done
-
-    return run_command
+    return partial(run_millrace, environment={"MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers})
 
 
 def test_the_overview_imports_no_command(run: Run) -> None:
@@ -44,6 +37,21 @@ def test_the_overview_imports_no_command(run: Run) -> None:
     for command in ("broker", "topics", "produce", "consume", "demo", "paths"):
         assert command in done.stdout
     assert "Run a broker" in done.stdout
+
+
+def test_the_process_prints_reads_its_input_and_has_the_exit_code(module_broker: EmbeddedBroker) -> None:
+    def run_process(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return run_to_end([*_MILLRACE, *arguments, "-b", module_broker.bootstrap_servers], input=stdin)
+
+    assert run_process("topics", "create", "piped", "-p", "1").returncode == 0
+    assert run_process("produce", "piped", stdin="one\ntwo\n").returncode == 0
+    read = run_process("consume", "piped", "--format", "value")
+    assert (read.returncode, read.stdout) == (0, "one\ntwo\n")
+    failed = run_process("produce", "nowhere", stdin="x\n")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("millrace: topic nowhere does not exist")
+    assert "Traceback" not in failed.stderr
+    assert run_process("topics", "list", "--nonsense").returncode == 2
 
 
 def test_version_paths_and_wrong_usage(run: Run) -> None:

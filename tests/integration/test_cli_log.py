@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,12 @@ import pytest
 from millrace.clients import Admin, Producer
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import run_to_end
+from .commands import run_millrace
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string())])
 
 
-def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "millrace.cli.main", "log", "dump", *map(str, arguments)]
-    done = run_to_end(command)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+run = partial(run_millrace, "log", "dump")
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -65,5 +60,5 @@ def test_dumps_what_a_broker_has_open_and_finds_damage(data: Path) -> None:
 def test_usage(data: Path) -> None:
     assert "name a partition directory" in run("--files", "", code=2).stderr
     assert "no such file" in run(data, code=2).stderr
-    overview = run_to_end([sys.executable, "-m", "millrace.cli.main", "--help"])
+    overview = run_millrace("--help")
     assert "Show, verify, repair and convert the files of a log" in overview.stdout

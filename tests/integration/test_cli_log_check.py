@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,17 +15,12 @@ from millrace.ids import id_text
 from millrace.records import HEADER_BYTES, scan_headers
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import run_to_end
+from .commands import run_millrace
 
 CONFIG = {"retention.ms": "-1", "segment.bytes": "3000", "index.interval.bytes": "500"}
 
 
-def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "millrace.cli.main", "log", *map(str, arguments)]
-    done = run_to_end(command)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+run = partial(run_millrace, "log")
 
 
 def fill(broker: EmbeddedBroker, topic: str, count: int = 400) -> list[bytes]:

@@ -1,9 +1,7 @@
-"""The performance tools of the real command: they run, and print Kafka's lines."""
+"""The performance tools of the command: they run, and print Kafka's lines."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from millrace.clients import Admin, TopicPartition
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import run_to_end
+from .commands import run_millrace
 
 _TOTAL = re.compile(
     r"^(\d+) records sent, [\d.]+ records/sec \([\d.]+ MB/sec\), [\d.]+ ms avg latency, [\d.]+ ms max latency, "
@@ -21,12 +19,8 @@ _TOTAL = re.compile(
 
 
 def _perf(broker: EmbeddedBroker, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": broker.bootstrap_servers, "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "millrace.cli.main", "perf", *arguments]
-    done = run_to_end(command, env=environment)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    environment = {"MILLRACE_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+    return run_millrace("perf", *arguments, environment=environment, code=code)
 
 
 def _count(broker: EmbeddedBroker, topic: str, partitions: int) -> int:

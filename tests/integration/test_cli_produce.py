@@ -1,33 +1,24 @@
 """``millrace produce``: what lines stand for, headers, and all of it in a transaction."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from millrace.clients import Admin, Consumer, ConsumerRecord
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import run_to_end
+from .commands import run_millrace
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
 def run(module_broker: EmbeddedBroker) -> Run:
-    environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers, "NO_COLOR": "1"}
-
-    def run_command(*arguments: str, stdin: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "millrace.cli.main", "produce", *arguments]
-        done = run_to_end(command, input=stdin, env=environment)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done
-
-    return run_command
+    environment = {"MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers}
+    return partial(run_millrace, "produce", environment=environment)
 
 
 def _read(broker: EmbeddedBroker, topic: str) -> list[ConsumerRecord]:

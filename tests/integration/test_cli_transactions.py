@@ -1,10 +1,9 @@
 """``millrace transactions``: what is open is shown, what hangs is found and ended."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import grpc
 import pyarrow as pa
@@ -17,7 +16,8 @@ from millrace.protocol.millrace_pb2_grpc import BrokerStub
 from millrace.records import build_columnar_batch
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S, run_to_end
+from .commands import run_millrace
+from .waiting import STALL_S
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 NOW_MS = 1_700_000_000_000
@@ -33,16 +33,8 @@ def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
 
 @pytest.fixture
 def run(module_broker: EmbeddedBroker) -> Run:
-    environment = {**os.environ, "MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers, "NO_COLOR": "1"}
-
-    def run_command(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "millrace.cli.main", "transactions", *arguments]
-        done = run_to_end(command, env=environment)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done
-
-    return run_command
+    environment = {"MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers}
+    return partial(run_millrace, "transactions", environment=environment)
 
 
 def test_open_transactions_are_listed_and_described(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
