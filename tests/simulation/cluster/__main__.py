@@ -3,7 +3,7 @@
   make sim SEEDS=1000          so many seeds
   make sim SEEDS=100 FIRST=1   from another one on than the first
   make sim SEED=17             one, and a digest of everything that happened in it
-  make sim PLANTED=1           faults planted on purpose, and the first seed that finds each
+  make sim PLANTED=1           faults planted on purpose, and a seed that finds each
   make sim SEED=17 PLANT=...   with one of these in place, by its name
 
 A seed that fails prints itself, the step at which something was wrong, what, and what had happened last. The same seed
@@ -81,11 +81,14 @@ def replay(seed: int, again: str) -> int:
 
 
 def find_planted(names: Iterable[str], seeds: range) -> int:
-    """Say of each planted fault which seed finds it, as what; returns how many none does."""
+    """Say of each planted fault which seed finds it, as what; returns how many none does.
+
+    The seed that found it last comes first, and then the others.
+    """
     unfound = 0
     for name in names:
         with plant(name):
-            found = next((each for each in map(_violation, seeds) if each), "")
+            found = next(filter(None, map(_violation, [PLANTED[name].found_by, *seeds])), "")
         unfound += not found
         print(f"{name}: {found or 'not found'}", flush=True)
     return unfound

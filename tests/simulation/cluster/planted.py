@@ -1,6 +1,8 @@
 """Faults planted on purpose: each takes one rule out of the broker, and the simulator has to notice.
 
-``PLANTED`` names them, and says as what each is noticed. ``plant`` puts one in place while a run is made in it.
+``PLANTED`` names them, and says as what each is noticed, and by which seed it was noticed last. A search begins with
+that seed, and goes on with all others if a change of the broker has made it pass. ``plant`` puts a fault in place while
+a run is made in it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ class Fault(NamedTuple):
     seen_as: str
     patches: Mapping[str, Any]
     """By module, class and name."""
+    found_by: int = 1
+    """The seed that a search begins with."""
 
 
 _LACKING: Final = r"the ISR .* has broker-\d, with \d+ of \d+ committed records|ends at \d+, committed is up to \d+"
@@ -200,6 +204,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             # Else brokers pass over what is decided in an epoch that they know, and nobody leads.
             f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
         },
+        found_by=2,
     ),
     "decisions of the past are taken over": Fault(
         r"the leader epoch went back",
@@ -208,6 +213,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.cluster.member.check_controller_epoch": lambda known, requested: None,
             "millrace_broker.replication.runtime.manager.check_controller_epoch": lambda known, requested: None,
         },
+        found_by=2,
     ),
     "a new leader forgets producers": Fault(
         f"{_READ}|is forgotten|{_TWICE}",
@@ -229,6 +235,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.log.partition_log.PartitionLog.must_sync": lambda log, result: False,
             "millrace_broker.log.partition_log.PartitionLog.flush": lambda log, up_to=None: None,
         },
+        found_by=6,
     ),
     "a marker is left out": Fault(
         f"{_HAUNTED}|{_LEFT_OPEN}",
@@ -275,18 +282,21 @@ PLANTED: Final[Mapping[str, Fault]] = {
         {
             "millrace_broker.cluster.own_registration.OwnRegistration._changed": lambda own, event: None,
         },
+        found_by=3,
     ),
     "a living broker that was taken for dead goes on leading": Fault(
         r"was taken for dead, has registered again, and goes on leading",
         {
             "millrace_broker.replication.runtime.manager.ReplicaManager.fence": _go_on_leading,
         },
+        found_by=3,
     ),
     "calls that wait keep their places": Fault(
         r"it is still not so: |not all of its partitions have leaders yet",
         {
             "millrace_broker.quotas.admission.AdmittedCall.park": lambda call, give_up: None,
         },
+        found_by=5,
     ),
     "calls that have waited are never forgotten": Fault(
         r"it is still not so: what clients' calls held is given back",
@@ -299,6 +309,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         {
             "millrace_broker.groups.group.Group.check_commit": lambda group, identity, now_ms, **_: None,
         },
+        found_by=7,
     ),
 }
 """By what is wrong then."""
