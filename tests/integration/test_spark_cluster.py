@@ -26,6 +26,8 @@ ATTEMPTS = Path(__file__).with_name("sink_attempts.py")
 PROJECT = Path(__file__).parents[2]
 NUMBERS = 1000
 WORDS = 300
+LOOK_S = 0.3
+"""Between looks at a whole table and a whole topic, which take CPU time from the cluster."""
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +190,7 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
         lambda: len(kept(cluster)) >= 200 and len(copies(module_broker)) > WORDS,
         "the first batches",
         progress=lambda: work_of(process.pid),
+        pause_s=LOOK_S,
     )
     executor = next(iter(executors_of(cluster.workers[0])))
     os.kill(executor, signal.SIGKILL)
@@ -195,6 +198,7 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
         lambda: executors_of(cluster.workers[0]) - {executor},
         "another executor",
         progress=lambda: work_of(process.pid),
+        pause_s=LOOK_S,
     )
     cluster.workers[1].kill()
     with Producer(module_broker.bootstrap_servers) as producer:
@@ -205,6 +209,7 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
         lambda: process.poll() is not None or kept(cluster) == copies(module_broker) == expected,
         "all words",
         progress=lambda: (len(kept(cluster)), len(copies(module_broker)), work_of(process.pid)),
+        pause_s=LOOK_S,
     )
     (cluster.directory / "stop").touch()
     code = exit_code(cluster, process)

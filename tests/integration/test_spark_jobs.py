@@ -23,6 +23,7 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "ingest_to_delta.py"
+KEPT_VARIABLES = ("HOME", "JAVA_HOME", "MILLRACE_CACHE", "SPARK_SUBMIT_OPTS")
 
 
 class Run:
@@ -30,7 +31,7 @@ class Run:
 
     def __init__(self, command, **environment):
         # Nothing of this process's environment but what a fresh shell has: no PYSPARK_PYTHON, no activated venv.
-        kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "MILLRACE_CACHE") if name in os.environ}
+        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         self.process = subprocess.Popen(
             [str(part) for part in command],
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, **environment},

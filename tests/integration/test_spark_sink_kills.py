@@ -95,6 +95,11 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
     assert loser.process.returncode == 1
     assert "\nerror: " in loser.output
     produce(broker, range(RECORDS_PER_ROUND, 2 * RECORDS_PER_ROUND))
-    eventually(lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND, "the other to go on", progress=winner.progress)
+    eventually(
+        lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND,
+        "the other to go on",
+        progress=winner.progress,
+        pause_s=0.3,
+    )
     winner.stop()
     assert sorted(copies(broker)) == list(range(2 * RECORDS_PER_ROUND))
