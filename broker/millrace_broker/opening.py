@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.config.broker import BrokerConfig, Listener
-from millrace.config.dynamic import FOLLOWER_RATE, LEADER_RATE
+from millrace.config.dynamic import FOLLOWER_RATE, LEADER_RATE, MOVE_RATE
 from millrace.coordination import SessionStore
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.interface import Membership, OpenedMetadata
@@ -315,11 +315,12 @@ def _open_logs(config: BrokerConfig, base: _Base, metadata: OpenedMetadata, on_p
 
 
 def _start_log_threads(config: BrokerConfig, logs: LogManager, catalog: TopicCatalog) -> None:
-    """Start the log cleaner and tiered storage, if enabled."""
+    """Start the log cleaner and tiered storage, if enabled, and resume moves between log directories."""
     if config.log_cleaner_enable:
         logs.start_cleaner(cleaner_settings(config), keys_of(catalog))
     if config.remote_log_storage_system_enable:
         logs.start_tiering(tiering_settings(config), ArrowStore(config.remote_log_storage_uri))
+    logs.resume_moves()
 
 
 # --- replicas ----------------------------------------------------------------------------------------------------
@@ -494,6 +495,7 @@ def _follow_config(
         replicas.set_throttle_rates(
             leader_bytes_per_s=configs.rate(LEADER_RATE), follower_bytes_per_s=configs.rate(FOLLOWER_RATE)
         )
+        logs.limit_moves(configs.rate(MOVE_RATE))
 
     storage.live_config.subscribe(lambda current: executors.on_loop(take, current))
     storage.live_config.subscribe(lambda current: apply_to_logs(current, logs, catalog, configured))

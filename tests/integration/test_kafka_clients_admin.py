@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
+    ElectionType,
     TopicCollection,
     TopicPartition,
 )
@@ -18,15 +20,17 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     OffsetSpec,
     ResourceType,
 )
 
+from millrace.clients import Admin
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import address, consumer, create_topic, producer, read, send
-from .waiting import STALL_S
+from .waiting import STALL_S, eventually
 
 BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
 
@@ -93,6 +97,39 @@ def test_options_of_a_topic_are_set_appended_subtracted_and_deleted(
     with pytest.raises(confluent_kafka.KafkaException) as caught:
         alter("retention.ms", "soon", AlterConfigOpType.SET)
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
+
+
+def test_an_option_has_the_values_of_all_sources(
+    module_broker: EmbeddedBroker, client: AdminClient, topic: str
+) -> None:
+    create_topic(module_broker, topic, retention_ms="60000")
+    wanted = ConfigResource(ResourceType.TOPIC, topic)
+
+    def sources(option: str) -> list[tuple[str, str, str]]:
+        found = client.describe_configs([wanted])[wanted].result(STALL_S)[option]
+        return [(each.name, each.value, ConfigSource(each.source).name) for each in found.synonyms.values()]
+
+    with Admin(module_broker.bootstrap_servers) as admin:
+        admin.alter_configs("", {"log.segment.bytes": 3000000}, resource="broker")
+        # confluent-kafka keeps the last one of each name.
+        assert sources("retention.ms") == [
+            ("retention.ms", "60000", "DYNAMIC_TOPIC_CONFIG"),
+            ("log.retention.ms", "604800000", "DEFAULT_CONFIG"),
+        ]
+        assert sources("segment.bytes") == [("log.segment.bytes", "1073741824", "DEFAULT_CONFIG")]
+        assert sources("remote.storage.enable") == [("remote.storage.enable", "false", "DEFAULT_CONFIG")]
+        admin.alter_configs("", delete=["log.segment.bytes"], resource="broker")
+
+
+def test_the_answer_to_a_created_topic_has_its_options(module_broker: EmbeddedBroker, topic: str) -> None:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=address(module_broker))
+    wanted = kafka.admin.NewTopic(topic, 3, 1, topic_configs={"retention.ms": "60000"})
+    (created,) = admin.create_topics([wanted])["topics"]
+    assert (created["num_partitions"], created["replication_factor"]) == (3, 1)
+    options = {each["name"]: (each["value"], each["config_source"]) for each in created["configs"]}
+    assert options["retention.ms"] == ("60000", 1)
+    assert options["cleanup.policy"] == ("delete", 5)
+    admin.close()
 
 
 def test_options_of_the_broker_are_described(client: AdminClient) -> None:
@@ -162,3 +199,54 @@ def test_kafka_python_administers_topics_and_groups(module_broker: EmbeddedBroke
     admin.delete_topics([topic])
     assert topic not in admin.list_topics()
     admin.close()
+
+
+def test_a_broker_by_itself_needs_no_elections_and_no_reassignments(
+    module_broker: EmbeddedBroker, client: AdminClient, topic: str
+) -> None:
+    create_topic(module_broker, topic)
+    wanted, unknown = TopicPartition(topic, 0), TopicPartition(topic, 7)
+    elected = client.elect_leaders(ElectionType.PREFERRED, [wanted, unknown]).result(STALL_S)
+    codes = {partition.partition: error and error.args[0].name() for partition, error in elected.items()}
+    assert codes == {0: "ELECTION_NOT_NEEDED", 7: "UNKNOWN_TOPIC_OR_PART"}
+    assert client.elect_leaders(ElectionType.UNCLEAN, None).result(STALL_S) == {}
+
+    admin = kafka.KafkaAdminClient(bootstrap_servers=address(module_broker))
+    partition = kafka.TopicPartition(topic, 0)
+    for replicas, error in (
+        ([0], None),
+        ([0, 1], kafka.errors.InvalidReplicaAssignmentError),
+        ([1], kafka.errors.InvalidReplicaAssignmentError),
+        (None, kafka.errors.NoReassignmentInProgressError),
+    ):
+        assert admin.alter_partition_reassignments({partition: replicas}) == {partition: error}
+    assert admin.list_partition_reassignments() == {}
+    admin.close()
+
+
+def test_a_partition_moves_to_another_log_directory(tmp_path: Path, topic: str) -> None:
+    directories = [str(tmp_path / name) for name in "ab"]
+    with EmbeddedBroker(tmp_path / "a", options=BROKER_OPTIONS, log_dirs=",".join(directories)) as broker:
+        create_topic(broker, topic)
+        values = [str(number).encode() * 100 for number in range(2000)]
+        send(producer(broker), topic, [{"value": value} for value in values[:1000]])
+        admin = kafka.KafkaAdminClient(bootstrap_servers=address(broker))
+
+        def homes() -> list[str]:
+            (described,) = admin.describe_log_dirs({topic: [0]})
+            return [each["log_dir"] for each in described["log_dirs"] if each["topics"]]
+
+        (before,) = homes()
+        (target,) = set(directories) - {before}
+        replica = (topic, 0, 0)
+        assert list(admin.alter_replica_log_dirs({replica: target}).values()) == [kafka.errors.NoError]
+        send(producer(broker), topic, [{"value": value} for value in values[1000:]])
+        eventually(lambda: homes() == [target], "the move")
+        reader = consumer(broker, topic)
+        reader.subscribe([topic])
+        assert [message.value() for message in read(reader, 2000)] == values
+        reader.close()
+        assert (Path(target) / f"{topic}-0").is_dir()
+        wrong = admin.alter_replica_log_dirs({replica: str(tmp_path / "c")})
+        assert list(wrong.values()) == [kafka.errors.LogDirNotFoundError]
+        admin.close()

@@ -178,6 +178,7 @@ def test_consumers_read_on_through_the_store(filled: tuple[EmbeddedBroker, Admin
     local = log_of(broker, topic).first_base_offset
     assert admin.list_offsets({partition: -4})[partition].offset == local
     assert admin.list_offsets({partition: -5})[partition].offset == local - 1
+    assert admin.list_offsets({partition: -6})[partition].offset == local
     assert b"".join(admin.read_range(topic, 0, 10, 990))
 
 

@@ -1,12 +1,13 @@
 """Handler of DescribeConfigs for topics, groups and brokers.
 
-An entry has the option's value and its source. For all brokers together (an empty name), only dynamic options are
-listed.
+An entry has the option's value and its source, and as synonyms the values at all sources. For all brokers together (an
+empty name), only dynamic options are listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
@@ -47,68 +48,99 @@ def _entries(broker: Broker, resource: pb.ConfigResource) -> Iterator[pb.ConfigE
     if is_group(resource):
         return _group_entries(broker, resource.name)
     if not is_broker(broker, resource):
-        return _topic_entries(broker, resource.name)
+        return topic_entries(broker, resource.name)
     return _broker_entries(broker) if resource.name else _entries_of_all(broker)
 
 
 def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
-    overrides = broker.group_configs.overrides(group_id)
-    defaults = GroupConfig.load({}).options()
-    for option, value in broker.group_configs.get(group_id).options().items():
-        if option in overrides:
-            source = _DYNAMIC_GROUP
-        else:
-            source = _DEFAULT if value == defaults[option] else _STATIC_BROKER
-        field = GroupConfig.model_fields[option.replace(".", "_")]
-        yield pb.ConfigEntry(name=option, value=text_of(value), source=source, documentation=field.description or "")
+    configs = broker.group_configs
+    overrides, file, defaults = configs.overrides(group_id), configs.get("").options(), GroupConfig.load({}).options()
+    for option, value in configs.get(group_id).options().items():
+        synonyms = [
+            *([_synonym(option, value, _DYNAMIC_GROUP)] if option in overrides else ()),
+            *([_synonym(option, file[option], _STATIC_BROKER)] if file[option] != defaults[option] else ()),
+            _synonym(option, defaults[option], _DEFAULT),
+        ]
+        yield _entry(option, value, synonyms, GroupConfig.model_fields[option.replace(".", "_")].description)
 
 
-def _topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
-    topic = broker.partitions.topic(name)
+def topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
+    """Yield the options of a topic. Raises ``UnknownTopicOrPartitionError``."""
+    topic, of_broker = broker.partitions.topic(name), _BrokerLayers.of(broker)
     defaults = TopicConfig.load({}).options()
     for option, value in topic.config.options().items():
-        if option in topic.overrides:
-            source = _DYNAMIC_TOPIC
+        if option in TOPIC_DEFAULTS:
+            broker_option = TOPIC_DEFAULTS[option][0][0]
+            weaker = of_broker.synonyms(broker_option)
         else:
-            broker_name = TOPIC_DEFAULTS[option][0][0] if option in TOPIC_DEFAULTS else ""
-            source = _source(broker, broker_name, is_default=value == defaults[option])
-        field = TopicConfig.model_fields[option.replace(".", "_")]
-        yield pb.ConfigEntry(name=option, value=text_of(value), source=source, documentation=field.description or "")
+            weaker = [_synonym(option, defaults[option], _DEFAULT)]
+        own = [_synonym(option, value, _DYNAMIC_TOPIC)] if option in topic.overrides else []
+        yield _entry(option, value, own + weaker, TopicConfig.model_fields[option.replace(".", "_")].description)
 
 
 def _broker_entries(broker: Broker) -> Iterator[pb.ConfigEntry]:
-    zookeeper = broker.config.zookeeper_config
-    own = {} if zookeeper is None else {"zookeeper.connect": zookeeper.zookeeper_connect}
-    defaults = {name: value for name, value in BrokerConfig.load(own).options().items() if name not in own}
+    layers = _BrokerLayers.of(broker)
     for option, value in broker.config.options().items():
-        is_sensitive = option.endswith(".password")
-        yield pb.ConfigEntry(
-            name=option,
-            value="" if is_sensitive else text_of(value),
-            source=_source(broker, option, is_default=value == defaults.get(option)),
-            is_sensitive=is_sensitive,
-            documentation=_documentation(option),
-        )
-    configs = broker.broker_configs
-    for option, text in {**configs.for_all, **configs.for_this}.items():
-        if option in RATES:
-            source = _source(broker, option, is_default=False)
-            yield pb.ConfigEntry(name=option, value=text, source=source, documentation=_documentation(option))
+        yield _entry(option, value, layers.synonyms(option), _documentation(option))
+    for option in RATES:
+        if synonyms := layers.synonyms(option):
+            yield _entry(option, synonyms[0].value, synonyms, _documentation(option))
 
 
 def _entries_of_all(broker: Broker) -> Iterator[pb.ConfigEntry]:
     """Yield the dynamic options of all brokers."""
     for option, text in sorted(broker.broker_configs.for_all.items()):
-        yield pb.ConfigEntry(name=option, value=text, source=_DYNAMIC_DEFAULT, documentation=_documentation(option))
+        yield _entry(option, text, [_synonym(option, text, _DYNAMIC_DEFAULT)], _documentation(option))
 
 
-def _source(broker: Broker, option: str, *, is_default: bool) -> str:
-    """Return the source of a broker option's value."""
-    if option in broker.broker_configs.for_this:
-        return _DYNAMIC_BROKER
-    if option in broker.broker_configs.for_all:
-        return _DYNAMIC_DEFAULT
-    return _DEFAULT if is_default else _STATIC_BROKER
+class _BrokerLayers(NamedTuple):
+    """Values of broker options at each source, from the one that wins to the default."""
+
+    dynamic: tuple[tuple[str, Mapping[str, Any]], ...]
+    file: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, broker: Broker) -> _BrokerLayers:
+        configs = broker.broker_configs
+        zookeeper = configs.file.zookeeper_config
+        required = {} if zookeeper is None else {"zookeeper.connect": zookeeper.zookeeper_connect}
+        return cls(
+            dynamic=((_DYNAMIC_BROKER, configs.for_this), (_DYNAMIC_DEFAULT, configs.for_all)),
+            file=configs.file.options(),
+            defaults={
+                name: value for name, value in BrokerConfig.load(required).options().items() if name not in required
+            },
+        )
+
+    def synonyms(self, option: str) -> list[pb.ConfigSynonym]:
+        found = [_synonym(option, values[option], source) for source, values in self.dynamic if option in values]
+        if option in self.file and self.file[option] != self.defaults.get(option):
+            found.append(_synonym(option, self.file[option], _STATIC_BROKER))
+        if option in self.defaults:
+            found.append(_synonym(option, self.defaults[option], _DEFAULT))
+        return found
+
+
+def _synonym(option: str, value: object, source: str) -> pb.ConfigSynonym:
+    return pb.ConfigSynonym(name=option, value="" if _is_sensitive(option) else text_of(value), source=source)
+
+
+def _entry(
+    option: str, value: object, synonyms: Sequence[pb.ConfigSynonym], documentation: str | None
+) -> pb.ConfigEntry:
+    return pb.ConfigEntry(
+        name=option,
+        value="" if _is_sensitive(option) else text_of(value),
+        source=synonyms[0].source,
+        is_sensitive=_is_sensitive(option),
+        documentation=documentation or "",
+        synonyms=synonyms,
+    )
+
+
+def _is_sensitive(option: str) -> bool:
+    return option.endswith(".password")
 
 
 def _documentation(option: str) -> str:
@@ -116,5 +148,5 @@ def _documentation(option: str) -> str:
     if field is not None:
         return field.description or ""
     if option in RATES:
-        return "Most bytes a second that are exchanged with throttled replicas."
+        return RATES[option]
     return "The way to ZooKeeper." if option.startswith(ZOOKEEPER_PREFIX) else "Default of topics."

@@ -21,7 +21,9 @@ EARLIEST_LOCAL: Final = -4
 """First offset on the broker's own disk (KIP-405)."""
 LATEST_TIERED: Final = -5
 """Last offset in the remote store (KIP-1005)."""
-_ENDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
+EARLIEST_PENDING_UPLOAD: Final = -6
+"""First offset that is not in the remote store yet (KIP-1023)."""
+_ENDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 _NONE: Final = (-1, -1)
 
 
@@ -75,10 +77,12 @@ def _find(log: PartitionLog, timestamp_ms: int, isolation_level: pb.IsolationLev
         return max(log.first_base_offset, log.log_start_offset), -1
     if timestamp_ms == LATEST_TIERED:
         return (log.remote.end_offset if log.remote is not None else 0) - 1, -1
+    if timestamp_ms == EARLIEST_PENDING_UPLOAD:
+        return _NONE if log.remote is None else (max(log.remote.end_offset, log.log_start_offset), -1)
     if timestamp_ms < 0 and timestamp_ms != MAX_TIMESTAMP:
         raise InvalidRequestError(
             f"timestamp {timestamp_ms}: expected ms, or -1 latest, -2 earliest, -3 largest, -4 earliest on the disk, "
-            "-5 latest in the remote store"
+            "-5 latest in the remote store, -6 first that is not in the remote store"
         )
     found = log.max_timestamp_offset() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_time(timestamp_ms)
     return found if found is not None and found[0] < end_offset else _NONE

@@ -5,14 +5,22 @@ It leads all partitions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final
 
 from millrace.config.broker import BrokerConfig, Listener
 from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore, Operation
-from millrace.errors import EnvironmentProblemError, InvalidRequestError
+from millrace.errors import (
+    ElectionNotNeededError,
+    EnvironmentProblemError,
+    InvalidReplicaAssignmentError,
+    MillraceError,
+    NoReassignmentInProgressError,
+    UnknownTopicOrPartitionError,
+)
+from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
 from millrace_broker.log import Files, LogManager, read_meta_properties
 from millrace_broker.metadata import LiveBroker, TopicCatalog, TopicInfo, registration
@@ -82,6 +90,7 @@ class Standalone:
     ) -> None:
         """``gone`` is called for deleted topics, before their logs are deleted."""
         self._config: Final = config
+        self._id: Final = config.broker_id
         self._metadata: Final = metadata
         self._logs: Final = logs
         self._executors: Final = executors
@@ -125,7 +134,7 @@ class Standalone:
     @property
     def controller_id(self) -> int:
         """The id of this broker, which decides itself."""
-        return self._config.broker_id
+        return self._id
 
     def live_brokers(self) -> Sequence[LiveBroker]:
         """Return this broker."""
@@ -142,20 +151,52 @@ class Standalone:
         """Return True, because a topic is deleted before its deletion is answered."""
         return True
 
-    async def elect_leaders(self, request: Any) -> Answers:
-        """Raise ``InvalidRequestError``, because there is no other broker."""
-        self._refuse()
+    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> Answers:
+        """Elect no leaders, because this broker leads every partition, which is its preferred leader."""
+        return {
+            partition: self._unknown(partition)
+            or ElectionNotNeededError(f"{partition} is led by its preferred leader already: broker {self._id}")
+            for partition in _partitions(request.topics)
+        }
 
-    async def reassign(self, request: Any) -> Answers:
-        """Raise ``InvalidRequestError``, because there is no other broker."""
-        self._refuse()
+    async def reassign(self, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
+        """Accept reassignments to this broker, where the partitions are already. Report an error for all others."""
+        return {
+            TopicPartition(topic.name, each.partition): self._cannot_reassign(topic.name, each)
+            for topic in request.topics
+            for each in topic.partitions
+        }
 
-    async def reassignments(self, request: Any) -> Mapping[TopicPartition, ReplicaAssignment]:
+    async def reassignments(
+        self, request: pb.ListPartitionReassignmentsRequest
+    ) -> Mapping[TopicPartition, ReplicaAssignment]:
         """Return no reassignments."""
         return {}
 
-    def _refuse(self) -> NoReturn:
-        raise InvalidRequestError(
-            f"broker {self._config.broker_id} runs alone (zookeeper.connect is not set), so no other broker can host "
-            "or lead a partition"
-        )
+    def _unknown(self, partition: TopicPartition) -> MillraceError | None:
+        try:
+            self._metadata.catalog.topic(partition.topic).partition(partition.partition)
+        except UnknownTopicOrPartitionError as error:
+            return error
+        return None
+
+    def _cannot_reassign(
+        self, topic: str, wanted: pb.AlterPartitionReassignmentsRequest.PartitionTarget
+    ) -> MillraceError | None:
+        partition = TopicPartition(topic, wanted.partition)
+        if (unknown := self._unknown(partition)) is not None:
+            return unknown
+        if wanted.is_cancelled:
+            return NoReassignmentInProgressError(f"{partition} is not being reassigned: there is nothing to cancel")
+        if list(wanted.replicas) != [self._id]:
+            return InvalidReplicaAssignmentError(
+                f"{partition} on {list(wanted.replicas)}: broker {self._id} runs alone, because "
+                "zookeeper.connect is not set"
+            )
+        return None
+
+
+def _partitions(topics: Iterable[pb.TopicPartitions]) -> Iterator[TopicPartition]:
+    for topic in topics:
+        for number in topic.partitions:
+            yield TopicPartition(topic.name, number)

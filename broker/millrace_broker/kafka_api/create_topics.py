@@ -6,6 +6,7 @@ from uuid import UUID
 
 from millrace.kafka_protocol.calls.create_topics import (
     CreatableTopic,
+    CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -13,8 +14,10 @@ from millrace.kafka_protocol.calls.create_topics import (
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.create_topics import handle as create
+from millrace_broker.api.describe_configs import topic_entries
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.configs import SOURCES
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
 
@@ -45,6 +48,7 @@ def _new_topic(topic: CreatableTopic) -> pb.NewTopic:
 
 def _result(broker: Broker, result: pb.CreateTopicsResponse.Result) -> CreatableTopicResult:
     created = broker.catalog.topics.get(result.name) if result.topic_id else None
+    configs = () if created is None else tuple(map(_config, topic_entries(broker, created.name)))
     return CreatableTopicResult(
         name=result.name,
         topic_id=UUID(bytes=result.topic_id) if result.topic_id else NIL_UUID,
@@ -52,6 +56,17 @@ def _result(broker: Broker, result: pb.CreateTopicsResponse.Result) -> Creatable
         error_message=text_of(result.error),
         num_partitions=result.num_partitions or -1,
         replication_factor=-1 if created is None else len(created.partitions[0].replicas),
+        configs=configs,
+    )
+
+
+def _config(entry: pb.ConfigEntry) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=entry.name,
+        value=entry.value,
+        read_only=False,
+        config_source=SOURCES[entry.source],
+        is_sensitive=entry.is_sensitive,
     )
 
 

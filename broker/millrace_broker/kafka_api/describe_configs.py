@@ -49,16 +49,19 @@ def _result(
 
 
 def _option(kind: int, entry: pb.ConfigEntry, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    value = None if entry.is_sensitive else entry.value
-    source = SOURCES.get(entry.source, 0)
-    own = DescribeConfigsSynonym(name=entry.name, value=value, source=source)
+    synonyms = tuple(
+        DescribeConfigsSynonym(
+            name=each.name, value=None if entry.is_sensitive else each.value, source=SOURCES.get(each.source, 0)
+        )
+        for each in entry.synonyms
+    )
     return DescribeConfigsResourceResult(
         name=entry.name,
-        value=value,
+        value=None if entry.is_sensitive else entry.value,
         read_only=is_read_only(kind, entry.name),
-        config_source=source,
+        config_source=SOURCES.get(entry.source, 0),
         is_sensitive=entry.is_sensitive,
-        synonyms=(own,) if message.include_synonyms else (),
+        synonyms=synonyms if message.include_synonyms else (),
         config_type=type_of(kind, entry.name),
         documentation=entry.documentation if message.include_documentation else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from millrace.errors import MillraceError
@@ -16,6 +16,7 @@ from millrace.kafka_protocol.calls.describe_log_dirs import (
 )
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.log import FutureReplica, Partition
 
 
 async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> DescribeLogDirsResponse:
@@ -24,15 +25,19 @@ async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> Desc
     if message.topics is not None:
         wanted = {(topic.topic, number) for topic in message.topics for number in topic.partitions}
     logs = request.broker.logs
-    sizes = {
-        path: {key: log.size_bytes for key, log in found.items() if wanted is None or key in wanted}
-        for path, found in logs.by_directory().items()
+    futures = logs.futures()
+    found = {
+        path: [
+            *(_partition(key, log.size_bytes) for key, log in present.items() if wanted is None or key in wanted),
+            *(_future(key, each) for key, each in futures[path].items() if wanted is None or key in wanted),
+        ]
+        for path, present in logs.by_directory().items()
     }
-    usages = await request.broker.executors.run_io(_usages, list(sizes))
+    usages = await request.broker.executors.run_io(_usages, list(found))
     return DescribeLogDirsResponse(
         throttle_time_ms=0,
         results=(
-            *(_directory(path, sizes[path], usages[path]) for path in sizes),
+            *(_directory(path, found[path], usages[path]) for path in found),
             *(_failed(path, error) for path, error in logs.failed_directories().items()),
         ),
     )
@@ -47,12 +52,25 @@ def _usages(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     return found
 
 
-def _directory(path: Path, sizes: Mapping[tuple[str, int], int], usage: tuple[int, int]) -> DescribeLogDirsResult:
+def _partition(key: Partition, size_bytes: int) -> tuple[str, DescribeLogDirsPartition]:
+    topic, number = key
+    return topic, DescribeLogDirsPartition(
+        partition_index=number, partition_size=size_bytes, offset_lag=0, is_future_key=False
+    )
+
+
+def _future(key: Partition, copy: FutureReplica) -> tuple[str, DescribeLogDirsPartition]:
+    topic, number = key
+    return topic, DescribeLogDirsPartition(
+        partition_index=number, partition_size=copy.size_bytes, offset_lag=copy.offset_lag, is_future_key=True
+    )
+
+
+def _directory(
+    path: Path, found: Iterable[tuple[str, DescribeLogDirsPartition]], usage: tuple[int, int]
+) -> DescribeLogDirsResult:
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for (topic, number), size_bytes in sorted(sizes.items()):
-        partition = DescribeLogDirsPartition(
-            partition_index=number, partition_size=size_bytes, offset_lag=0, is_future_key=False
-        )
+    for topic, partition in sorted(found, key=lambda each: (each[0], each[1].partition_index)):
         topics.setdefault(topic, []).append(partition)
     return DescribeLogDirsResult(
         error_code=0,

@@ -10,13 +10,10 @@ DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics refuse rows (INVALID_RECORD). `record_errors` and `current_leader` are empty.",
     ApiKey.FETCH: "Batches of typed topics are refused (UNSUPPORTED_FOR_MESSAGE_FORMAT). `current_leader` and "
     "`node_endpoints` are empty. Followers of Kafka are not served.",
-    ApiKey.LIST_OFFSETS: "Timestamp -6 (earliest pending upload) is refused.",
     ApiKey.API_VERSIONS: "The only feature is transaction.version 2.",
-    ApiKey.CREATE_TOPICS: "The answer has no configurations. Topics are opaque.",
+    ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
     ApiKey.ADD_PARTITIONS_TO_TXN: "The part of KIP-890 between brokers is a call of millrace.",
-    ApiKey.DESCRIBE_CONFIGS: "The only synonym is the value in force.",
-    ApiKey.DESCRIBE_LOG_DIRS: "The lag of offsets is 0: no directory has a replica that is being moved.",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
 }
 """Known differences, by call."""

@@ -1,7 +1,7 @@
 """The log: segment files that can be trusted with the only copy.
 
 ``manager``             all partitions of a broker, over its log directories. Its parts: ``hosted_logs``,
-    ``checkpoint_writer``, ``checkpointed_truncation``, ``background_work``
+    ``checkpoint_writer``, ``checkpointed_truncation``, ``directory_moves``, ``background_work``
 ``partition_log``       one partition; it owns the parts in the next lines
 ``local_log``           its segment files: ``log_offsets``, ``segment_list``, writes and rolls
 ``leader_appender``, ``follower_appender``  its appends; ``validation``, ``offset_assignment``
@@ -17,17 +17,30 @@
 ``extents``             a range of offsets, cut for parallel reads
 ``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
 ``log_directories``     the working and the failed directories
+``directory_moves``     moves of partitions between them; ``future_log``: the copy of one log
 ``fsync_batching``      appends that share an fsync; ``read_threads``; ``periodic_work``
-``workers``, ``throttle``  the threads of the cleaner and of tiered storage
+``workers``, ``throttle``  the threads of the cleaner, of tiered storage and of moves
 ``files``, ``watched_files``  the file system behind an interface; detection of failed disks
 ``cleaning``, ``tiered``  compaction, tiered storage
 """
 
+from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.data_directory import read_meta_properties
+from millrace_broker.log.directory_moves import FutureReplica
 from millrace_broker.log.extents import Extent
 from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.leader_appender import AppendResult
 from millrace_broker.log.manager import LogManager
 from millrace_broker.log.partition_log import PartitionLog
 
-__all__ = ["AppendResult", "Extent", "Files", "LogManager", "OsFiles", "PartitionLog", "read_meta_properties"]
+__all__ = [
+    "AppendResult",
+    "Extent",
+    "Files",
+    "FutureReplica",
+    "LogManager",
+    "OsFiles",
+    "Partition",
+    "PartitionLog",
+    "read_meta_properties",
+]

@@ -25,7 +25,11 @@ class LeaderEpochFileCache:
         self.has_unwritten = False
         """Whether the newest epoch is not in the file yet."""
         self._files: Final = files
-        self._path: Final = directory / LEADER_EPOCHS
+        self._path = directory / LEADER_EPOCHS
+
+    def move_to(self, directory: Path) -> None:
+        """Use the file of another directory, which has the same epochs."""
+        self._path = directory / LEADER_EPOCHS
 
     def begin(self, epoch: int, start_offset: int) -> None:
         """Begin an epoch in memory. ``assign`` writes it before its first append."""

@@ -17,6 +17,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from millrace.config.topic import TopicConfig
@@ -44,7 +45,8 @@ class LocalLog:
 
     def __init__(self, name: str, loader: LogLoader, loaded: LoadedLog) -> None:
         self.name: Final = name
-        self.directory: Final = loader.directory
+        self.directory = loader.directory
+        """The partition's directory; only ``reopen`` changes it."""
         self.config = loader.config
         self.files: Final = loader.files
         self.clock: Final = loader.clock
@@ -81,6 +83,13 @@ class LocalLog:
             clock=self.clock,
             open_segments=self._open_segments,
         )
+
+    def reopen(self, directory: Path) -> None:
+        """Use the files in a directory that has the same content. The active segment is sealed."""
+        assert self.appender is None, directory
+        self.directory = directory
+        loader = self.loader()
+        self.segments.reopen([loader.open_segment(each.base_offset, each.size_bytes) for each in self.segments.current])
 
     def set_config(self, config: TopicConfig) -> None:
         """Set the topic's configuration."""

@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 
 from millrace.errors import MillraceError, StorageError
 from millrace.segments.names import deleted_directory_name, partition_directory_name
+from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition_metadata import write_topic_id
@@ -32,6 +33,8 @@ class LogDirectories:
 
     def __init__(self, files: Files) -> None:
         self.files: Final[Files] = WatchedFiles(files, self._on_fault)
+        self.preferred: Final[dict[Partition, DataDirectory]] = {}
+        """Directories that were asked for before the partition came (AlterReplicaLogDirs)."""
         self._opened: list[DataDirectory] = []
         self._failed_at_start: dict[Path, MillraceError] = {}
         self._retired: set[Path] = set()
@@ -72,14 +75,15 @@ class LogDirectories:
     def place(
         self, homes: Iterable[DataDirectory], topic: str, topic_id: UUID, partition: int
     ) -> tuple[DataDirectory, Path]:
-        """Create a partition's directory in the log directory with the fewest partitions, or in the next one.
+        """Create a partition's directory in the preferred log directory, that with the fewest partitions, or the next.
 
         The next one is used if a directory is full or fails. ``homes`` names the directory of each existing partition.
         Of equal directories the first one of ``log.dirs`` is used. Raises ``StorageError`` when none accepts it.
         """
         counts = Counter(id(home) for home in homes)
         problem = StorageError("all log directories are offline: repair one and start the broker again")
-        for directory in sorted(self, key=lambda each: counts[id(each)]):
+        preferred = self.preferred.pop((topic, partition), None)
+        for directory in sorted(self, key=lambda each: (each is not preferred, counts[id(each)])):
             try:
                 return directory, self._make(directory, topic, topic_id, partition)
             except StorageError as error:

@@ -4,7 +4,8 @@
 - A recovery-point checkpoint never promises more than has been synced.
 - A partition that could not be loaded, or whose directory failed, is *offline*; the other partitions work.
 
-``LogManager`` owns ``HostedLogs``, ``CheckpointWriter``, ``CheckpointedTruncation`` and ``BackgroundWork``.
+``LogManager`` owns ``HostedLogs``, ``CheckpointWriter``, ``CheckpointedTruncation``, ``DirectoryMoves`` and
+``BackgroundWork``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from uuid import UUID, uuid4
 from millrace.config.topic import TopicConfig
 from millrace.errors import (
     InconsistentTopicIdError,
+    LogDirNotFoundError,
     MillraceError,
+    ReplicaNotAvailableError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
 from millrace.segments.names import (
+    FUTURE_DIRECTORY,
     deleted_directory_name,
+    directory_name_under_way,
     parse_partition_directory_name,
     partition_directory_name,
 )
@@ -36,6 +41,7 @@ from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
 from millrace_broker.log.cleaning.log_cleaner import CleanerSettings, CompactedPartition, LogCleaner
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.deleted_files import DeletedFiles
+from millrace_broker.log.directory_moves import DirectoryMoves, FutureReplica, complete_moves
 from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.hosted_logs import HostedLogs
 from millrace_broker.log.log_directories import LogDirectories
@@ -85,6 +91,15 @@ class LogManager:
         self._background: Final = BackgroundWork()
         self._truncation: Final = CheckpointedTruncation(self._hosted, self._checkpoints, self._background)
         self._deleted: Final = DeletedFiles(directories.files, clock)
+        self._moves: Final = DirectoryMoves(
+            directories,
+            self._hosted,
+            self._checkpoints,
+            self._deleted,
+            clock,
+            pause_others=lambda key: self._background.paused([key]),
+        )
+        self._unfinished_moves: list[tuple[Partition, DataDirectory]] = []
         self._open_segments: Final = OpenSegments()
         self._configs: dict[str, TopicConfig] = {}
         self._is_closed = False
@@ -146,6 +161,7 @@ class LogManager:
     # --- loading -------------------------------------------------------------------------------------------
 
     def _load(self, on_progress: Progress, threads: int) -> None:
+        self._unfinished_moves = complete_moves(self._directories)
         found = [(directory, self._find_partitions(directory)) for directory in self._directories]
         load_all(found, self._load_partition, threads_per_directory=threads, on_progress=on_progress)
         self._retire_failed()
@@ -272,6 +288,10 @@ class LogManager:
         """Return the partitions of each log directory that works."""
         return {directory.path: self._hosted.in_directory(directory) for directory in self._directories}
 
+    def futures(self) -> dict[Path, Mapping[Partition, FutureReplica]]:
+        """Return the copies of partitions on their way to a log directory, by that directory."""
+        return {directory.path: self._moves.in_progress(directory) for directory in self._directories}
+
     def offline(self) -> dict[Partition, MillraceError]:
         """Return the partitions that could not be loaded or whose directory failed, with the errors."""
         return self._hosted.offline()
@@ -313,6 +333,7 @@ class LogManager:
         ``UnknownTopicOrPartitionError`` when there is none.
         """
         key = (topic, partition)
+        self._moves.cancel(key)
         # Pause the cleaner before taking the lock, because a cleaning may need the lock to end.
         with self._background.paused([key]), self._hosted.checkpoint_lock, self._hosted.lock:
             log = self.get(topic, partition)
@@ -359,6 +380,44 @@ class LogManager:
                     log.config = config
         if self.tiering is not None:
             self.tiering.follow([log for log in self.logs() if log.topic == topic])
+
+    # --- moves between log directories ---------------------------------------------------------------------
+
+    def move(self, topic: str, partition: int, target: Path) -> None:
+        """Move a partition to another log directory in the background, or cancel its move if it is there.
+
+        A partition that does not exist here yet will be created there. Raises ``LogDirNotFoundError``,
+        ``StorageError`` when the directory or the partition is offline, ``InvalidTopicError`` when the topic's name is
+        too long, and ``ReplicaNotAvailableError`` when there is no such partition here.
+        """
+        if target in self.failed_directories():
+            raise StorageError(f"log directory {target} is offline: repair it and start the broker again")
+        directory = next((each for each in self._directories if each.path == target), None)
+        if directory is None:
+            known = ", ".join(str(each.path) for each in self._directories)
+            raise LogDirNotFoundError(f"this broker has no log directory {target}: it has {known}")
+        key = (topic, partition)
+        if self.get(topic, partition) is None:
+            with self._hosted.lock:
+                self._directories.preferred[key] = directory
+            name = partition_directory_name(topic, partition)
+            raise ReplicaNotAvailableError(f"{name} is not on this broker: if it comes, it will be put in {target}")
+        directory_name_under_way(topic, partition, uuid4().hex, FUTURE_DIRECTORY)
+        if self._hosted.homes[key] is directory:
+            self._moves.cancel(key)
+        else:
+            self._moves.begin(key, directory)
+
+    def resume_moves(self) -> None:
+        """Begin the moves again that the last process did not finish."""
+        for key, directory in self._unfinished_moves:
+            if key in self._hosted.logs and directory.failure is None:
+                self._moves.begin(key, directory)
+        self._unfinished_moves = []
+
+    def limit_moves(self, bytes_per_second: float) -> None:
+        """Limit the bytes that moves copy in a second."""
+        self._moves.set_rate(bytes_per_second)
 
     # --- replication ---------------------------------------------------------------------------------------
 
@@ -477,6 +536,7 @@ class LogManager:
             if self._is_closed:
                 return
             self._is_closed = True
+        self._moves.stop()
         self._background.stop()
         failed: set[Path] = set()
         self._retire_failed()

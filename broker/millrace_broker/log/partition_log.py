@@ -14,7 +14,7 @@ the partition's lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -24,10 +24,11 @@ from millrace.records import EndTransactionMarker
 from millrace.records.header import ReadableBuffer
 from millrace.segments.names import partition_directory_name
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.log.cleaning.swap import CleanedSegment
+from millrace_broker.log.cleaning.swap import CleanedSegment, hold_open
 from millrace_broker.log.extents import Extent
 from millrace_broker.log.files import Files
 from millrace_broker.log.follower_appender import Batches, FollowerAppender
+from millrace_broker.log.future_log import FutureLog
 from millrace_broker.log.leader_appender import AppendResult, LeaderAppender
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.leader_epochs import LeaderEpochs
@@ -46,6 +47,8 @@ from millrace_broker.log.segment_deletion import SegmentDeletion
 from millrace_broker.log.segment_replacement import replace_segments
 from millrace_broker.log.tiered.remote_log import RemoteLog
 from millrace_broker.runtime import Clock
+
+_COPY_BYTES: Final = 2**20
 
 
 class PartitionLog:
@@ -71,7 +74,6 @@ class PartitionLog:
         self.topic: Final = topic
         self.topic_id: Final = topic_id
         self.partition: Final = partition
-        self.directory: Final = directory
         self.name: Final = partition_directory_name(topic, partition)
         """``topic-partition``, as in the directory's name and in messages."""
         self.is_led_here = True
@@ -104,6 +106,11 @@ class PartitionLog:
         self._deletion: Final = SegmentDeletion(local, epoch_cache, producers)
 
     # --- state ---------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> Path:
+        """The directory with the log's files; it changes when the partition moves to another log directory."""
+        return self._local.directory
 
     @property
     def config(self) -> TopicConfig:
@@ -490,6 +497,32 @@ class PartitionLog:
         Remote retention has deleted the records before it. Raises ``StorageError``.
         """
         self._deletion.raise_start(offset, self.remote)
+
+    def future(self, directory: Path) -> FutureLog:
+        """Return a copy of the log, to be made in ``directory``."""
+        return FutureLog(self._local, directory)
+
+    def move(self, future: FutureLog, take_place: Callable[[], Path]) -> None:
+        """Finish a copy and let it be the log. ``take_place`` renames the directories and returns the new one.
+
+        Present readers of the old segments continue with their files. Raises the errors of ``FutureLog.finish`` and of
+        ``take_place``; the log then stays where it is.
+        """
+        local = self._local
+        with local.sync_lock, local.lock:
+            local.check_online()
+            local.seal()
+            future.finish(self._producers.states, self._epoch_cache.epochs, _COPY_BYTES)
+            hold_open(self.segments)
+            directory = local.directory
+            try:
+                directory = take_place()
+            finally:
+                local.reopen(directory)
+            self._epoch_cache.move_to(directory)
+            local.unsynced_sealed.clear()
+            local.unflushed_since_s = None
+            self._offsets.advance_recovery_point(self._offsets.end)
 
     def replace_segments(self, replaced: Sequence[Segment], cleaned: CleanedSegment) -> None:
         """Replace consecutive sealed segments by a cleaned one, whose files are ready.

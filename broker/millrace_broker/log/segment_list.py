@@ -63,6 +63,13 @@ class SegmentList:
         assert not after or successor.base_offset < after[0].base_offset, successor.path
         self.current = (*before, successor, *after)
 
+    def reopen(self, segments: Sequence[Segment]) -> None:
+        """Replace all segments by others with the same content."""
+        assert [(each.base_offset, each.size_bytes) for each in segments] == [
+            (each.base_offset, each.size_bytes) for each in self.current
+        ], segments
+        self.current = tuple(segments)
+
     def restart(self, segment: Segment) -> None:
         """Let the log consist of one segment."""
         self.current = (segment,)

@@ -34,7 +34,7 @@ class BrokerConfigs:
     ) -> None:
         """Load the options. ``notices`` returns the writes that notify other brokers of an entity's change."""
         self._coordination: Final = coordination
-        self._file: Final = file
+        self.file: Final = file
         self._notices: Final = notices
         self.for_all: Mapping[str, str] = {}
         self.for_this: Mapping[str, str] = {}
@@ -43,16 +43,16 @@ class BrokerConfigs:
 
     def concerns_this(self, name: str) -> bool:
         """Return whether options of ``name`` (a broker id, ``ALL_BROKERS``, or a node name) apply to this broker."""
-        return name in (ALL_BROKERS, _DEFAULT_NODE, str(self._file.broker_id))
+        return name in (ALL_BROKERS, _DEFAULT_NODE, str(self.file.broker_id))
 
     def reload(self) -> None:
         """Read the dynamic options again."""
         self.for_all = self._usable(read_config(self._coordination, _path(ALL_BROKERS)))
-        self.for_this = self._usable(read_config(self._coordination, _path(str(self._file.broker_id))))
-        self.current = with_dynamic(self._file, {**self.for_all, **self.for_this})
+        self.for_this = self._usable(read_config(self._coordination, _path(str(self.file.broker_id))))
+        self.current = with_dynamic(self.file, {**self.for_all, **self.for_this})
 
     def rate(self, name: str) -> float:
-        """Return one of ``RATES``, in bytes per second exchanged with throttled replicas; infinity if not set."""
+        """Return one of ``RATES``, in bytes per second; infinity if not set."""
         assert name in RATES
         return float({**self.for_all, **self.for_this}.get(name, math.inf))
 
@@ -90,17 +90,17 @@ class BrokerConfigs:
             )
 
     def _check(self, name: str, values: Mapping[str, str], after: Mapping[str, str]) -> None:
-        with_dynamic(self._file, values)  # also if another layer overrides it
+        with_dynamic(self.file, values)  # also if another layer overrides it
         if self.concerns_this(name):
             layers = (after, self.for_this) if name == ALL_BROKERS else (self.for_all, after)
-            check_threads(self.current, with_dynamic(self._file, {**self._usable(layers[0]), **layers[1]}))
+            check_threads(self.current, with_dynamic(self.file, {**self._usable(layers[0]), **layers[1]}))
 
     def _usable(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Return the options that are valid here, because other tools may write any option."""
         usable = {}
         for name, value in values.items():
             try:
-                with_dynamic(self._file, {name: value})
+                with_dynamic(self.file, {name: value})
             except InvalidConfigError as error:
                 _logger.error("an invalid broker option is ignored: %s", error.message)
             else:

@@ -14,8 +14,13 @@ from millrace.errors import InvalidConfigError
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
-RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
-"""Bytes per second, as Kafka's reassignment tool sets them. They are in no broker's file."""
+MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+RATES: Final = {
+    LEADER_RATE: "Most bytes a second that are sent to throttled replicas.",
+    FOLLOWER_RATE: "Most bytes a second that throttled replicas fetch.",
+    MOVE_RATE: "Most bytes a second that are copied from one log directory of this broker to another.",
+}
+"""Bytes per second, as Kafka's reassignment tool sets them, with their meaning. They are in no broker's file."""
 
 THREADS: Final = ("num.io.threads", "num.replica.fetchers", "log.cleaner.threads")
 """Numbers of threads (in Kafka or here). As in Kafka, one change may at most halve or double them."""

@@ -5,6 +5,12 @@ from __future__ import annotations
 from millrace.errors.base import MillraceError
 
 
+class LogDirNotFoundError(MillraceError):
+    """The broker has no log directory of this path."""
+
+    code = 57
+
+
 class ReplicaNotAvailableError(MillraceError):
     """This broker has no replica of the partition, or no longer has one."""
 

@@ -842,6 +842,7 @@ class ConfigEntry(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     IS_SENSITIVE_FIELD_NUMBER: _builtins.int
     DOCUMENTATION_FIELD_NUMBER: _builtins.int
+    SYNONYMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     value: _builtins.str
     source: _builtins.str
@@ -849,6 +850,10 @@ class ConfigEntry(_message.Message):
     is_sensitive: _builtins.bool
     """the value is left out"""
     documentation: _builtins.str
+    @_builtins.property
+    def synonyms(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigSynonym]:
+        """every value that is set, or the default; the first one is in force"""
+
     def __init__(
         self,
         *,
@@ -857,14 +862,42 @@ class ConfigEntry(_message.Message):
         source: _builtins.str = ...,
         is_sensitive: _builtins.bool = ...,
         documentation: _builtins.str = ...,
+        synonyms: _abc.Iterable[Global___ConfigSynonym] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["documentation", b"documentation", "is_sensitive", b"is_sensitive", "name", b"name", "source", b"source", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documentation", b"documentation", "is_sensitive", b"is_sensitive", "name", b"name", "source", b"source", "synonyms", b"synonyms", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConfigEntry: _TypeAlias = ConfigEntry  # noqa: Y015
+
+@_typing.final
+class ConfigSynonym(_message.Message):
+    """One of the values of an option, under the name that it has at its source (KIP-226)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.str
+    source: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "source", b"source", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfigSynonym: _TypeAlias = ConfigSynonym  # noqa: Y015
 
 @_typing.final
 class DescribeConfigsRequest(_message.Message):

@@ -25,9 +25,15 @@ SWAP: Final = ".swap"
 DELETED_DIRECTORY: Final = "-delete"
 """Suffix of a partition directory that waits for removal, or whose creation was never finished."""
 
+FUTURE_DIRECTORY: Final = "-future"
+"""Suffix of an unfinished copy of a partition directory, on its way to another log directory (KIP-113)."""
+MOVED_DIRECTORY: Final = "-moved"
+"""Suffix of a finished copy, which takes the place of the old partition directory."""
+
 _OFFSET_DIGITS: Final = 20
 _NAME_BYTES_MAX: Final = 255
 _SEGMENT_FILE: Final = re.compile(r"^(\d{20})(\.[a-z]+)$")
+_UNDER_WAY: Final = re.compile(r"^(?P<name>.+)\.[0-9a-f]{32}(?P<suffix>-future|-moved)$")
 _PARTITION_DIRECTORY: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})$")
 
 
@@ -56,6 +62,28 @@ def parse_partition_directory_name(name: str) -> tuple[str, int]:
     if match is None or match["topic"] in (".", ".."):
         raise InvalidTopicError(f"{name!r} is not the name of a partition directory, which is <topic>-<partition>")
     return match["topic"], int(match["partition"])
+
+
+def directory_name_under_way(topic: str, partition: int, unique: str, suffix: str) -> str:
+    """Name a copy of a partition directory: ``orders-3.<unique>-future``. ``unique`` has 32 hexadecimal digits.
+
+    Raises ``InvalidTopicError`` if the topic's name is too long for the name of such a directory.
+    """
+    name = f"{partition_directory_name(topic, partition)}.{unique}{suffix}"
+    if len(name) > _NAME_BYTES_MAX:
+        raise InvalidTopicError(
+            f"{topic}-{partition} cannot be moved to another log directory: its name is {len(name) - _NAME_BYTES_MAX} "
+            "characters too long for the name of the copy"
+        )
+    return name
+
+
+def parse_directory_name_under_way(name: str) -> tuple[str, int, str] | None:
+    """Parse the name of a copy of a partition directory into (topic, partition, suffix); returns None for others."""
+    match = _UNDER_WAY.match(name)
+    if match is None or _PARTITION_DIRECTORY.match(match["name"]) is None:
+        return None
+    return *parse_partition_directory_name(match["name"]), match["suffix"]
 
 
 def deleted_directory_name(topic: str, partition: int, unique: str) -> str:

@@ -1,0 +1,143 @@
+"""An unfinished copy of a log in another log directory, Kafka's future log (KIP-113).
+
+Invariants:
+
+- The copied bytes of a segment are its first published bytes, as long as the log has the same ``Segment``. A segment
+  that was cut or cleaned is another one, and is copied again.
+- Appends, truncations, retention and cleaning go on while ``copy_some`` copies. Only ``finish`` needs the log's locks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from millrace.segments.names import SEGMENT_SUFFIXES, SNAPSHOT, segment_file_name
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
+from millrace_broker.log.files import File, Files, replace_file
+from millrace_broker.log.leader_epochs import LeaderEpochs
+from millrace_broker.log.local_log import LocalLog
+from millrace_broker.log.producer_state_rebuild import snapshot_offsets, write_snapshot_file
+from millrace_broker.log.producer_states import ProducerStates
+from millrace_broker.log.segment import Segment
+
+_LOG, *_INDEXES = SEGMENT_SUFFIXES
+
+
+class _SegmentCopy:
+    """The copy of one segment's ``.log``."""
+
+    def __init__(self, segment: Segment, file: File) -> None:
+        self.segment: Final = segment
+        self.file: Final = file
+        self.size_bytes = 0
+        self.is_synced = False
+
+    def sync(self) -> None:
+        """Sync and close the file, to which nothing is added."""
+        if not self.is_synced:
+            self.file.sync()
+            self.file.close()
+            self.is_synced = True
+
+
+class FutureLog:
+    """The copy of a log. One thread uses it."""
+
+    def __init__(self, local: LocalLog, directory: Path) -> None:
+        """Copy into ``directory``, which exists and has no segments."""
+        self.directory: Final = directory
+        self._local: Final = local
+        self._files: Final[Files] = local.files
+        self._copies: Final[dict[int, _SegmentCopy]] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """The copied bytes of segments."""
+        return sum(copy.size_bytes for copy in list(self._copies.values()))
+
+    @property
+    def end_offset(self) -> int:
+        """The offset before which all segments are copied as a whole."""
+        for segment in self._local.segments.current:
+            copy = self._copies.get(segment.base_offset)
+            if copy is None or copy.segment is not segment or copy.size_bytes < segment.size_bytes:
+                return segment.base_offset
+        return self._local.offsets.end
+
+    def copy_some(self, max_bytes: int) -> int:
+        """Copy published bytes of the first incomplete segment; returns their number, 0 if nothing is left to copy.
+
+        Raises ``StorageError``, and ``CorruptBatchError`` when a file of the log is missing.
+        """
+        segments = self._local.segments.current
+        for base_offset in self._copies.keys() - {segment.base_offset for segment in segments}:
+            self._drop(base_offset)
+        for number, segment in enumerate(segments):
+            copy = self._copy_of(segment)
+            left = segment.size_bytes - copy.size_bytes
+            if left > 0:
+                content = segment.read(copy.size_bytes, min(left, max_bytes))
+                copy.file.write(copy.size_bytes, [content])
+                copy.size_bytes += len(content)
+                return len(content)
+            if number + 1 < len(segments) and not copy.is_synced:
+                # Sealed segments are synced before ``finish``, during which the log takes no appends.
+                copy.sync()
+        return 0
+
+    def _copy_of(self, segment: Segment) -> _SegmentCopy:
+        copy = self._copies.get(segment.base_offset)
+        if copy is not None and copy.segment is segment:
+            return copy
+        if copy is not None:
+            self._drop(segment.base_offset)
+        file = self._files.open(self._path(segment.base_offset, _LOG), create=True)
+        file.truncate(0)
+        self._copies[segment.base_offset] = copy = _SegmentCopy(segment, file)
+        return copy
+
+    def _drop(self, base_offset: int) -> None:
+        self._copies.pop(base_offset).file.close()
+        self._files.remove(self._path(base_offset, _LOG))
+
+    def finish(self, producers: ProducerStates, epochs: LeaderEpochs, chunk_bytes: int) -> None:
+        """Copy what is left, indexes and states too, and sync all. Raises the errors of ``copy_some``.
+
+        The caller holds the log's locks and has sealed the active segment, so that its indexes are in their files.
+        """
+        while self.copy_some(chunk_bytes):
+            pass
+        old = self._local.directory
+        for copy in self._copies.values():
+            segment = copy.segment
+            modified_ms = self._files.modified_ms(segment.path)
+            copy.sync()
+            if modified_ms is not None:
+                self._files.set_modified_ms(self._path(segment.base_offset, _LOG), modified_ms)
+            for suffix in _INDEXES:
+                self._copy_file(old, segment_file_name(segment.base_offset, suffix))
+        for offset in snapshot_offsets(self._files, old):
+            self._copy_file(old, segment_file_name(offset, SNAPSHOT))
+        write_snapshot_file(self._files, self.directory, self._local.offsets.end, producers)
+        write_epochs(self._files, self.directory / LEADER_EPOCHS, epochs.entries)
+        self._files.sync_directory(self.directory)
+
+    def _copy_file(self, old: Path, name: str) -> None:
+        content = self._files.read_bytes(old / name)
+        if content is not None:
+            replace_file(self._files, self.directory / name, content)
+
+    def close(self) -> None:
+        """Close the files of an unfinished copy, which stay on the disk."""
+        for copy in self._copies.values():
+            copy.file.close()
+
+    def abandon(self) -> None:
+        """Remove the copy. Raises ``StorageError``."""
+        self.close()
+        self._copies.clear()
+        self._files.remove_tree(self.directory)
+
+    def _path(self, base_offset: int, suffix: str) -> Path:
+        return self.directory / segment_file_name(base_offset, suffix)

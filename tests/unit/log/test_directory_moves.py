@@ -1,0 +1,201 @@
+"""Moves of partitions between log directories: nothing is lost, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import InvalidTopicError, LogDirNotFoundError, ReplicaNotAvailableError, StorageError
+from millrace.records import Record, build_rows_batch, scan_headers
+from millrace.segments.names import FUTURE_DIRECTORY, directory_name_under_way
+from millrace_broker.log import LogManager, OsFiles, PartitionLog
+from millrace_broker.log.data_directory import DataDirectory
+from millrace_broker.log.partition_metadata import write_topic_id
+
+from ...integration.waiting import eventually
+
+TOPIC_ID = UUID(int=1)
+KEY = ("orders", 0)
+SMALL = {"segment.bytes": 16384, "file.delete.delay.ms": 0}
+PRODUCER_ID = 7
+
+
+def open_manager(root: Path, clock: Any) -> LogManager:
+    return LogManager.open(
+        [root / "a", root / "b"],
+        broker_id=1,
+        cluster_id="rivers",
+        defaults=TopicConfig.load(SMALL),
+        clock=clock,
+    )
+
+
+def crash(manager: LogManager) -> None:
+    """Leave everything as a killed process does."""
+    for log in manager.logs():
+        log.release()
+    manager._directories.release()
+    manager._is_closed = True
+
+
+def produced(sequence: int, size_bytes: int = 600) -> bytes:
+    """A batch of an idempotent producer."""
+    record = Record(key=None, value=sequence.to_bytes(4, "big") * (size_bytes // 4), timestamp_ms=1_700_000_000_000)
+    return build_rows_batch([record], producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=sequence)
+
+
+def fill(log: PartitionLog, count: int, first: int = 0) -> None:
+    for sequence in range(first, first + count):
+        log.append(produced(sequence))
+
+
+def content(log: PartitionLog) -> tuple[Any, ...]:
+    """What must be the same before and after a move."""
+    records, offset = b"", log.log_start_offset
+    while offset < log.log_end_offset:
+        read = log.read_to_end(offset, 2**20)
+        records += read
+        offset = list(scan_headers(read))[-1][1].next_offset
+    return records, log.log_start_offset, log.log_end_offset, log.epochs.entries, log.producers
+
+
+def directory_of(manager: LogManager, name: str) -> DataDirectory:
+    return next(each for each in manager._directories if each.path.name == name)
+
+
+def names_in(root: Path) -> list[str]:
+    return sorted(f"{path.parent.name}/{path.name}" for path in root.glob("?/*") if path.is_dir())
+
+
+@pytest.fixture
+def manager(tmp_path: Path, clock: Any) -> Iterator[LogManager]:
+    opened = open_manager(tmp_path, clock)
+    yield opened
+    opened.close()
+
+
+def moved(manager: LogManager, name: str) -> bool:
+    return manager._hosted.homes[KEY].path.name == name
+
+
+def test_a_partition_moves_while_it_is_used(manager: LogManager, tmp_path: Path, clock: Any) -> None:
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 100)
+    reading = log.segments[0].file()
+    manager.move(*KEY, tmp_path / "b")
+    appended = itertools.count(100)
+    while not moved(manager, "b"):
+        fill(log, 1, next(appended))
+    fill(log, 50, next(appended))
+    assert manager.get(*KEY) is log
+    assert log.directory == tmp_path / "b" / "orders-0"
+    assert reading.read(0, 61)
+    manager.tick()
+    assert names_in(tmp_path) == ["b/orders-0"]
+    before = content(log)
+    manager.close()
+    again = open_manager(tmp_path, clock)
+    assert content(again.logs()[0]) == before
+    assert again.by_directory()[tmp_path / "b"].keys() == {KEY}
+    again.close()
+
+
+def test_a_copy_of_a_log_that_changes_is_the_log(tmp_path: Path, clock: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    manager = open_manager(tmp_path, clock)
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    target = directory_of(manager, "b")
+    name = target.path / directory_name_under_way(*KEY, uuid4().hex, FUTURE_DIRECTORY)
+    OsFiles().make_directory(name)
+    write_topic_id(OsFiles(), name, TOPIC_ID)
+    future, epoch = log.future(name), 0
+    for _ in range(200):
+        match chance.randrange(8):
+            case 0:
+                epoch += 1
+                log.begin_epoch(epoch)
+            case 1:
+                log.roll()
+            case 2 if log.log_end_offset > log.log_start_offset and chance.random() < 0.3:
+                manager.truncate({KEY: chance.randint(log.log_start_offset, log.log_end_offset)})
+            case 3 if chance.random() < 0.3:
+                manager.delete_records(*KEY, chance.randint(log.log_start_offset, log.high_watermark))
+            case 4 | 5:
+                future.copy_some(chance.choice((100, 5000, 2**20)))
+            case _:
+                record = Record(key=None, value=chance.randbytes(chance.randrange(3000)), timestamp_ms=1)
+                log.append(build_rows_batch([record]), leader_epoch=epoch)
+    manager._moves._targets[KEY] = target
+    manager._moves._switch(KEY, log, future, target)
+    before = content(log)
+    assert log.directory.parent == target.path
+    crash(manager)
+    again = open_manager(tmp_path, clock)
+    assert content(again.logs()[0]) == before
+    again.close()
+
+
+def test_a_cancelled_move_leaves_nothing(manager: LogManager, tmp_path: Path) -> None:
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 200)
+    manager.limit_moves(1.0)
+    manager.move(*KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.futures()[tmp_path / "b"]), "a copy")
+    (copy,) = manager.futures()[tmp_path / "b"].values()
+    assert copy.size_bytes > 0
+    assert 0 < copy.offset_lag <= 200
+    manager.move(*KEY, tmp_path / "a")
+    assert names_in(tmp_path) == ["a/orders-0"]
+    assert not manager.futures()[tmp_path / "b"]
+    fill(log, 10, 200)
+
+
+def test_a_deleted_partition_is_not_copied_any_more(manager: LogManager, tmp_path: Path) -> None:
+    fill(manager.create_log("orders", TOPIC_ID, 0), 200)
+    manager.limit_moves(1.0)
+    manager.move(*KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.futures()[tmp_path / "b"]), "a copy")
+    manager.delete_log(*KEY)
+    manager.tick()
+    assert names_in(tmp_path) == []
+
+
+def test_the_next_process_begins_an_unfinished_move_again(tmp_path: Path, clock: Any) -> None:
+    manager = open_manager(tmp_path, clock)
+    fill(manager.create_log("orders", TOPIC_ID, 0), 200)
+    manager.limit_moves(1.0)
+    manager.move(*KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.futures()[tmp_path / "b"]), "a copy")
+    manager.close()
+    assert len(names_in(tmp_path)) == 2
+    again = open_manager(tmp_path, clock)
+    again.resume_moves()
+    eventually(lambda: moved(again, "b"), "the move")
+    assert again.logs()[0].log_end_offset == 200
+    again.close()
+
+
+def test_a_log_directory_is_chosen_before_the_partition_comes(manager: LogManager, tmp_path: Path) -> None:
+    with pytest.raises(ReplicaNotAvailableError, match=r"orders-0 is not on this broker"):
+        manager.move(*KEY, tmp_path / "b")
+    assert manager.create_log("orders", TOPIC_ID, 0).directory.parent == tmp_path / "b"
+
+
+def test_requests_that_cannot_be_met_say_why(manager: LogManager, tmp_path: Path) -> None:
+    manager.create_log("orders", TOPIC_ID, 0)
+    with pytest.raises(LogDirNotFoundError, match=r"no log directory .*/c: it has .*/a, .*/b"):
+        manager.move(*KEY, tmp_path / "c")
+    long = "x" * 249
+    manager.create_log(long, uuid4(), 0)
+    with pytest.raises(InvalidTopicError, match=r"x-0 cannot be moved .* 36 characters too long"):
+        manager.move(long, 0, tmp_path / "a")
+    directory_of(manager, "b").fail(StorageError("input/output error"))
+    with pytest.raises(StorageError, match=r"/b is offline: repair it"):
+        manager.move(*KEY, tmp_path / "b")
