@@ -320,7 +320,7 @@ def _start_log_threads(config: BrokerConfig, logs: LogManager, catalog: TopicCat
         logs.start_cleaner(cleaner_settings(config), keys_of(catalog))
     if config.remote_log_storage_system_enable:
         logs.start_tiering(tiering_settings(config), ArrowStore(config.remote_log_storage_uri))
-    logs.resume_moves()
+    logs.moves.resume()
 
 
 # --- replicas ----------------------------------------------------------------------------------------------------
@@ -449,14 +449,13 @@ def _make_coordinators(
 def _make_share_groups(
     base: _Base, storage: _Storage, replicas: _Replicas, partitions: PartitionDirectory, shards: ShardFactory
 ) -> ShareCoordinator:
-    arrivals = replicas.waiters.fetches
     sources = Sources(
         storage.config.broker_id,
         catalog=storage.metadata.catalog,
         partitions=partitions,
         reads=replicas.reads,
         peers=base.peers,
-        arrivals=arrivals,
+        arrivals=replicas.waiters.fetches,
     )
     return ShareCoordinator(
         storage.config,
@@ -464,7 +463,7 @@ def _make_share_groups(
         timer=base.timer,
         partitions=partitions,
         sources=sources,
-        arrivals=arrivals,
+        arrivals=replicas.waiters.fetches,
         group_configs=storage.group_configs,
         shards=shards,
     )
@@ -495,7 +494,7 @@ def _follow_config(
         replicas.set_throttle_rates(
             leader_bytes_per_s=configs.rate(LEADER_RATE), follower_bytes_per_s=configs.rate(FOLLOWER_RATE)
         )
-        logs.limit_moves(configs.rate(MOVE_RATE))
+        logs.moves.set_rate(configs.rate(MOVE_RATE))
 
     storage.live_config.subscribe(lambda current: executors.on_loop(take, current))
     storage.live_config.subscribe(lambda current: apply_to_logs(current, logs, catalog, configured))

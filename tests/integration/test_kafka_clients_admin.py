@@ -27,9 +27,11 @@ from confluent_kafka.admin import (
 )
 
 from millrace.clients import Admin
+from millrace.kafka_protocol.calls.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import address, consumer, create_topic, producer, read, send
+from .kafka_wire import KafkaWire
 from .waiting import STALL_S, eventually
 
 BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
@@ -122,20 +124,27 @@ def test_an_option_has_the_values_of_all_sources(
 
 
 def test_the_answer_to_a_created_topic_has_its_options(module_broker: EmbeddedBroker, topic: str) -> None:
-    admin = kafka.KafkaAdminClient(bootstrap_servers=address(module_broker))
-    wanted = kafka.admin.NewTopic(topic, 3, 1, topic_configs={"retention.ms": "60000"})
-    (created,) = admin.create_topics([wanted])["topics"]
-    assert (created["num_partitions"], created["replication_factor"]) == (3, 1)
-    options = {each["name"]: (each["value"], each["config_source"]) for each in created["configs"]}
+    wanted = CreatableTopic(
+        name=topic,
+        num_partitions=3,
+        replication_factor=1,
+        assignments=(),
+        configs=(CreatableTopicConfig(name="retention.ms", value="60000"),),
+    )
+    with KafkaWire(module_broker) as wire:
+        (created,) = wire.call(CreateTopicsRequest(topics=(wanted,), timeout_ms=10_000), 7).topics
+    assert (created.num_partitions, created.replication_factor) == (3, 1)
+    options = {each.name: (each.value, each.config_source) for each in created.configs}
     assert options["retention.ms"] == ("60000", 1)
     assert options["cleanup.policy"] == ("delete", 5)
-    admin.close()
 
 
 def test_options_of_the_broker_are_described(client: AdminClient) -> None:
     resource = ConfigResource(ResourceType.BROKER, "0")
     found = client.describe_configs([resource])[resource].result(STALL_S)
     assert found["listeners"].is_read_only
+    sources = {name: ConfigSource(found[name].source).name for name in ("listeners", "broker.id")}
+    assert sources == {"listeners": "STATIC_BROKER_CONFIG", "broker.id": "DEFAULT_CONFIG"}
     assert not found["num.io.threads"].is_read_only
 
 
@@ -207,7 +216,7 @@ def test_a_broker_by_itself_needs_no_elections_and_no_reassignments(
     create_topic(module_broker, topic)
     wanted, unknown = TopicPartition(topic, 0), TopicPartition(topic, 7)
     elected = client.elect_leaders(ElectionType.PREFERRED, [wanted, unknown]).result(STALL_S)
-    codes = {partition.partition: error and error.args[0].name() for partition, error in elected.items()}
+    codes = {partition.partition: error and error.name() for partition, error in elected.items()}
     assert codes == {0: "ELECTION_NOT_NEEDED", 7: "UNKNOWN_TOPIC_OR_PART"}
     assert client.elect_leaders(ElectionType.UNCLEAN, None).result(STALL_S) == {}
 
@@ -215,8 +224,8 @@ def test_a_broker_by_itself_needs_no_elections_and_no_reassignments(
     partition = kafka.TopicPartition(topic, 0)
     for replicas, error in (
         ([0], None),
-        ([0, 1], kafka.errors.InvalidReplicaAssignmentError),
-        ([1], kafka.errors.InvalidReplicaAssignmentError),
+        ([0, 1], kafka.errors.InvalidReplicationAssignmentError),
+        ([1], kafka.errors.InvalidReplicationAssignmentError),
         (None, kafka.errors.NoReassignmentInProgressError),
     ):
         assert admin.alter_partition_reassignments({partition: replicas}) == {partition: error}

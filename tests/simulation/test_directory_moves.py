@@ -61,7 +61,7 @@ def test_wherever_it_ends_the_partition_is_there_once(seed: int) -> None:
         ends.append(disk.after_kill())
         ends.append(disk.after_power_loss(random.Random(chance.getrandbits(32))))
 
-    moves, target = manager._moves, next(each for each in manager._directories if each.path == TARGET)
+    moves, target = manager.moves, next(each for each in manager._directories if each.path == TARGET)
     moves._targets[KEY] = target
     assert moves._workers.take(KEY)
     disk.on_step = end

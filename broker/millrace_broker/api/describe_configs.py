@@ -98,6 +98,8 @@ class _BrokerLayers(NamedTuple):
 
     dynamic: tuple[tuple[str, Mapping[str, Any]], ...]
     file: Mapping[str, Any]
+    given: frozenset[str]
+    """Options that the file sets, also those that it sets to their defaults."""
     defaults: Mapping[str, Any]
 
     @classmethod
@@ -108,6 +110,7 @@ class _BrokerLayers(NamedTuple):
         return cls(
             dynamic=((_DYNAMIC_BROKER, configs.for_this), (_DYNAMIC_DEFAULT, configs.for_all)),
             file=configs.file.options(),
+            given=configs.file.given_options,
             defaults={
                 name: value for name, value in BrokerConfig.load(required).options().items() if name not in required
             },
@@ -115,7 +118,7 @@ class _BrokerLayers(NamedTuple):
 
     def synonyms(self, option: str) -> list[pb.ConfigSynonym]:
         found = [_synonym(option, values[option], source) for source, values in self.dynamic if option in values]
-        if option in self.file and self.file[option] != self.defaults.get(option):
+        if option in self.given or (option in self.file and self.file[option] != self.defaults.get(option)):
             found.append(_synonym(option, self.file[option], _STATIC_BROKER))
         if option in self.defaults:
             found.append(_synonym(option, self.defaults[option], _DEFAULT))

@@ -34,7 +34,7 @@ def _begin_all(message: AlterReplicaLogDirsRequest, logs: LogManager) -> AlterRe
 
 def _begin(logs: LogManager, topic: str, partition: int, target: Path) -> int:
     try:
-        logs.move(topic, partition, target)
+        logs.moves.request((topic, partition), target)
     except MillraceError as error:
         return code_of(error)
     return _NO_ERROR

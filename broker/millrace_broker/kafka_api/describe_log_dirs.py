@@ -25,11 +25,14 @@ async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> Desc
     if message.topics is not None:
         wanted = {(topic.topic, number) for topic in message.topics for number in topic.partitions}
     logs = request.broker.logs
-    futures = logs.futures()
     found = {
         path: [
             *(_partition(key, log.size_bytes) for key, log in present.items() if wanted is None or key in wanted),
-            *(_future(key, each) for key, each in futures[path].items() if wanted is None or key in wanted),
+            *(
+                _future(key, each)
+                for key, each in logs.moves.in_progress(path).items()
+                if wanted is None or key in wanted
+            ),
         ]
         for path, present in logs.by_directory().items()
     }

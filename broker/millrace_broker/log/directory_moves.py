@@ -15,16 +15,15 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from millrace.errors import MillraceError, StorageError
+from millrace.errors import LogDirNotFoundError, MillraceError, ReplicaNotAvailableError, StorageError
 from millrace.segments.names import (
     FUTURE_DIRECTORY,
     MOVED_DIRECTORY,
@@ -33,6 +32,7 @@ from millrace.segments.names import (
     parse_directory_name_under_way,
     partition_directory_name,
 )
+from millrace_broker.log.background_work import BackgroundWork
 from millrace_broker.log.checkpoint_writer import CheckpointWriter
 from millrace_broker.log.checkpoints import Partition
 from millrace_broker.log.data_directory import DataDirectory
@@ -69,19 +69,20 @@ class DirectoryMoves:
         hosted: HostedLogs,
         checkpoints: CheckpointWriter,
         deleted: DeletedFiles,
+        background: BackgroundWork,
         clock: Clock,
-        pause_others: Callable[[Partition], contextlib.AbstractContextManager[None]],
     ) -> None:
-        """``pause_others`` keeps the other background threads from a partition."""
+        self._directories: Final = directories
         self._files: Final[Files] = directories.files
         self._hosted: Final = hosted
         self._checkpoints: Final = checkpoints
         self._deleted: Final = deleted
         self._clock: Final = clock
-        self._pause_others: Final = pause_others
+        self._background: Final = background
         self._workers: Final[Workers[Partition]] = Workers("log-directory-moves", max(1, len(directories)))
         self._targets: Final[dict[Partition, DataDirectory]] = {}
         self._futures: Final[dict[Partition, FutureLog]] = {}
+        self._unfinished: list[tuple[Partition, DataDirectory]] = []
         self._is_started = False
         self._throttle = self._throttle_of(math.inf)
 
@@ -94,8 +95,33 @@ class DirectoryMoves:
 
     # --- requests ------------------------------------------------------------------------------------------
 
-    def begin(self, key: Partition, target: DataDirectory) -> None:
-        """Move a partition to ``target``. A move of it to another directory is cancelled."""
+    def request(self, key: Partition, path: Path) -> None:
+        """Move a partition to the log directory ``path``, or cancel its move if it is there.
+
+        A partition that does not exist here yet will be created there. Raises ``LogDirNotFoundError``,
+        ``StorageError`` when the directory or the partition is offline, ``InvalidTopicError`` when the topic's name is
+        too long, and ``ReplicaNotAvailableError`` when there is no such partition here.
+        """
+        if path in self._directories.failures():
+            raise StorageError(f"log directory {path} is offline: repair it and start the broker again")
+        target = next((each for each in self._directories if each.path == path), None)
+        if target is None:
+            known = ", ".join(str(each.path) for each in self._directories)
+            raise LogDirNotFoundError(f"this broker has no log directory {path}: it has {known}")
+        name = partition_directory_name(*key)
+        if (problem := self._hosted.offline().get(key)) is not None:
+            raise StorageError(f"{name} is offline: {problem.message}")
+        if key not in self._hosted.logs:
+            with self._hosted.lock:
+                self._directories.preferred[key] = target
+            raise ReplicaNotAvailableError(f"{name} is not on this broker: if it comes, it will be put in {path}")
+        directory_name_under_way(*key, uuid4().hex, FUTURE_DIRECTORY)
+        if self._hosted.homes[key] is target:
+            self.cancel(key)
+        else:
+            self._begin(key, target)
+
+    def _begin(self, key: Partition, target: DataDirectory) -> None:
         if self._targets.get(key) is target:
             return
         self.cancel(key)
@@ -117,15 +143,56 @@ class DirectoryMoves:
         """Stop the threads. Unfinished copies stay on the disk, so that the next start begins them again."""
         self._workers.stop()
 
-    def in_progress(self, target: DataDirectory) -> Mapping[Partition, FutureReplica]:
-        """Return the copies in a directory."""
+    def in_progress(self, path: Path) -> Mapping[Partition, FutureReplica]:
+        """Return the copies in a log directory."""
         found = {}
         for key, future in list(self._futures.items()):
             log = self._hosted.logs.get(key)
-            if log is not None and future.directory.parent == target.path:
+            if log is not None and future.directory.parent == path:
                 lag = max(0, log.log_end_offset - future.end_offset)
                 found[key] = FutureReplica(future.size_bytes, lag)
         return found
+
+    # --- start ---------------------------------------------------------------------------------------------
+
+    def complete_decided(self) -> None:
+        """Complete the moves that an earlier process had decided, and remove unfinished copies.
+
+        Call it before partitions are loaded. A directory whose disk fails is taken offline.
+        """
+        for directory in self._directories:
+            try:
+                for name in self._files.names(directory.path):
+                    parsed = parse_directory_name_under_way(name)
+                    if parsed is None:
+                        continue
+                    topic, partition, suffix = parsed
+                    if suffix == MOVED_DIRECTORY:
+                        self._complete((topic, partition), directory, name)
+                    else:
+                        self._files.remove_tree(directory.path / name)
+                        self._unfinished.append(((topic, partition), directory))
+            except StorageError as error:
+                directory.fail(error)
+
+    def _complete(self, key: Partition, target: DataDirectory, name: str) -> None:
+        final = partition_directory_name(*key)
+        for directory in self._directories:
+            if directory is not target and self._files.is_directory(directory.path / final):
+                gone = directory.path / deleted_directory_name(*key, uuid4().hex)
+                self._files.rename(directory.path / final, gone)
+                self._files.sync_directory(directory.path)
+                directory.forget(key)
+        self._files.rename(target.path / name, target.path / final)
+        self._files.sync_directory(target.path)
+        _LOG.info("completed the move of %s to %s", final, target.path)
+
+    def resume(self) -> None:
+        """Begin the moves again that the last process did not finish."""
+        for key, directory in self._unfinished:
+            if key in self._hosted.logs and directory.failure is None:
+                self._begin(key, directory)
+        self._unfinished = []
 
     # --- threads -------------------------------------------------------------------------------------------
 
@@ -183,11 +250,11 @@ class DirectoryMoves:
                 future.abandon()
 
     def _switch(self, key: Partition, log: PartitionLog, future: FutureLog, target: DataDirectory) -> None:
-        with self._pause_others(key), self._hosted.checkpoint_lock, self._hosted.lock:
+        with self._background.paused([key]), self._hosted.checkpoint_lock, self._hosted.lock:
             if self._targets.get(key) is not target or self._hosted.logs.get(key) is not log:
                 return
             source = self._hosted.homes[key]
-            log.move(future, lambda: self._take_place(key, log, future, source, target))
+            future.take_over(lambda: self._take_place(key, log, future, source, target))
             self._finished(key, target)
         _LOG.info("%s has moved from %s to %s", log.name, source.path, target.path)
 
@@ -220,38 +287,3 @@ class DirectoryMoves:
             target.fail(error)  # the next start gives the copy its name
         self._deleted.add([gone], log.config.file_delete_delay_ms)
         return final
-
-
-def complete_moves(directories: LogDirectories) -> list[tuple[Partition, DataDirectory]]:
-    """Complete the moves that an earlier process had decided, and remove unfinished copies.
-
-    Returns the partitions with an unfinished copy, with its directory. A directory whose disk fails is taken offline.
-    """
-    unfinished = []
-    for directory in directories:
-        try:
-            for name in directories.files.names(directory.path):
-                parsed = parse_directory_name_under_way(name)
-                if parsed is None:
-                    continue
-                topic, partition, suffix = parsed
-                if suffix == MOVED_DIRECTORY:
-                    _complete(directories, directory, name, (topic, partition))
-                else:
-                    directories.files.remove_tree(directory.path / name)
-                    unfinished.append(((topic, partition), directory))
-        except StorageError as error:
-            directory.fail(error)
-    return unfinished
-
-
-def _complete(directories: LogDirectories, target: DataDirectory, name: str, key: Partition) -> None:
-    files, final = directories.files, partition_directory_name(*key)
-    for directory in directories:
-        if directory is not target and files.is_directory(directory.path / final):
-            files.rename(directory.path / final, directory.path / deleted_directory_name(*key, uuid4().hex))
-            files.sync_directory(directory.path)
-            directory.forget(key)
-    files.rename(target.path / name, target.path / final)
-    files.sync_directory(target.path)
-    _LOG.info("completed the move of %s to %s", final, target.path)

@@ -4,24 +4,27 @@ Invariants:
 
 - The copied bytes of a segment are its first published bytes, as long as the log has the same ``Segment``. A segment
   that was cut or cleaned is another one, and is copied again.
-- Appends, truncations, retention and cleaning go on while ``copy_some`` copies. Only ``finish`` needs the log's locks.
+- Appends, truncations, retention and cleaning go on while ``copy_some`` copies. Only ``take_over`` takes the locks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from millrace.segments.names import SEGMENT_SUFFIXES, SNAPSHOT, segment_file_name
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
+from millrace_broker.log.cleaning.swap import hold_open
 from millrace_broker.log.files import File, Files, replace_file
-from millrace_broker.log.leader_epochs import LeaderEpochs
+from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
+from millrace_broker.log.producer_state_manager import ProducerStateManager
 from millrace_broker.log.producer_state_rebuild import snapshot_offsets, write_snapshot_file
-from millrace_broker.log.producer_states import ProducerStates
 from millrace_broker.log.segment import Segment
 
 _LOG, *_INDEXES = SEGMENT_SUFFIXES
+_COPY_BYTES: Final = 2**20
 
 
 class _SegmentCopy:
@@ -44,10 +47,14 @@ class _SegmentCopy:
 class FutureLog:
     """The copy of a log. One thread uses it."""
 
-    def __init__(self, local: LocalLog, directory: Path) -> None:
+    def __init__(
+        self, local: LocalLog, epoch_cache: LeaderEpochFileCache, producers: ProducerStateManager, directory: Path
+    ) -> None:
         """Copy into ``directory``, which exists and has no segments."""
         self.directory: Final = directory
         self._local: Final = local
+        self._epoch_cache: Final = epoch_cache
+        self._producers: Final = producers
         self._files: Final[Files] = local.files
         self._copies: Final[dict[int, _SegmentCopy]] = {}
 
@@ -101,12 +108,31 @@ class FutureLog:
         self._copies.pop(base_offset).file.close()
         self._files.remove(self._path(base_offset, _LOG))
 
-    def finish(self, producers: ProducerStates, epochs: LeaderEpochs, chunk_bytes: int) -> None:
-        """Copy what is left, indexes and states too, and sync all. Raises the errors of ``copy_some``.
+    def take_over(self, take_place: Callable[[], Path]) -> None:
+        """Finish the copy and let it be the log. ``take_place`` renames the directories and returns the new one.
 
-        The caller holds the log's locks and has sealed the active segment, so that its indexes are in their files.
+        Present readers of the old segments continue with their files. Raises the errors of ``copy_some`` and of
+        ``take_place``; the log then stays where it is.
         """
-        while self.copy_some(chunk_bytes):
+        local = self._local
+        with local.sync_lock, local.lock:
+            local.check_online()
+            local.seal()  # writes the indexes of the active segment to their files
+            self._finish()
+            hold_open(local.segments.current)
+            directory = local.directory
+            try:
+                directory = take_place()
+            finally:
+                local.reopen(directory)
+            self._epoch_cache.move_to(directory)
+            local.unsynced_sealed.clear()
+            local.unflushed_since_s = None
+            local.offsets.advance_recovery_point(local.offsets.end)
+
+    def _finish(self) -> None:
+        """Copy what is left, indexes and states too, and sync all."""
+        while self.copy_some(_COPY_BYTES):
             pass
         old = self._local.directory
         for copy in self._copies.values():
@@ -119,8 +145,8 @@ class FutureLog:
                 self._copy_file(old, segment_file_name(segment.base_offset, suffix))
         for offset in snapshot_offsets(self._files, old):
             self._copy_file(old, segment_file_name(offset, SNAPSHOT))
-        write_snapshot_file(self._files, self.directory, self._local.offsets.end, producers)
-        write_epochs(self._files, self.directory / LEADER_EPOCHS, epochs.entries)
+        write_snapshot_file(self._files, self.directory, self._local.offsets.end, self._producers.states)
+        write_epochs(self._files, self.directory / LEADER_EPOCHS, self._epoch_cache.epochs.entries)
         self._files.sync_directory(self.directory)
 
     def _copy_file(self, old: Path, name: str) -> None:

@@ -16,6 +16,8 @@ from typing import Final
 
 from millrace.errors import StorageError
 from millrace_broker.log.local_log import LocalLog
+from millrace_broker.log.producer_state_rebuild import remove_snapshots, write_snapshot_file
+from millrace_broker.log.producer_states import ProducerStates
 from millrace_broker.log.segment_appender import SegmentAppender
 
 _LOG: Final = logging.getLogger(__name__)
@@ -47,6 +49,18 @@ class LogFlusher:
                 raise
             with local.lock:
                 self._offsets.advance_recovery_point(end_offset)
+
+    def close(self, producers: ProducerStates) -> None:
+        """Close the log cleanly as ``PartitionLog.close`` does. Raises ``StorageError``."""
+        local = self._local
+        with local.sync_lock, local.lock:
+            local.check_online()
+            local.seal()
+            self.flush()
+            write_snapshot_file(local.files, local.directory, self._offsets.end, producers)
+            kept = {segment.base_offset for segment in local.segments.current} | {self._offsets.end}
+            remove_snapshots(local.files, local.directory, kept=kept)
+            local.release()
 
     def _sync(self, appender: SegmentAppender | None, sealed: Sequence[SegmentAppender]) -> None:
         local = self._local

@@ -19,16 +19,12 @@ from uuid import UUID, uuid4
 from millrace.config.topic import TopicConfig
 from millrace.errors import (
     InconsistentTopicIdError,
-    LogDirNotFoundError,
     MillraceError,
-    ReplicaNotAvailableError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
 from millrace.segments.names import (
-    FUTURE_DIRECTORY,
     deleted_directory_name,
-    directory_name_under_way,
     parse_partition_directory_name,
     partition_directory_name,
 )
@@ -41,7 +37,7 @@ from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
 from millrace_broker.log.cleaning.log_cleaner import CleanerSettings, CompactedPartition, LogCleaner
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.deleted_files import DeletedFiles
-from millrace_broker.log.directory_moves import DirectoryMoves, FutureReplica, complete_moves
+from millrace_broker.log.directory_moves import DirectoryMoves
 from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.hosted_logs import HostedLogs
 from millrace_broker.log.log_directories import LogDirectories
@@ -91,15 +87,9 @@ class LogManager:
         self._background: Final = BackgroundWork()
         self._truncation: Final = CheckpointedTruncation(self._hosted, self._checkpoints, self._background)
         self._deleted: Final = DeletedFiles(directories.files, clock)
-        self._moves: Final = DirectoryMoves(
-            directories,
-            self._hosted,
-            self._checkpoints,
-            self._deleted,
-            clock,
-            pause_others=lambda key: self._background.paused([key]),
+        self.moves: Final = DirectoryMoves(
+            directories, self._hosted, self._checkpoints, self._deleted, self._background, clock
         )
-        self._unfinished_moves: list[tuple[Partition, DataDirectory]] = []
         self._open_segments: Final = OpenSegments()
         self._configs: dict[str, TopicConfig] = {}
         self._is_closed = False
@@ -161,21 +151,14 @@ class LogManager:
     # --- loading -------------------------------------------------------------------------------------------
 
     def _load(self, on_progress: Progress, threads: int) -> None:
-        self._unfinished_moves = complete_moves(self._directories)
-        found = [(directory, self._find_partitions(directory)) for directory in self._directories]
+        self.moves.complete_decided()
+        found = [(directory, find_partitions(directory)) for directory in self._directories]
         load_all(found, self._load_partition, threads_per_directory=threads, on_progress=on_progress)
         self._retire_failed()
         for directory in self._directories:
             directory.forget_others(self._hosted.homes.keys())
             if not directory.was_clean:  # recovered logs are synced, so another crash need not recover them again
                 self._checkpoints.write(directory)
-
-    def _find_partitions(self, directory: DataDirectory) -> list[str]:
-        try:
-            return find_partitions(directory)
-        except StorageError as error:
-            directory.fail(error)
-            return []
 
     def _load_partition(self, directory: DataDirectory, name: str) -> None:
         key = topic, partition = parse_partition_directory_name(name)
@@ -280,6 +263,12 @@ class LogManager:
             raise StorageError(f"{partition_directory_name(topic, partition)} is offline: {problem.message}")
         return self._hosted.logs.get(key)
 
+    def _existing(self, topic: str, partition: int) -> PartitionLog:
+        log = self.get(topic, partition)
+        if log is None:
+            raise UnknownTopicOrPartitionError(f"there is no partition {partition_directory_name(topic, partition)}")
+        return log
+
     def logs(self) -> list[PartitionLog]:
         """Return all partitions that are online, by topic and number."""
         return self._hosted.online()
@@ -287,10 +276,6 @@ class LogManager:
     def by_directory(self) -> dict[Path, dict[Partition, PartitionLog]]:
         """Return the partitions of each log directory that works."""
         return {directory.path: self._hosted.in_directory(directory) for directory in self._directories}
-
-    def futures(self) -> dict[Path, Mapping[Partition, FutureReplica]]:
-        """Return the copies of partitions on their way to a log directory, by that directory."""
-        return {directory.path: self._moves.in_progress(directory) for directory in self._directories}
 
     def offline(self) -> dict[Partition, MillraceError]:
         """Return the partitions that could not be loaded or whose directory failed, with the errors."""
@@ -333,14 +318,10 @@ class LogManager:
         ``UnknownTopicOrPartitionError`` when there is none.
         """
         key = (topic, partition)
-        self._moves.cancel(key)
+        self.moves.cancel(key)
         # Pause the cleaner before taking the lock, because a cleaning may need the lock to end.
         with self._background.paused([key]), self._hosted.checkpoint_lock, self._hosted.lock:
-            log = self.get(topic, partition)
-            if log is None:
-                raise UnknownTopicOrPartitionError(
-                    f"there is no partition {partition_directory_name(topic, partition)}"
-                )
+            log = self._existing(topic, partition)
             del self._hosted.logs[key]
             directory = self._hosted.homes.pop(key)
             if self.cleaner is not None:
@@ -361,14 +342,8 @@ class LogManager:
         """
         key = (topic, partition)
         with self._background.cleaner_paused(key), self._hosted.checkpoint_lock:
-            log = self.get(topic, partition)
-            directory = self._hosted.homes.get(key)
-            if log is None or directory is None:
-                raise UnknownTopicOrPartitionError(
-                    f"there is no partition {partition_directory_name(topic, partition)}"
-                )
-            log_start_offset = log.delete_records(before_offset)
-            self._checkpoints.write(directory)
+            log_start_offset = self._existing(topic, partition).delete_records(before_offset)
+            self._checkpoints.write_of(key)
             return log_start_offset
 
     def set_config(self, topic: str, config: TopicConfig) -> None:
@@ -380,44 +355,6 @@ class LogManager:
                     log.config = config
         if self.tiering is not None:
             self.tiering.follow([log for log in self.logs() if log.topic == topic])
-
-    # --- moves between log directories ---------------------------------------------------------------------
-
-    def move(self, topic: str, partition: int, target: Path) -> None:
-        """Move a partition to another log directory in the background, or cancel its move if it is there.
-
-        A partition that does not exist here yet will be created there. Raises ``LogDirNotFoundError``,
-        ``StorageError`` when the directory or the partition is offline, ``InvalidTopicError`` when the topic's name is
-        too long, and ``ReplicaNotAvailableError`` when there is no such partition here.
-        """
-        if target in self.failed_directories():
-            raise StorageError(f"log directory {target} is offline: repair it and start the broker again")
-        directory = next((each for each in self._directories if each.path == target), None)
-        if directory is None:
-            known = ", ".join(str(each.path) for each in self._directories)
-            raise LogDirNotFoundError(f"this broker has no log directory {target}: it has {known}")
-        key = (topic, partition)
-        if self.get(topic, partition) is None:
-            with self._hosted.lock:
-                self._directories.preferred[key] = directory
-            name = partition_directory_name(topic, partition)
-            raise ReplicaNotAvailableError(f"{name} is not on this broker: if it comes, it will be put in {target}")
-        directory_name_under_way(topic, partition, uuid4().hex, FUTURE_DIRECTORY)
-        if self._hosted.homes[key] is directory:
-            self._moves.cancel(key)
-        else:
-            self._moves.begin(key, directory)
-
-    def resume_moves(self) -> None:
-        """Begin the moves again that the last process did not finish."""
-        for key, directory in self._unfinished_moves:
-            if key in self._hosted.logs and directory.failure is None:
-                self._moves.begin(key, directory)
-        self._unfinished_moves = []
-
-    def limit_moves(self, bytes_per_second: float) -> None:
-        """Limit the bytes that moves copy in a second."""
-        self._moves.set_rate(bytes_per_second)
 
     # --- replication ---------------------------------------------------------------------------------------
 
@@ -536,7 +473,7 @@ class LogManager:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._moves.stop()
+        self.moves.stop()
         self._background.stop()
         failed: set[Path] = set()
         self._retire_failed()

@@ -8,13 +8,12 @@
 - ``LeaderAppender`` and ``FollowerAppender``;
 - ``LogFlusher``: syncs; ``LogTruncation``; ``SegmentDeletion``: retention and deleted records.
 
-Each part states its invariants. Any thread may read. Changes take
-the partition's lock.
+Each part states its invariants. Any thread may read. Changes take the partition's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -24,7 +23,7 @@ from millrace.records import EndTransactionMarker
 from millrace.records.header import ReadableBuffer
 from millrace.segments.names import partition_directory_name
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.log.cleaning.swap import CleanedSegment, hold_open
+from millrace_broker.log.cleaning.swap import CleanedSegment
 from millrace_broker.log.extents import Extent
 from millrace_broker.log.files import Files
 from millrace_broker.log.follower_appender import Batches, FollowerAppender
@@ -39,7 +38,6 @@ from millrace_broker.log.log_reader import LogReader
 from millrace_broker.log.log_truncation import LogTruncation
 from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.producer_state_manager import ProducerStateManager
-from millrace_broker.log.producer_state_rebuild import remove_snapshots, write_snapshot_file
 from millrace_broker.log.producer_states import Origin, ProducerEntry
 from millrace_broker.log.retention import SegmentFacts
 from millrace_broker.log.segment import Segment
@@ -47,8 +45,6 @@ from millrace_broker.log.segment_deletion import SegmentDeletion
 from millrace_broker.log.segment_replacement import replace_segments
 from millrace_broker.log.tiered.remote_log import RemoteLog
 from millrace_broker.runtime import Clock
-
-_COPY_BYTES: Final = 2**20
 
 
 class PartitionLog:
@@ -457,15 +453,7 @@ class PartitionLog:
 
         Raises ``StorageError``; the partition must then be recovered at the next start.
         """
-        local = self._local
-        with local.sync_lock, local.lock:
-            local.check_online()
-            local.seal()
-            self.flush()
-            write_snapshot_file(local.files, self.directory, self._offsets.end, self._producers.states)
-            kept = {segment.base_offset for segment in self.segments} | {self._offsets.end}
-            remove_snapshots(local.files, self.directory, kept=kept)
-            self.release()
+        self._flusher.close(self._producers.states)
 
     def release(self) -> None:
         """Release all files without a write. No appends are possible afterwards."""
@@ -500,29 +488,7 @@ class PartitionLog:
 
     def future(self, directory: Path) -> FutureLog:
         """Return a copy of the log, to be made in ``directory``."""
-        return FutureLog(self._local, directory)
-
-    def move(self, future: FutureLog, take_place: Callable[[], Path]) -> None:
-        """Finish a copy and let it be the log. ``take_place`` renames the directories and returns the new one.
-
-        Present readers of the old segments continue with their files. Raises the errors of ``FutureLog.finish`` and of
-        ``take_place``; the log then stays where it is.
-        """
-        local = self._local
-        with local.sync_lock, local.lock:
-            local.check_online()
-            local.seal()
-            future.finish(self._producers.states, self._epoch_cache.epochs, _COPY_BYTES)
-            hold_open(self.segments)
-            directory = local.directory
-            try:
-                directory = take_place()
-            finally:
-                local.reopen(directory)
-            self._epoch_cache.move_to(directory)
-            local.unsynced_sealed.clear()
-            local.unflushed_since_s = None
-            self._offsets.advance_recovery_point(self._offsets.end)
+        return FutureLog(self._local, self._epoch_cache, self._producers, directory)
 
     def replace_segments(self, replaced: Sequence[Segment], cleaned: CleanedSegment) -> None:
         """Replace consecutive sealed segments by a cleaned one, whose files are ready.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from millrace.errors import InvalidTopicError
+from millrace.errors import InvalidTopicError, StorageError
 from millrace.segments.names import DELETED_DIRECTORY, parse_partition_directory_name
 from millrace_broker.log.data_directory import DataDirectory
 
@@ -25,24 +25,28 @@ Progress = Callable[[int, int, str], None]
 def find_partitions(directory: DataDirectory) -> list[str]:
     """Return the names of the partition directories, and remove those of unfinished deletions and creations.
 
-    Raises ``StorageError``.
+    A directory whose disk fails is taken offline, and has none.
     """
     files, partitions = directory.files, []
-    # A rename may not be on the disk yet. Without a sync, a power failure could remove the files but bring the old name
-    # back.
-    files.sync_directory(directory.path)
-    for name in files.names(directory.path):
-        if not files.is_directory(directory.path / name):
-            continue
-        if name.endswith(DELETED_DIRECTORY):
-            files.remove_tree(directory.path / name)
-            continue
-        try:
-            parse_partition_directory_name(name)
-        except InvalidTopicError:
-            _LOG.warning("%s is not a partition directory and is ignored", directory.path / name)
-            continue
-        partitions.append(name)
+    try:
+        # A rename may not be on the disk yet. Without a sync, a power failure could remove the files but bring the old
+        # name back.
+        files.sync_directory(directory.path)
+        for name in files.names(directory.path):
+            if not files.is_directory(directory.path / name):
+                continue
+            if name.endswith(DELETED_DIRECTORY):
+                files.remove_tree(directory.path / name)
+                continue
+            try:
+                parse_partition_directory_name(name)
+            except InvalidTopicError:
+                _LOG.warning("%s is not a partition directory and is ignored", directory.path / name)
+                continue
+            partitions.append(name)
+    except StorageError as error:
+        directory.fail(error)
+        return []
     return partitions
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator
 
+from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidConfigError, UsageError
@@ -417,6 +418,13 @@ class BrokerConfig(ClusterOptions):
         zookeeper = {} if self.zookeeper_config is None else self.zookeeper_config.options()
         own = super().options() | zookeeper
         return own | {names[0][0]: topic[name] for name, names in TOPIC_DEFAULTS.items()}
+
+    @property
+    def given_options(self) -> frozenset[str]:
+        """The dotted names of the options that were set. A topic default has its name of highest precedence."""
+        own = {option_name(field) for field in self.model_fields_set}
+        topic = {option_name(field) for field in self.topic_defaults.model_fields_set}
+        return frozenset(own | {TOPIC_DEFAULTS[name][0][0] for name in topic if name in TOPIC_DEFAULTS})
 
     @property
     def listener(self) -> Listener:

@@ -89,7 +89,7 @@ def test_a_partition_moves_while_it_is_used(manager: LogManager, tmp_path: Path,
     log = manager.create_log("orders", TOPIC_ID, 0)
     fill(log, 100)
     reading = log.segments[0].file()
-    manager.move(*KEY, tmp_path / "b")
+    manager.moves.request(KEY, tmp_path / "b")
     appended = itertools.count(100)
     while not moved(manager, "b"):
         fill(log, 1, next(appended))
@@ -132,8 +132,8 @@ def test_a_copy_of_a_log_that_changes_is_the_log(tmp_path: Path, clock: Any, see
             case _:
                 record = Record(key=None, value=chance.randbytes(chance.randrange(3000)), timestamp_ms=1)
                 log.append(build_rows_batch([record]), leader_epoch=epoch)
-    manager._moves._targets[KEY] = target
-    manager._moves._switch(KEY, log, future, target)
+    manager.moves._targets[KEY] = target
+    manager.moves._switch(KEY, log, future, target)
     before = content(log)
     assert log.directory.parent == target.path
     crash(manager)
@@ -145,23 +145,23 @@ def test_a_copy_of_a_log_that_changes_is_the_log(tmp_path: Path, clock: Any, see
 def test_a_cancelled_move_leaves_nothing(manager: LogManager, tmp_path: Path) -> None:
     log = manager.create_log("orders", TOPIC_ID, 0)
     fill(log, 200)
-    manager.limit_moves(1.0)
-    manager.move(*KEY, tmp_path / "b")
-    eventually(lambda: bool(manager.futures()[tmp_path / "b"]), "a copy")
-    (copy,) = manager.futures()[tmp_path / "b"].values()
+    manager.moves.set_rate(1.0)
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.moves.in_progress(tmp_path / "b")), "a copy")
+    (copy,) = manager.moves.in_progress(tmp_path / "b").values()
     assert copy.size_bytes > 0
     assert 0 < copy.offset_lag <= 200
-    manager.move(*KEY, tmp_path / "a")
+    manager.moves.request(KEY, tmp_path / "a")
     assert names_in(tmp_path) == ["a/orders-0"]
-    assert not manager.futures()[tmp_path / "b"]
+    assert not manager.moves.in_progress(tmp_path / "b")
     fill(log, 10, 200)
 
 
 def test_a_deleted_partition_is_not_copied_any_more(manager: LogManager, tmp_path: Path) -> None:
     fill(manager.create_log("orders", TOPIC_ID, 0), 200)
-    manager.limit_moves(1.0)
-    manager.move(*KEY, tmp_path / "b")
-    eventually(lambda: bool(manager.futures()[tmp_path / "b"]), "a copy")
+    manager.moves.set_rate(1.0)
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.moves.in_progress(tmp_path / "b")), "a copy")
     manager.delete_log(*KEY)
     manager.tick()
     assert names_in(tmp_path) == []
@@ -170,13 +170,13 @@ def test_a_deleted_partition_is_not_copied_any_more(manager: LogManager, tmp_pat
 def test_the_next_process_begins_an_unfinished_move_again(tmp_path: Path, clock: Any) -> None:
     manager = open_manager(tmp_path, clock)
     fill(manager.create_log("orders", TOPIC_ID, 0), 200)
-    manager.limit_moves(1.0)
-    manager.move(*KEY, tmp_path / "b")
-    eventually(lambda: bool(manager.futures()[tmp_path / "b"]), "a copy")
+    manager.moves.set_rate(1.0)
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.moves.in_progress(tmp_path / "b")), "a copy")
     manager.close()
     assert len(names_in(tmp_path)) == 2
     again = open_manager(tmp_path, clock)
-    again.resume_moves()
+    again.moves.resume()
     eventually(lambda: moved(again, "b"), "the move")
     assert again.logs()[0].log_end_offset == 200
     again.close()
@@ -184,18 +184,18 @@ def test_the_next_process_begins_an_unfinished_move_again(tmp_path: Path, clock:
 
 def test_a_log_directory_is_chosen_before_the_partition_comes(manager: LogManager, tmp_path: Path) -> None:
     with pytest.raises(ReplicaNotAvailableError, match=r"orders-0 is not on this broker"):
-        manager.move(*KEY, tmp_path / "b")
+        manager.moves.request(KEY, tmp_path / "b")
     assert manager.create_log("orders", TOPIC_ID, 0).directory.parent == tmp_path / "b"
 
 
 def test_requests_that_cannot_be_met_say_why(manager: LogManager, tmp_path: Path) -> None:
     manager.create_log("orders", TOPIC_ID, 0)
     with pytest.raises(LogDirNotFoundError, match=r"no log directory .*/c: it has .*/a, .*/b"):
-        manager.move(*KEY, tmp_path / "c")
+        manager.moves.request(KEY, tmp_path / "c")
     long = "x" * 249
     manager.create_log(long, uuid4(), 0)
     with pytest.raises(InvalidTopicError, match=r"x-0 cannot be moved .* 36 characters too long"):
-        manager.move(long, 0, tmp_path / "a")
+        manager.moves.request((long, 0), tmp_path / "a")
     directory_of(manager, "b").fail(StorageError("input/output error"))
     with pytest.raises(StorageError, match=r"/b is offline: repair it"):
-        manager.move(*KEY, tmp_path / "b")
+        manager.moves.request(KEY, tmp_path / "b")
