@@ -1,4 +1,4 @@
-"""Consumer groups: members, assignments, committed offsets.
+"""Classic groups and consumer groups: members, assignments, committed offsets.
 
 Pure parts:
 
@@ -16,6 +16,7 @@ Pure parts:
 ``offsets``         committed offsets of one group
 ``records``         groups and offsets as records of ``__consumer_offsets``
 ``loading``         groups and offsets from the records of a partition
+``consumer``        groups of KIP-848, whose partitions the coordinator assigns
 
 Parts that act:
 

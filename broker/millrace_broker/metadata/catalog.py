@@ -30,9 +30,15 @@ class TopicCatalog:
     def __init__(self, coordination: Coordination, defaults: TopicConfig) -> None:
         self._coordination = coordination
         self._defaults = defaults
+        self._revision = 0
         self._topics: Mapping[str, TopicInfo] = {}
         self._by_id: Mapping[uuid.UUID, TopicInfo] = {}
         self._schemas: Mapping[int, SchemaVersion] = {}
+
+    @property
+    def revision(self) -> int:
+        """Number that grows with each change of topics."""
+        return self._revision
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:
@@ -94,6 +100,7 @@ class TopicCatalog:
         return info
 
     def _swap(self, topics: Mapping[str, TopicInfo]) -> None:
+        self._revision += 1
         self._topics = dict(sorted(topics.items()))
         self._by_id = {info.topic_id: info for info in topics.values()}
         self._schemas = {version.id: version for info in topics.values() for version in info.schemas}

@@ -129,10 +129,28 @@ class FencedMemberEpochError(MillraceError):
     code = 110
 
 
+class UnreleasedInstanceIdError(MillraceError):
+    """The present member with the same ``group.instance.id`` has not left."""
+
+    code = 111
+
+
+class StaleMemberEpochError(MillraceError):
+    """The member's epoch has changed: send a heartbeat, and retry with the new epoch."""
+
+    code = 113
+
+
 class InvalidRecordStateError(MillraceError):
     """An acknowledged record is not acquired by this member, or no longer is."""
 
     code = 121
+
+
+class InvalidRegularExpressionError(MillraceError):
+    """The regular expression of a subscription is not valid."""
+
+    code = 128
 
 
 class CommitFailedError(MillraceError):

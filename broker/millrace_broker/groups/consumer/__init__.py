@@ -1,0 +1,13 @@
+"""Consumer groups of KIP-848: the coordinator assigns partitions, and members learn of them by heartbeats.
+
+Pure parts, over frozen data:
+
+``topics``           topics of the cluster, as subscriptions see them
+``members``          members, with the partitions that they own or have to revoke
+``assignors``        server-side assignors ``uniform`` and ``range``
+``reconciliation``   the next step of a member towards its target assignment
+``group``            one group: heartbeats, removals, checks of commits
+``classic_members``  members with the classic protocol, and migration both ways
+``records``          groups as records of ``__consumer_offsets``
+
+"""
