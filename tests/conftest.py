@@ -42,6 +42,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from millrace.records import BatchHeader, crc_matches
+from millrace.records.header import ReadableBuffer
 from millrace_broker.testing import EmbeddedBroker
 
 from .durations import Recorder, longest_first
@@ -71,6 +73,19 @@ def seed() -> int:
     drawn = int(os.environ.get("TEST_SEED") or random.getrandbits(32))
     print(f"TEST_SEED={drawn} repeats this")
     return drawn
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Positions of the batches whose checksums are verified from now on, one for each time."""
+    positions: list[int] = []
+
+    def observed(buffer: ReadableBuffer, position: int, header: BatchHeader) -> bool:
+        positions.append(position)
+        return crc_matches(buffer, position, header)
+
+    monkeypatch.setattr("millrace.records.scan.crc_matches", observed)
+    return positions
 
 
 NO_RETENTION_CHECKS = {"log.initial.task.delay.ms": str(2**31 - 1)}

@@ -23,8 +23,8 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, InvalidRecordError, MessageTooLargeError, MillraceError
 from millrace.records import LogEntry, read_entries, read_file_entries, scan_headers, sound_prefix_bytes
-from millrace_broker.api.common.record_checks import prepare_records
-from millrace_broker.log.validation import check_produced
+from millrace_broker.api.common.record_checks import check_bodies
+from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import TopicInfo
 
 ORACLES = Path(os.environ.get("ORACLES", Path(__file__).parents[1] / "oracles")) / "records"
@@ -100,6 +100,10 @@ def sent_of(case: dict[str, Any]) -> bytes:
     return bytes(sent)
 
 
+def checked(data: bytes) -> ProducedBatches:
+    return check_bodies(TOPIC, ProducedBatches(data, TOPIC.config), now_ms=0)
+
+
 def case_tail(case: dict[str, Any]) -> int:
     """Size of the third batch: that of the rest once the first two, whose sizes are known, are taken off."""
     [other] = [each for each in CASES if each["name"] == "length-2--1"]
@@ -119,7 +123,7 @@ def test_a_flipped_bit_of_a_length_gets_kafkas_verdict(batches: int, damaged: in
     assert sound_prefix_bytes(data) == expected["recovery_bytes"]
     error = expected["produce"]["error"]
     with pytest.raises(MillraceError) as refused:
-        check_produced(prepare_records(TOPIC, data), TOPIC.config)
+        checked(data)
     if batches == 1:
         assert (
             type(refused.value) is {"CORRUPT_MESSAGE": CorruptBatchError, "INVALID_RECORD": InvalidRecordError}[error]
@@ -143,11 +147,11 @@ def test_damage_gets_kafkas_verdict(case: dict[str, Any]) -> None:
         if sum(size for size, *_ in batches) < len(sent):
             # Kafka leaves an incomplete last batch out and acknowledges the rest.
             with pytest.raises(InvalidRecordError, match=r"no complete record batch|at least one"):
-                check_produced(prepare_records(TOPIC, sent), TOPIC.config)
+                checked(sent)
         else:
-            found = check_produced(prepare_records(TOPIC, sent), TOPIC.config)
-            assert sum(header.count for _, header in found) == expected["end"]
+            found = checked(sent)
+            assert sum(header.count for _, header in found.headers) == expected["end"]
         return
     errors = (CorruptBatchError, InvalidRecordError) if expected["error"] in UNEXPECTED else SAME[expected["error"]]
     with pytest.raises(errors):
-        check_produced(prepare_records(TOPIC, sent), TOPIC.config)
+        checked(sent)

@@ -13,6 +13,7 @@ import pytest
 
 from millrace import errors
 from millrace.clients import Admin, Producer
+from millrace_broker.log import ProducedBatches
 from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, eventually
@@ -56,7 +57,7 @@ def test_records_that_are_not_synced_yet_are_neither_fetched_nor_found(
     calls.produce(topic, calls.batch(b"seen"))
     log = module_broker.server.broker.logs.get(topic, 0)
     assert log is not None
-    log.append_unsynced(calls.batch(b"not yet"))
+    log.append_unsynced(ProducedBatches(calls.batch(b"not yet"), log.config))
     fetched = calls.fetch(topic, 0)
     assert calls.offsets_in(fetched.records) == [range(1)]
     assert fetched.high_watermark == 1

@@ -27,7 +27,7 @@ from millrace.errors import CoordinatorLoadInProgressError, MillraceError, Unkno
 from millrace.records import ControlType, Record, build_rows_batch, read_end_marker, read_rows
 from millrace_broker.broker import Broker
 from millrace_broker.groups import CommittedOffset, Identity, JoinRequest, MemberIdGiven, SyncRequest
-from millrace_broker.log import PartitionLog
+from millrace_broker.log import PartitionLog, ProducedBatches
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.opening import open_broker
 from millrace_broker.quotas import CallClass, Lease
@@ -178,7 +178,8 @@ def make_durable(disk: SimulatedDisk, directory: Path) -> None:
 async def fill_queue(broker: Broker) -> None:
     for number in range(QUEUED):
         batch = build_rows_batch([Record(key=None, value=b"%d" % number, timestamp_ms=broker.clock.now_ms())])
-        await broker.appends.append(served(broker, "queue", 0), batch)
+        partition = served(broker, "queue", 0)
+        await broker.appends.append(partition, ProducedBatches(batch, partition.log.config))
 
 
 # --- those who call ----------------------------------------------------------------------------------------------
@@ -258,7 +259,8 @@ class Actors:
             is_transactional=True,
         )
         places = [served(self._broker, "orders", partition) for partition in (0, 1)]
-        await asyncio.gather(*(self._broker.appends.append(place, batch, in_transaction=True) for place in places))
+        checked = [ProducedBatches(batch, place.log.config, in_transaction=True) for place in places]
+        await asyncio.gather(*map(self._broker.appends.append, places, checked))
         await transactions.add_offsets(name, producer, group)
         shard = await ready(lambda: self._broker.groups.shard_of(group))
         offset = self._offset("orders", number)

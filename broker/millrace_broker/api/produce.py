@@ -23,12 +23,11 @@ from millrace.errors import (
     ProducerFencedError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import read_header
 from millrace_broker.api.common.errors import error_message
-from millrace_broker.api.common.record_checks import prepare_records, work_bytes_of
+from millrace_broker.api.common.record_checks import check_records
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.log import AppendResult
+from millrace_broker.log import AppendResult, ProducedBatches
 from millrace_broker.metadata import TopicInfo, rules
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.transactions import ProducerIdAndEpoch
@@ -83,10 +82,11 @@ async def _append(
         partition = broker.partitions.led(topic, data.partition)
         if request.acks == _ALL and partition.replica is None:
             _check_replicas(topic, partition)
-        sent = data.records  # each access of the field copies the bytes
-        records = await broker.executors.run_sized(work_bytes_of(topic, sent), prepare_records, topic, sent)
-        check = await _verify(broker, request, partition, records) if request.transactional_id else None
-        appended = await _append_in_order(broker, request, partition, records, check)
+        batches = await check_records(
+            broker.executors, topic, data.records, broker.clock.now_ms(), in_transaction=bool(request.transactional_id)
+        )
+        check = await _verify(broker, request, partition, batches) if request.transactional_id else None
+        appended = await _append_in_order(broker, request, partition, batches, check)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         result.base_offset = -1
         result.log_append_time_ms = -1
@@ -109,7 +109,7 @@ def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
 
 
 async def _verify(
-    broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, records: bytes
+    broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, batches: ProducedBatches
 ) -> Callable[[], None] | None:
     """Raise unless the partition is part of the records' transaction (KIP-890).
 
@@ -118,7 +118,7 @@ async def _verify(
     has changed the guard. Without it, records of a producer that keeps its epoch would stay open in the partition for
     ever.
     """
-    header, (topic, number) = read_header(records), partition.key
+    header, (topic, number) = batches.headers[0][1], partition.key
     producer_id, epoch = header.producer_id, header.producer_epoch
     guard = partition.log.find_producer(producer_id)
     is_known = guard is not None and guard.has_open_transaction(epoch)
@@ -150,7 +150,7 @@ async def _append_in_order(
     broker: Broker,
     request: pb.ProduceRequest,
     partition: ServedPartition,
-    records: bytes,
+    batches: ProducedBatches,
     check: Callable[[], None] | None,
 ) -> AppendResult:
     deadline = broker.clock.monotonic() + _OVERTAKING_WAIT_S
@@ -159,8 +159,7 @@ async def _append_in_order(
         try:
             return await broker.appends.append(
                 partition,
-                records,
-                in_transaction=bool(request.transactional_id),
+                batches,
                 check=check,
                 acks_all=request.acks == _ALL,
                 timeout_s=request.timeout_ms / 1000,

@@ -39,7 +39,7 @@ from millrace.records import (
     scan_headers,
 )
 from millrace.records.control import ControlType
-from millrace_broker.log import PartitionLog
+from millrace_broker.log import PartitionLog, ProducedBatches
 from millrace_broker.log.producer_states import Origin
 from millrace_broker.quotas import parked
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ServedPartition
@@ -233,9 +233,9 @@ class StateLog:
             is_transactional=producer is not None,
         )
         try:
-            result = await self._appends.append(
-                self._partition(), data, in_transaction=producer is not None, origin=Origin.COORDINATOR
-            )
+            partition = self._partition()
+            batches = ProducedBatches(data, partition.log.config, in_transaction=producer is not None)
+            result = await self._appends.append(partition, batches, origin=Origin.COORDINATOR)
         except NotLeaderError as error:
             raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
         except (NotEnoughReplicasError, NotEnoughReplicasAfterAppendError) as error:

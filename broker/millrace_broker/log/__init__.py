@@ -4,7 +4,7 @@
     ``checkpoint_writer``, ``checkpointed_truncation``, ``directory_moves``, ``background_work``
 ``partition_log``       one partition; it owns the parts in the next lines
 ``local_log``           its segment files: ``log_offsets``, ``segment_list``, writes and rolls
-``leader_appender``, ``follower_appender``  its appends; ``validation``, ``offset_assignment``
+``leader_appender``, ``follower_appender``  its appends; ``offset_assignment``; ``validation``: verified batches
 ``log_reader``, ``segment_reads``  its reads and look-ups; ``record_timestamps``; ``recent_end``: records in memory
 ``log_flusher``, ``log_truncation``  its syncs and truncation
 ``segment_deletion``, ``retention``  its oldest segments; ``segment_replacement``: cleaned segments;
@@ -32,6 +32,7 @@ from millrace_broker.log.files import Files, OsFiles
 from millrace_broker.log.leader_appender import AppendResult
 from millrace_broker.log.manager import LogManager
 from millrace_broker.log.partition_log import PartitionLog
+from millrace_broker.log.validation import ProducedBatches, ReplicatedBatches
 
 __all__ = [
     "AppendResult",
@@ -42,5 +43,7 @@ __all__ = [
     "OsFiles",
     "Partition",
     "PartitionLog",
+    "ProducedBatches",
+    "ReplicatedBatches",
     "read_meta_properties",
 ]

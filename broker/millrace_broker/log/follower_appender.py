@@ -1,7 +1,6 @@
 """The appends of a follower to a partition's log (Kafka's ``UnifiedLog.appendAsFollower``).
 
-Invariant: An appended batch is byte for byte the leader's batch, with its offset, epoch and times. Only checksums and
-the order of offsets are checked.
+Invariant: An appended batch is byte for byte the leader's batch, with its offset, epoch and times.
 """
 
 from __future__ import annotations
@@ -10,40 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from millrace.errors import CorruptBatchError
-from millrace.records import BatchHeader, scan_headers, verify_crc
-from millrace.records.header import ReadableBuffer, as_arrow_buffer
+from millrace.records import BatchHeader
 from millrace_broker.log.aborted_transactions import index_entry
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.producer_state_manager import ProducerStateManager
 from millrace_broker.log.producer_state_rebuild import replayed_end
 from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX, SegmentAppender
+from millrace_broker.log.validation import ReplicatedBatches
 
-Batches = Sequence[tuple[int, BatchHeader]]
+_Batches = Sequence[tuple[int, BatchHeader]]
 """The position and header of each batch."""
-
-
-def check_replicated(records: ReadableBuffer) -> Batches:
-    """Check that a leader's answer has whole batches with correct checksums and ascending offsets.
-
-    Raises ``CorruptBatchError``.
-    """
-    whole = as_arrow_buffer(records)
-    batches = list(scan_headers(memoryview(whole)))
-    end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
-    if end != len(whole):
-        raise CorruptBatchError(
-            f"the leader's answer has {len(whole) - end} bytes at position {end} that are not a complete batch"
-        )
-    least_offset = 0
-    for position, header in batches:
-        verify_crc(whole, position, header)
-        if header.base_offset < least_offset or header.last_offset_delta < 0:
-            raise CorruptBatchError(
-                f"the leader's batch at offset {header.base_offset} does not follow offset {least_offset - 1}"
-            )
-        least_offset = header.next_offset
-    return batches
 
 
 class FollowerAppender:
@@ -55,9 +31,9 @@ class FollowerAppender:
         self._epoch_cache: Final = epoch_cache
         self._producers: Final = producers
 
-    def append(self, records: ReadableBuffer, batches: Batches) -> int:
+    def append(self, replicated: ReplicatedBatches) -> int:
         """Append a leader's batches as ``PartitionLog.append_replicated`` does; returns the new log end offset."""
-        local, view = self._local, memoryview(as_arrow_buffer(records))
+        local, batches = self._local, replicated.headers
         with local.lock:
             local.check_online()
             if batches and batches[0][1].base_offset < self._offsets.end:
@@ -66,10 +42,10 @@ class FollowerAppender:
                     f"{batches[0][1].base_offset}"
                 )
             for run in _runs(batches, local.config.segment_bytes):
-                self._append_run(view, run)
+                self._append_run(replicated.data, run)
             return self._offsets.end
 
-    def _append_run(self, view: memoryview, run: Batches) -> None:
+    def _append_run(self, view: memoryview, run: _Batches) -> None:
         """Append batches that fit into one segment. A control batch is alone."""
         local, producers = self._local, self._producers
         headers = [header for _, header in run]
@@ -102,7 +78,7 @@ class FollowerAppender:
         return self._local.appender_for(headers, size_bytes, now_ms, self._producers.states)
 
 
-def _runs(batches: Iterable[tuple[int, BatchHeader]], size_bytes_max: int) -> Iterator[Batches]:
+def _runs(batches: Iterable[tuple[int, BatchHeader]], size_bytes_max: int) -> Iterator[_Batches]:
     """Cut batches into runs that fit into a segment, with at least one batch each; control batches are alone."""
     run: list[tuple[int, BatchHeader]] = []
     size_bytes = 0

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from millrace.config.topic import MessageTimestampType
-from millrace.errors import FencedLeaderEpochError, InvalidProducerEpochError, InvalidRequestError
+from millrace.errors import (
+    FencedLeaderEpochError,
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    RecordListTooLargeError,
+)
 from millrace.records import (
     NO_PRODUCER_ID,
     BatchHeader,
@@ -27,7 +32,7 @@ from millrace_broker.log.offset_assignment import AssignedBatches, assign_offset
 from millrace_broker.log.producer_state_manager import ProducerStateManager
 from millrace_broker.log.producer_states import Origin, ProducerEntry, append_batch, end_transaction
 from millrace_broker.log.segment_appender import SegmentAppender
-from millrace_broker.log.validation import check_produced, check_times
+from millrace_broker.log.validation import ProducedBatches
 
 
 class AppendResult(NamedTuple):
@@ -53,49 +58,43 @@ class LeaderAppender:
         self._producers: Final = producers
 
     def append(
-        self,
-        records: bytes | bytearray,
-        leader_epoch: int,
-        origin: Origin,
-        *,
-        in_transaction: bool,
-        may_wait: bool,
+        self, produced: ProducedBatches, leader_epoch: int, origin: Origin, *, may_wait: bool
     ) -> AppendResult | None:
-        """Append a producer's batches as ``PartitionLog.append_unsynced`` does.
-
-        Without ``may_wait`` the append happens only if it needs no new file; otherwise returns None.
-        """
-        local = self._local
-        config = local.config
-        batches = check_produced(records, config, allows_transactions=in_transaction)
-        now_ms = local.clock.now_ms()
-        check_times(records, batches, now_ms, config)
-        with local.lock:
-            local.check_online()
-            self._check_epoch(leader_epoch)
-            duplicate = self._find_duplicate(batches) if origin is Origin.CLIENT else None
-            if duplicate is not None:
-                return duplicate
-            assigned = assign_offsets(batches, self._offsets.end, leader_epoch)
-            producer = self._judge_producer(assigned, origin)
-            append_time_ms = -1
-            if local.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
-                append_time_ms = now_ms
-                records, assigned = set_append_time(records, assigned, now_ms)
-            appender = self._ready_appender(assigned.headers, len(records), leader_epoch, now_ms)
-            if appender is None:
-                if not may_wait:
-                    return None
-                appender = self._new_appender(assigned.headers, len(records), leader_epoch, now_ms)
-            local.write(appender, assigned.parts(records), assigned.headers, len(records))
-            if producer is not None:
-                self._producers.update(producer, now_ms)
-            return AppendResult(
-                base_offset=assigned.headers[0].base_offset,
-                last_offset=assigned.headers[-1].last_offset,
-                log_append_time_ms=append_time_ms,
-                log_start_offset=self._offsets.start,
+        """Append a producer's batches as ``PartitionLog.append_unsynced`` does. The caller holds the lock."""
+        local, batches = self._local, produced.headers
+        records: bytes | bytearray = produced.data
+        segment_bytes = local.config.segment_bytes
+        if len(records) > segment_bytes:
+            raise RecordListTooLargeError(
+                f"{len(records)} bytes of batches do not fit into a segment of {segment_bytes} bytes "
+                "(segment.bytes): send fewer at once"
             )
+        local.check_online()
+        self._check_epoch(leader_epoch)
+        now_ms = local.clock.now_ms()
+        duplicate = self._find_duplicate(batches) if origin is Origin.CLIENT else None
+        if duplicate is not None:
+            return duplicate
+        assigned = assign_offsets(batches, self._offsets.end, leader_epoch)
+        producer = self._judge_producer(assigned, origin)
+        append_time_ms = -1
+        if local.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
+            append_time_ms = now_ms
+            records, assigned = set_append_time(records, assigned, now_ms)
+        appender = self._ready_appender(assigned.headers, len(records), leader_epoch, now_ms)
+        if appender is None:
+            if not may_wait:
+                return None
+            appender = self._new_appender(assigned.headers, len(records), leader_epoch, now_ms)
+        local.write(appender, assigned.parts(records), assigned.headers, len(records))
+        if producer is not None:
+            self._producers.update(producer, now_ms)
+        return AppendResult(
+            base_offset=assigned.headers[0].base_offset,
+            last_offset=assigned.headers[-1].last_offset,
+            log_append_time_ms=append_time_ms,
+            log_start_offset=self._offsets.start,
+        )
 
     def append_end_marker(
         self,
@@ -161,7 +160,7 @@ class LeaderAppender:
                 f"append to {self._local.name} under leader epoch {leader_epoch}, its log has batches of epoch {latest}"
             )
 
-    def _find_duplicate(self, batches: list[tuple[int, BatchHeader]]) -> AppendResult | None:
+    def _find_duplicate(self, batches: Sequence[tuple[int, BatchHeader]]) -> AppendResult | None:
         header = batches[0][1]
         if header.producer_id == NO_PRODUCER_ID:
             return None

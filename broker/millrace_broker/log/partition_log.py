@@ -20,13 +20,12 @@ from uuid import UUID
 
 from millrace.config.topic import TopicConfig
 from millrace.records import EndTransactionMarker
-from millrace.records.header import ReadableBuffer
 from millrace.segments.names import partition_directory_name
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.cleaning.swap import CleanedSegment
 from millrace_broker.log.extents import Extent
 from millrace_broker.log.files import Files
-from millrace_broker.log.follower_appender import Batches, FollowerAppender
+from millrace_broker.log.follower_appender import FollowerAppender
 from millrace_broker.log.future_log import FutureLog
 from millrace_broker.log.leader_appender import AppendResult, LeaderAppender
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
@@ -44,6 +43,7 @@ from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_deletion import SegmentDeletion
 from millrace_broker.log.segment_replacement import replace_segments
 from millrace_broker.log.tiered.remote_log import RemoteLog
+from millrace_broker.log.validation import ProducedBatches, ReplicatedBatches
 from millrace_broker.runtime import Clock
 
 
@@ -263,61 +263,41 @@ class PartitionLog:
 
     # --- appends of a leader -------------------------------------------------------------------------------
 
-    def append(
-        self, records: bytes | bytearray, *, leader_epoch: int = 0, in_transaction: bool = False
-    ) -> AppendResult:
-        """Append a producer's batches, and sync them if the topic requires that before the acknowledgement.
+    def append(self, data: bytes, *, leader_epoch: int = 0, in_transaction: bool = False) -> AppendResult:
+        """Check a producer's batches, append them, and sync them if the topic requires that before the acknowledgement.
 
-        Raises the errors of ``append_unsynced`` and ``flush``.
+        Raises the errors of ``ProducedBatches``, ``append_unsynced`` and ``flush``.
         """
-        result = self.append_unsynced(records, leader_epoch=leader_epoch, in_transaction=in_transaction)
+        batches = ProducedBatches(data, self.config, in_transaction=in_transaction)
+        result = self.append_unsynced(batches, leader_epoch=leader_epoch)
+        assert result is not None, "an append that may wait always returns a result"
         if self.must_sync(result):
             self.flush(result.last_offset + 1)
         return result
 
     def append_unsynced(
         self,
-        records: bytes | bytearray,
+        batches: ProducedBatches,
         *,
         leader_epoch: int = 0,
-        in_transaction: bool = False,
         origin: Origin = Origin.CLIENT,
-    ) -> AppendResult:
+        may_wait: bool = True,
+    ) -> AppendResult | None:
         """Append a producer's batches with assigned offsets. ``must_sync`` then tells whether a sync is due.
 
-        ``records`` is one or more whole batches with base offset 0, or exactly one from an idempotent producer. The
-        bodies are appended unchanged; the caller has validated them against the topic's schema. ``in_transaction``
-        means that a coordinator knows the transaction that the batch names. Sequence numbers are not checked for
-        batches of a coordinator (``origin``).
+        The bodies are appended unchanged; the caller has validated them against the topic's schema. Sequence numbers
+        are not checked for batches of a coordinator (``origin``). With ``may_wait=False``, for small batches from the
+        event loop, the append happens only if it needs only a write. Otherwise, if another thread holds the log's lock
+        or a new file is needed, the method returns None without an effect.
 
-        Raises the errors of ``check_produced``, ``InvalidTimestampError``, ``FencedLeaderEpochError``,
-        ``InvalidProducerEpochError``, ``OutOfOrderSequenceError``, ``InvalidTxnStateError``, and ``StorageError`` when
-        the disk fails; the log is then as it was before.
+        Raises ``RecordListTooLargeError``, ``FencedLeaderEpochError``, ``InvalidProducerEpochError``,
+        ``OutOfOrderSequenceError``, ``InvalidTxnStateError``, and ``StorageError`` when the disk fails; the log is then
+        as it was before.
         """
-        result = self._leader_appender.append(
-            records, leader_epoch, origin, in_transaction=in_transaction, may_wait=True
-        )
-        assert result is not None, "an append that may wait always returns a result"
-        return result
-
-    def append_at_once(
-        self,
-        records: bytes | bytearray,
-        *,
-        leader_epoch: int = 0,
-        in_transaction: bool = False,
-        origin: Origin = Origin.CLIENT,
-    ) -> AppendResult | None:
-        """Append like ``append_unsynced`` if that needs only a write; for small batches from the event loop.
-
-        Returns None without an effect if another thread holds the log's lock, or if a new file is needed.
-        """
-        if not self._local.lock.acquire(blocking=False):
+        if not self._local.lock.acquire(blocking=may_wait):
             return None
         try:
-            return self._leader_appender.append(
-                records, leader_epoch, origin, in_transaction=in_transaction, may_wait=False
-            )
+            return self._leader_appender.append(batches, leader_epoch, origin, may_wait=may_wait)
         finally:
             self._local.lock.release()
 
@@ -336,7 +316,7 @@ class PartitionLog:
         ``is_epoch_raised`` means that ``producer_epoch`` is above that of the transaction (KIP-890). An open
         transaction at that epoch then is the next one, and the marker came late (``InvalidProducerEpochError``). With
         ``may_wait=False`` the append happens only if it needs only a write; otherwise returns None, like
-        ``append_at_once``.
+        ``append_unsynced``.
 
         Raises ``InvalidProducerEpochError``, ``TransactionCoordinatorFencedError``, ``FencedLeaderEpochError``, and
         ``StorageError`` when the disk fails; the log is then as it was before.
@@ -367,13 +347,13 @@ class PartitionLog:
         has_room = appender is not None and appender.segment.size_bytes + size_bytes <= config.segment_bytes
         return not size_bytes or (has_room and not config.syncs_before_ack)
 
-    def append_replicated(self, records: ReadableBuffer, batches: Batches) -> int:
-        """Append a leader's batches unchanged (``check_replicated``); returns the new log end offset.
+    def append_replicated(self, batches: ReplicatedBatches) -> int:
+        """Append a leader's batches unchanged; returns the new log end offset.
 
         Raises ``CorruptBatchError`` for offsets that the log has already, and ``StorageError`` when the disk fails; the
         log then keeps the batches before the failed one.
         """
-        return self._follower_appender.append(records, batches)
+        return self._follower_appender.append(batches)
 
     def hold_watermark(self, offset: int) -> None:
         """Set the high watermark to ``offset``, or as near as the log allows.

@@ -1,20 +1,21 @@
-"""The checks of a producer's batches that need no state (Kafka's ``LogValidator``).
+"""The only batches that a log takes: verified ones (Kafka's ``LogValidator``).
 
-Only headers and checksums are checked here. ``millrace.records.validate_batch`` checks bodies against the schema.
+Invariant: An object of ``ProducedBatches`` or ``ReplicatedBatches`` has the bytes that its checks read.
+
+Headers and checksums are checked here. ``millrace.records.validate_batch`` checks bodies against the schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from millrace.config.topic import MessageTimestampType, TopicConfig
 from millrace.errors import (
+    CorruptBatchError,
     InvalidRecordError,
     InvalidRequestError,
     InvalidTimestampError,
     MessageTooLargeError,
-    RecordListTooLargeError,
     UnsupportedCompressionError,
 )
 from millrace.records import (
@@ -25,50 +26,78 @@ from millrace.records import (
     scan_headers,
     verify_crc,
 )
-from millrace_broker.log.record_timestamps import record_times
+from millrace.records.header import ReadableBuffer, as_arrow_buffer
 
 _KNOWN_ATTRIBUTES: Final = 0x003F
-_UNLIMITED_MS: Final = 2**63 - 1
 _COMPRESSIONS: Final = frozenset(Compression)
 _COLUMNAR_COMPRESSIONS: Final = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
 
 
-def check_produced(
-    records: bytes | bytearray, config: TopicConfig, *, allows_transactions: bool = False
-) -> list[tuple[int, BatchHeader]]:
-    """Check the batches of a producer and return the position and header of each.
+class ProducedBatches:
+    """A producer's batches that passed the checks of this module, whose checksums are right among them.
 
-    Bytes after the last complete batch are refused, while Kafka ignores them. Several batches may come at once here,
-    and one acknowledgement covers all of them.
-
-    Raises ``InvalidRequestError``, ``CorruptBatchError``, ``MessageTooLargeError``, ``RecordListTooLargeError``,
-    ``InvalidRecordError``, ``UnsupportedCompressionError`` or ``InvalidTimestampError``.
+    The constructor makes the checks, and the log takes no other type. A batch is therefore verified once, however many
+    threads and modules it passes through. ``headers`` has the position and the header of each batch in ``data``.
     """
-    if not records:
-        raise InvalidRecordError("nothing to append: send at least one record batch")
-    if len(records) > config.segment_bytes:
-        raise RecordListTooLargeError(
-            f"{len(records)} bytes of batches do not fit into a segment of {config.segment_bytes} bytes "
-            "(segment.bytes): send fewer at once"
-        )
-    batches = list(scan_headers(records))
-    for position, header in batches:
-        check_size(position, header, config)
-        verify_crc(records, position, header)  # first the CRC, because damage must not look like misuse
-        _check_header(position, header, config)
-        if header.is_transactional and not allows_transactions:
-            raise InvalidRequestError(
-                f"batch at position {position} is transactional, and its request names no transactional id"
+
+    __slots__ = ("data", "headers")
+
+    def __init__(self, data: bytes, config: TopicConfig, *, in_transaction: bool = False) -> None:
+        """Check the batches of one append. ``in_transaction`` means that the request names their transaction.
+
+        Bytes after the last complete batch are refused, while Kafka ignores them. Several batches may come at once
+        here, and one acknowledgement covers all of them.
+
+        Raises ``InvalidRequestError``, ``CorruptBatchError``, ``MessageTooLargeError``, ``InvalidRecordError``,
+        ``UnsupportedCompressionError`` or ``InvalidTimestampError``.
+        """
+        if not data:
+            raise InvalidRecordError("nothing to append: send at least one record batch")
+        batches = tuple(scan_headers(data))
+        for position, header in batches:
+            _check_size(position, header, config)  # check first, as in Kafka: no retry can fix the size
+            verify_crc(data, position, header)  # before the other fields, because damage must not look like misuse
+            _check_header(position, header, config)
+            if header.is_transactional and not in_transaction:
+                raise InvalidRequestError(
+                    f"batch at position {position} is transactional, and its request names no transactional id"
+                )
+        end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
+        if end != len(data):
+            raise InvalidRecordError(f"{len(data) - end} bytes at position {end} are no complete record batch")
+        if len(batches) > 1 and any(header.producer_id != NO_PRODUCER_ID for _, header in batches):
+            raise InvalidRecordError(f"{len(batches)} batches at once: a batch of an idempotent producer comes alone")
+        self.data: Final = data
+        self.headers: Final = batches
+
+
+class ReplicatedBatches:
+    """A leader's batches: whole, with right checksums and ascending offsets. The constructor makes the checks."""
+
+    __slots__ = ("data", "headers")
+
+    def __init__(self, data: ReadableBuffer) -> None:
+        """Check the records of a fetch response. Raises ``CorruptBatchError``."""
+        whole = as_arrow_buffer(data)
+        batches = tuple(scan_headers(memoryview(whole)))
+        end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
+        if end != len(whole):
+            raise CorruptBatchError(
+                f"the leader's answer has {len(whole) - end} bytes at position {end} that are not a complete batch"
             )
-    end = batches[-1][0] + batches[-1][1].size_bytes if batches else 0
-    if end != len(records):
-        raise InvalidRecordError(f"{len(records) - end} bytes at position {end} are no complete record batch")
-    if len(batches) > 1 and any(header.producer_id != NO_PRODUCER_ID for _, header in batches):
-        raise InvalidRecordError(f"{len(batches)} batches at once: a batch of an idempotent producer comes alone")
-    return batches
+        least_offset = 0
+        for position, header in batches:
+            verify_crc(whole, position, header)
+            if header.base_offset < least_offset or header.last_offset_delta < 0:
+                raise CorruptBatchError(
+                    f"the leader's batch at offset {header.base_offset} does not follow offset {least_offset - 1}"
+                )
+            least_offset = header.next_offset
+        self.data: Final = memoryview(whole)
+        self.headers: Final = batches
 
 
-def check_size(position: int, header: BatchHeader, config: TopicConfig) -> None:
+def _check_size(position: int, header: BatchHeader, config: TopicConfig) -> None:
     """Refuse a batch that exceeds the topic's maximum size. Raises ``MessageTooLargeError``."""
     if header.size_bytes > config.max_message_bytes:
         raise MessageTooLargeError(
@@ -107,30 +136,3 @@ def _check_compression(batch: str, header: BatchHeader) -> None:
         accepted = ", ".join(c.name.lower() for c in (_COLUMNAR_COMPRESSIONS if header.is_columnar else Compression))
         kind = "columnar" if header.is_columnar else "rows"
         raise UnsupportedCompressionError(f"{batch} ({kind}) has compression {name}: use one of {accepted}")
-
-
-def check_times(
-    records: bytes | bytearray, batches: Sequence[tuple[int, BatchHeader]], now_ms: int, config: TopicConfig
-) -> None:
-    """Check how far each record's time is from the broker's; decodes the batch only if the topic limits that.
-
-    Raises ``InvalidTimestampError``.
-    """
-    before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-    is_unlimited = before_ms == after_ms == _UNLIMITED_MS
-    if is_unlimited or config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
-        return
-    for position, header in batches:
-        batch = bytes(records[position : position + header.size_bytes])
-        times_ms = [time_ms for _, time_ms in record_times(batch, header)]
-        smallest_ms, largest_ms = min(times_ms), max(times_ms)
-        if smallest_ms >= 0 and now_ms - smallest_ms > before_ms:
-            raise InvalidTimestampError(
-                f"batch at position {position} has a record of {smallest_ms}, more than "
-                f"message.timestamp.before.max.ms={before_ms} before the broker's time, {now_ms}"
-            )
-        if largest_ms - now_ms > after_ms:
-            raise InvalidTimestampError(
-                f"batch at position {position} has a record of {largest_ms}, more than "
-                f"message.timestamp.after.max.ms={after_ms} after the broker's time, {now_ms}"
-            )

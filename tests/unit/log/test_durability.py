@@ -12,7 +12,7 @@ import pytest
 
 from millrace.errors import MillraceError, StorageError
 from millrace.records import scan_headers
-from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log import OsFiles, PartitionLog, ProducedBatches
 from millrace_broker.log.files import OsFile, Part
 
 from ...integration.waiting import STALL_S, eventually
@@ -126,7 +126,8 @@ def test_who_waits_for_a_sync_shares_the_next_one(open_log: Open, batch: Batch, 
 
 def test_consumers_see_only_what_is_synced(open_log: Open, batch: Batch) -> None:
     log = open_log(SYNCED)
-    result = log.append_unsynced(batch([START]))
+    result = log.append_unsynced(ProducedBatches(batch([START]), log.config))
+    assert result is not None
     assert log.must_sync(result)
     assert (log.high_watermark, log.last_stable_offset, log.log_end_offset) == (0, 0, 1)
     assert log.read(0, 1000) == b""
@@ -138,8 +139,9 @@ def test_consumers_see_only_what_is_synced(open_log: Open, batch: Batch) -> None
 def test_a_batch_sent_again_waits_for_the_disk_too(open_log: Open, batch: Batch) -> None:
     log = open_log(SYNCED)
     sent = batch(producer_id=7, producer_epoch=0, base_sequence=0)
-    log.append_unsynced(sent)
-    again = log.append_unsynced(sent)
+    log.append_unsynced(ProducedBatches(sent, log.config))
+    again = log.append_unsynced(ProducedBatches(sent, log.config))
+    assert again is not None
     assert again.is_duplicate
     assert log.must_sync(again)
     assert log.append(sent).is_duplicate
@@ -153,7 +155,7 @@ def test_the_option_can_be_changed_and_what_was_seen_stays_seen(open_log: Open, 
     plain = log.config
     log.append(batch())
     log.config = synced
-    log.append_unsynced(batch())
+    log.append_unsynced(ProducedBatches(batch(), log.config))
     assert (log.high_watermark, log.log_end_offset) == (1, 2)
     log.config = plain
     assert log.high_watermark == 2
@@ -197,7 +199,7 @@ def test_recovery_reads_from_the_disk_what_was_to_be_on_it(
     open_log: Open, batch: Batch, watched: WatchedFiles, options: dict[str, Any], is_forgotten: bool
 ) -> None:
     log = open_log(options)
-    log.append_unsynced(batch())
+    log.append_unsynced(ProducedBatches(batch(), log.config))
     log.release()
     log = open_log(options, files=watched)
     assert watched.forgotten == ["00000000000000000000.log"] * is_forgotten
@@ -278,7 +280,7 @@ def test_deleting_records_moves_the_start_and_frees_whole_segments(
 def test_records_are_deleted_only_up_to_the_high_watermark(open_log: Open, batch: Batch, offset: int) -> None:
     log = open_log(SYNCED)
     log.append(batch([START] * 3))
-    log.append_unsynced(batch())
+    log.append_unsynced(ProducedBatches(batch(), log.config))
     with pytest.raises(MillraceError, match=f"high watermark 3, not up to offset {offset}"):
         log.delete_records(offset)
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import CorruptBatchError, FencedLeaderEpochError
-from millrace.records import ControlType, EndTransactionMarker
-from millrace_broker.log import PartitionLog
-from millrace_broker.log.follower_appender import check_replicated
+from millrace.records import ControlType, EndTransactionMarker, scan_headers
+from millrace_broker.log import PartitionLog, ReplicatedBatches
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -20,7 +19,7 @@ SMALL = {"segment.bytes": 500, "index.interval.bytes": 100}
 
 def replicate(leader: PartitionLog, follower: PartitionLog, max_bytes: int = 2**20) -> None:
     while records := leader.read_to_end(follower.log_end_offset, max_bytes):
-        follower.append_replicated(records, check_replicated(records))
+        follower.append_replicated(ReplicatedBatches(records))
 
 
 def content(log: PartitionLog) -> bytes:
@@ -92,9 +91,20 @@ def test_damaged_batches_are_refused(leader: PartitionLog, batch: Batch, positio
     records = bytearray(leader.read_to_end(0, 1000))
     records[position] ^= 0x80
     with pytest.raises(CorruptBatchError):
-        check_replicated(bytes(records))
+        ReplicatedBatches(bytes(records))
     with pytest.raises(CorruptBatchError):
-        check_replicated(leader.read_to_end(0, 1000)[:-1])
+        ReplicatedBatches(leader.read_to_end(0, 1000)[:-1])
+
+
+def test_each_replicated_batch_is_verified_once(
+    leader: PartitionLog, follower: PartitionLog, batch: Batch, verified: list[int]
+) -> None:
+    for _ in range(3):
+        leader.append(batch())
+    records = leader.read_to_end(0, 1000)
+    verified.clear()  # reads verify what they find on the disk
+    follower.append_replicated(ReplicatedBatches(records))
+    assert verified == [position for position, _ in scan_headers(records)]
 
 
 def test_what_the_log_has_already_is_refused(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
@@ -102,7 +112,7 @@ def test_what_the_log_has_already_is_refused(leader: PartitionLog, follower: Par
     replicate(leader, follower)
     records = leader.read_to_end(0, 1000)
     with pytest.raises(CorruptBatchError):
-        follower.append_replicated(records, check_replicated(records))
+        follower.append_replicated(ReplicatedBatches(records))
 
 
 def test_an_epoch_begins_where_the_log_ends(open_log: Open, batch: Batch) -> None:

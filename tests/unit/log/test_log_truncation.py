@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.errors import OffsetOutOfRangeError, StorageError
 from millrace.records import scan_headers
-from millrace_broker.log import PartitionLog
-from millrace_broker.log.follower_appender import check_replicated
+from millrace_broker.log import PartitionLog, ReplicatedBatches
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -21,7 +20,7 @@ SMALL = {"segment.bytes": 500, "index.interval.bytes": 100}
 
 def replicate(leader: PartitionLog, follower: PartitionLog, max_bytes: int = 2**20) -> None:
     while records := leader.read_to_end(follower.log_end_offset, max_bytes):
-        follower.append_replicated(records, check_replicated(records))
+        follower.append_replicated(ReplicatedBatches(records))
 
 
 def content(log: PartitionLog) -> bytes:

@@ -11,7 +11,6 @@ from millrace.errors import (
     CorruptBatchError,
     FencedLeaderEpochError,
     InvalidRequestError,
-    InvalidTimestampError,
     MillraceError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
@@ -75,16 +74,6 @@ def test_append_time_replaces_timestamps(open_log: Open, batch: Batch, clock: An
     assert header.max_timestamp == clock.now_ms()
     assert [record.timestamp_ms for record in read_rows(stored, 0, header)] == [clock.now_ms()] * 2
     assert log.offset_for_time(clock.now_ms()) == (0, clock.now_ms())
-
-
-def test_timestamps_too_far_from_now_are_refused(open_log: Open, batch: Batch, clock: Any) -> None:
-    log = open_log({"message.timestamp.before.max.ms": 1000, "message.timestamp.after.max.ms": 500})
-    now = clock.now_ms()
-    log.append(batch([now - 1000, now + 500]))
-    for times in ([now, now - 1001], [now, now + 501]):
-        with pytest.raises(InvalidTimestampError, match=r"message.timestamp.(before|after).max.ms"):
-            log.append(batch(times))
-    assert log.log_end_offset == 2
 
 
 def test_older_leader_epoch_is_fenced(open_log: Open, batch: Batch) -> None:

@@ -22,6 +22,7 @@ from millrace.errors import (
 from millrace.records import Record, build_rows_batch
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import StateLog, StateRecord
+from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import TopicSpec
 from millrace_broker.opening import open_broker
 from millrace_broker.transactions import (
@@ -108,7 +109,8 @@ async def write(broker: Broker, producer: ProducerIdAndEpoch, number: int) -> No
         base_sequence=0,
         is_transactional=True,
     )
-    await broker.appends.append(partition_of(broker, number), batch, in_transaction=True)
+    partition = partition_of(broker, number)
+    await broker.appends.append(partition, ProducedBatches(batch, partition.log.config, in_transaction=True))
 
 
 def partition_of(broker: Broker, number: int) -> Any:

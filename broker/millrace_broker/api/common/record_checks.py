@@ -1,19 +1,28 @@
 """Checks of produced batches against their topic, and recompression.
 
-The log checks headers, checksums and sequence numbers. This module also checks the bodies, which needs the topic's
-schema.
+``ProducedBatches`` checks headers and checksums, once. This module checks the bodies, which needs the topic's schema.
+The log checks sequence numbers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pyarrow.compute as pc
+
 from millrace import records as codec
-from millrace.config.topic import CompressionType
-from millrace.errors import CorruptBatchError, InvalidRecordError, SchemaMismatchError, UnknownSchemaError
+from millrace.config.topic import CompressionType, MessageTimestampType, TopicConfig
+from millrace.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    SchemaMismatchError,
+    UnknownSchemaError,
+)
 from millrace.records import BatchHeader, Compression
-from millrace_broker.log.validation import check_size
+from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import TopicInfo
+from millrace_broker.runtime import Executors
 from millrace_broker.runtime.small_work import SMALL_BYTES
 
 if TYPE_CHECKING:
@@ -27,20 +36,37 @@ _TARGET: Final = {
     CompressionType.ZSTD: Compression.ZSTD,
 }
 
+_UNLIMITED_MS: Final = 2**63 - 1
 _ROW_WORK_BYTES: Final = 1024
 """Cost of checking one row, as the number of bytes whose append takes as long. Columns are checked as a whole."""
 
 
-def work_bytes_of(topic: TopicInfo, data: bytes) -> int:
-    """Return the work of ``prepare_records`` in bytes: the data's size, plus a cost for each row and compressed batch.
+async def check_records(
+    executors: Executors, topic: TopicInfo, data: bytes, now_ms: int, *, in_transaction: bool
+) -> ProducedBatches:
+    """Check every batch in ``data`` against its topic. Return the batches to append, recompressed if necessary.
 
-    Raises ``CorruptBatchError``.
+    Small work runs in the event loop, other work in an I/O thread.
+
+    Raises the errors of ``ProducedBatches``, ``InvalidRecordError`` (also for an unreadable body with a correct
+    checksum), ``SchemaMismatchError`` (naming row and column), ``UnknownSchemaError`` and ``InvalidTimestampError``.
+    In a compacted topic every record must have a key.
     """
-    if len(data) > SMALL_BYTES:
-        return len(data)
+
+    def check() -> ProducedBatches:
+        return ProducedBatches(data, topic.config, in_transaction=in_transaction)
+
+    if not executors.small_work.includes(len(data)):
+        return await executors.run_io(lambda: check_bodies(topic, check(), now_ms))
+    batches = executors.small_work.do(check)
+    return await executors.run_sized(_work_bytes(topic, batches), check_bodies, topic, batches, now_ms)
+
+
+def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
+    """Return the work of ``check_bodies`` in bytes: the data's size, plus a cost for each row and compressed batch."""
     target = _TARGET.get(topic.config.compression_type, Compression.NONE)
-    work_bytes = len(data)
-    for _, header in codec.scan_headers(data):
+    work_bytes = len(produced.data)
+    for _, header in produced.headers:
         is_plain = header.compression == target == Compression.NONE
         if not is_plain:
             work_bytes += SMALL_BYTES
@@ -49,36 +75,52 @@ def work_bytes_of(topic: TopicInfo, data: bytes) -> int:
     return work_bytes
 
 
-def prepare_records(topic: TopicInfo, data: bytes) -> bytes:
-    """Check every batch in ``data`` against its topic. Return the bytes to append: ``data``, recompressed if necessary.
-
-    Raises ``MessageTooLargeError``, ``CorruptBatchError``, ``InvalidRecordError`` (also for an unreadable body with a
-    correct checksum), ``SchemaMismatchError`` (naming row and column), ``InvalidTimestampError``,
-    ``UnsupportedCompressionError``. In a compacted topic every record must have a key. An incomplete batch at the end
-    is kept, because the log refuses it.
-    """
-    target = _TARGET.get(topic.config.compression_type)
+def check_bodies(topic: TopicInfo, produced: ProducedBatches, now_ms: int) -> ProducedBatches:
+    """Check the bodies of batches, as ``check_records`` does. A recompressed batch is another one, checked as such."""
+    data, target = produced.data, _TARGET.get(topic.config.compression_type)
     parts: list[bytes] = []
     kept = 0
 
     def schema_of(schema_id: int) -> pa.Schema:
         return _schema(topic, schema_id)
 
-    for position, header in codec.scan_headers(data):
-        check_size(position, header, topic.config)  # check first, as in Kafka: no retry can fix the size
-        codec.verify_crc(data, position, header)
+    for position, header in produced.headers:
         _check_kind(topic, data, position, header)
         try:
             batch = codec.validate_batch(data, position, header, schema_of)
         except CorruptBatchError as error:
             # The checksum is correct, so the producer built the batch this way. A retry would send the same bytes.
             raise InvalidRecordError(error.message) from error
+        _check_times(position, batch, now_ms, topic.config)
         if topic.config.is_compacted:
             _check_keys(topic, batch)
         if target is not None and header.compression != target:
             parts += [data[kept:position], codec.recompress_batch(data, position, header, schema_of, target)]
             kept = position + header.size_bytes
-    return b"".join([*parts, data[kept:]]) if parts else data
+    if not parts:
+        return produced
+    is_transactional = produced.headers[0][1].is_transactional
+    return ProducedBatches(b"".join([*parts, data[kept:]]), topic.config, in_transaction=is_transactional)
+
+
+def _check_times(position: int, batch: codec.DecodedBatch, now_ms: int, config: TopicConfig) -> None:
+    """Check how far each record's time is from the broker's, if the topic limits that."""
+    before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    is_unlimited = before_ms == after_ms == _UNLIMITED_MS
+    if is_unlimited or config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
+        return
+    times_ms = pc.min_max(batch.timestamps_ms()).as_py()
+    smallest_ms, largest_ms = times_ms["min"], times_ms["max"]
+    if smallest_ms >= 0 and now_ms - smallest_ms > before_ms:
+        raise InvalidTimestampError(
+            f"batch at position {position} has a record of {smallest_ms}, more than "
+            f"message.timestamp.before.max.ms={before_ms} before the broker's time, {now_ms}"
+        )
+    if largest_ms - now_ms > after_ms:
+        raise InvalidTimestampError(
+            f"batch at position {position} has a record of {largest_ms}, more than "
+            f"message.timestamp.after.max.ms={after_ms} after the broker's time, {now_ms}"
+        )
 
 
 def _check_kind(topic: TopicInfo, data: bytes, position: int, header: BatchHeader) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.records import EndTransactionMarker
-from millrace_broker.log import AppendResult, LogManager
+from millrace_broker.log import AppendResult, LogManager, ProducedBatches
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.producer_states import Origin
 from millrace_broker.replication.runtime.manager import ReplicaManager
@@ -50,28 +50,24 @@ class Appends:
     async def append(
         self,
         partition: ServedPartition,
-        records: bytes,
+        batches: ProducedBatches,
         *,
-        in_transaction: bool = False,
         check: Callable[[], None] | None = None,
         origin: Origin = Origin.CLIENT,
         acks_all: bool = True,
         timeout_s: float = ACKNOWLEDGED_WITHIN_S,
     ) -> AppendResult:
-        """Append whole batches with the durability of the topic, and wake the calls that wait for them.
+        """Append batches with the durability of the topic, and wake the calls that wait for them.
 
-        ``in_transaction`` means that a coordinator knows the transaction that the batch names. ``check`` raises if the
-        batches may no longer be appended; nothing changes the log between the check and the append. An ``origin`` other
-        than a client skips some checks. With ``acks_all`` the call returns once all replicas in sync have the batches.
+        ``check`` raises if the batches may no longer be appended; nothing changes the log between the check and the
+        append. An ``origin`` other than a client skips some checks. With ``acks_all`` the call returns once all
+        replicas in sync have the batches.
 
         Raises the errors of the log, and ``NotLeaderError``; with ``acks_all`` also ``NotEnoughReplicasError``,
         ``NotEnoughReplicasAfterAppendError`` and ``RequestTimedOutError``.
         """
-        write = functools.partial(partition.log.append_unsynced, records, in_transaction=in_transaction, origin=origin)
-        write_at_once = functools.partial(
-            partition.log.append_at_once, records, in_transaction=in_transaction, origin=origin
-        )
-        return await self._append(partition, len(records), write, write_at_once, acks_all, timeout_s, check)
+        write = functools.partial(partition.log.append_unsynced, batches, origin=origin)
+        return await self._append(partition, len(batches.data), write, acks_all, timeout_s, check)
 
     async def append_end_marker(
         self,
@@ -90,15 +86,13 @@ class Appends:
             marker,
             is_epoch_raised=is_epoch_raised,
         )
-        write_at_once = functools.partial(write, may_wait=False)
-        await self._append(partition, _MARKER_BYTES, write, write_at_once, True, ACKNOWLEDGED_WITHIN_S)
+        await self._append(partition, _MARKER_BYTES, write, True, ACKNOWLEDGED_WITHIN_S)
 
     async def _append(
         self,
         partition: ServedPartition,
         size_bytes: int,
         write: Callable[..., AppendResult | None],
-        write_at_once: Callable[..., AppendResult | None],
         acks_all: bool,
         timeout_s: float,
         check: Callable[[], None] | None = None,
@@ -112,7 +106,7 @@ class Appends:
                 check()
             result = None
             if executors.small_work.includes(size_bytes):
-                result = executors.small_work.do(write_at_once, leader_epoch=epoch)
+                result = executors.small_work.do(write, leader_epoch=epoch, may_wait=False)
             if result is None:
                 result = await executors.run_io(write, leader_epoch=epoch)
         assert result is not None, "it may wait in a thread"

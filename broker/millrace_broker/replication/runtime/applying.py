@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.errors import MillraceError
-from millrace_broker.log import LogManager, PartitionLog
-from millrace_broker.log.follower_appender import Batches, check_replicated
+from millrace_broker.log import LogManager, PartitionLog, ReplicatedBatches
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core import FetchedRecords, FetchFrom, Follower
 from millrace_broker.replication.core.follower import Append, Effect, RaiseLogStart, StartAt, Truncate
@@ -59,7 +58,8 @@ def _apply_one(logs: LogManager, fetched: Fetched, ends: dict[PartitionKey, int]
     if answer.error is not None:
         fetched.error = answer.error
         return
-    batches = check_replicated(answer.records)
+    replicated = ReplicatedBatches(answer.records)
+    batches = replicated.headers
     end_offset = batches[-1][1].next_offset if batches else fetched.question.offset
     effects = fetched.follower.fetched(
         fetched.question,
@@ -72,17 +72,17 @@ def _apply_one(logs: LogManager, fetched: Fetched, ends: dict[PartitionKey, int]
     )
     for effect in effects:
         if isinstance(effect, Append):
-            _append(logs, log, answer, batches)
+            _append(logs, log, replicated)
         else:
             carry_out(logs, fetched.replica, effect, ends)
 
 
-def _append(logs: LogManager, log: PartitionLog, answer: ReplicaRecords, batches: Batches) -> None:
-    first = batches[0][1]
+def _append(logs: LogManager, log: PartitionLog, replicated: ReplicatedBatches) -> None:
+    first = replicated.headers[0][1]
     if first.base_offset < log.log_end_offset < first.next_offset and not log.size_bytes:
         # The leader's log starts within a batch, whose file keeps it whole. This log starts within the batch too.
         logs.begin_at(log.topic, log.partition, first.base_offset)
-    log.append_replicated(answer.records, batches)
+    log.append_replicated(replicated)
     if log.config.syncs_before_ack:  # the next fetch tells the leader that this replica has the records
         log.flush()
 

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import CorruptBatchError, InvalidTimestampError, MillraceError
+from millrace.records import Record, build_rows_batch
+from millrace_broker.api.common.record_checks import check_bodies, check_records
+from millrace_broker.log import ProducedBatches
+from millrace_broker.metadata import TopicInfo
+from millrace_broker.runtime import Executors
+from millrace_broker.runtime.small_work import SMALL_BYTES
+
+NOW_MS = 1_700_000_000_000
+
+
+def topic(**overrides: Any) -> TopicInfo:
+    named = {name.replace("_", "."): str(value) for name, value in overrides.items()}
+    config = TopicConfig.load(dict(named))
+    return TopicInfo(name="t", topic_id=uuid.UUID(int=1), partitions={}, overrides=named, config=config)
+
+
+def batch(*times_ms: int, value: bytes = b"v") -> bytes:
+    return bytes(build_rows_batch([Record(key=None, value=value, timestamp_ms=each) for each in times_ms]))
+
+
+@pytest.mark.parametrize("too_far_ms", [-1001, 501])
+def test_timestamps_too_far_from_now_are_refused(too_far_ms: int) -> None:
+    limited = topic(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+    near = ProducedBatches(batch(NOW_MS - 1000, NOW_MS + 500), limited.config)
+    assert check_bodies(limited, near, NOW_MS) is near
+    far = ProducedBatches(batch(NOW_MS, NOW_MS + too_far_ms), limited.config)
+    with pytest.raises(InvalidTimestampError, match=r"message.timestamp.(before|after).max.ms"):
+        check_bodies(limited, far, NOW_MS)
+
+
+@pytest.mark.parametrize("value_bytes", [10, SMALL_BYTES])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_small_and_large_batches_are_verified_once(value_bytes: int, is_damaged: bool, verified: list[int]) -> None:
+    large = topic(max_message_bytes=2 * SMALL_BYTES)
+    data = bytearray(batch(NOW_MS, value=b"v" * value_bytes))
+    data[-1] ^= is_damaged
+
+    async def checked() -> ProducedBatches | MillraceError:
+        executors = Executors(1, asyncio.get_running_loop().time)
+        try:
+            return await check_records(executors, large, bytes(data), NOW_MS, in_transaction=False)
+        except MillraceError as error:
+            return error
+        finally:
+            executors.close()
+
+    found = asyncio.run(checked())
+    assert isinstance(found, CorruptBatchError if is_damaged else ProducedBatches)
+    assert verified == [0]
