@@ -1,34 +1,33 @@
-"""What tests of every part share: real brokers, and the dials that turn a test up for a soak.
+"""Fixtures and settings of all tests: real brokers, dials, tiers and random seeds.
 
-A test that kills or generates takes its number of rounds from a *dial*, an environment variable of ``DIALS``:
-``@pytest.mark.dial("LOG_KILL_ROUNDS", seconds=2)`` gives the fixture ``rounds``, and the test's time limit grows by so
-many seconds with each round, and by the minutes of a variable that the mark names as ``minutes``. ``make soak``
-(``tests/soak.py``) turns the dials all up. Other variables that tests know:
+A test that kills or generates takes its number of rounds from a *dial*, an environment variable of ``DIALS``.
+``@pytest.mark.dial("LOG_KILL_ROUNDS", seconds=2)`` gives the fixture ``rounds``. The test's time limit grows by so many
+seconds with each round, and by the minutes of a variable that the mark names as ``minutes``. ``make soak``
+(``tests/soak.py``) sets all dials higher. Tests use these variables too:
 
 * ``ORACLES``: directory of the conformance cases (default: ``tests/oracles``)
 * ``DEMO_KILL_SEED``, ``HISTORY_SEED``, ``FAULT_SEED``, ``REPLICA_KILL_SEED``, ``SINK_KILL_SEED``, ``DELTA_KILL_SEED``,
-  ``STREAMS_KILL_SEED``, ``REBUILD_KILL_SEED``, ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test of
-  the demo, clients, a cluster, its replicas, Spark's sink, jobs into Delta, a topology, a rebuild, a crash of logs, of
-  coordinators: a failing run prints it
-* ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners; else they take turns
+  ``STREAMS_KILL_SEED``, ``REBUILD_KILL_SEED``, ``LOG_CRASH_SEED``, ``COORDINATOR_CRASH_SEED``: repeat a kill test. In
+  this order they are for the demo, clients, a cluster, its replicas, Spark's sink, jobs into Delta, a topology, a
+  rebuild, a crash of logs, and a crash of coordinators. A failed run prints its seed.
+* ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners. Otherwise the cases alternate.
 * ``CLEAN_INSTALLS``: pip installs the wheel and the sdist with their dependencies into clean environments
 * ``SITE_WIDTHS``: the pages of the documentation site are opened in Chromium, which must be installed
-* ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: how many cases the decoders are fuzzed with, and which
+* ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: the number and the choice of the cases for fuzzed decoders
 
-Tiers, by marks: ``make quick`` runs what has none of ``broker`` (given by the folder: ``integration``, ``histories``),
-``spark`` and ``slow``; ``make test`` runs all, the files with the longest recorded durations first
-(``tests/durations.py``). A test waits by ``tests/integration/waiting.py``, for as long as there is progress.
+Marks define tiers. ``make quick`` runs the tests without ``broker`` (which the folders ``integration`` and
+``histories`` have), ``spark`` and ``slow``. ``make test`` runs all tests, and the files with the longest recorded
+durations first (``tests/durations.py``). Tests wait by ``tests/integration/waiting.py``, as long as there is progress.
 
-Random tests draw other cases at each run, so that the runs of a suite search further and further.
+Random tests draw other cases at each run, so that repeated runs of the suite cover more cases.
 
-* A property test (Hypothesis) that fails prints the smallest example that fails and a line ``@reproduce_failure(...)``,
-  which repeats it in any clone. Failing examples are also kept in ``.hypothesis/examples``: the next run there begins
-  with them, until they pass. ``--hypothesis-seed=<n>`` fixes the examples of a whole run.
-  A test that is ended by its time limit prints the seed for that.
+* A property test (Hypothesis) that fails prints the smallest failing example and a line ``@reproduce_failure(...)``,
+  which repeats it in any clone. Failing examples are also kept in ``.hypothesis/examples``, and the next run there
+  begins with them until they pass. ``--hypothesis-seed=<n>`` fixes the examples of a whole run.
+  A test that exceeds its time limit prints the seed for that.
 * A test with the fixture ``seed`` prints ``TEST_SEED=<n>`` when it fails. The same variable repeats it.
 * ``--randomly-seed=<n>``, from the head of a run's output, repeats the order of the tests and every ``TEST_SEED``. It
-  does not change what Hypothesis draws.
-* ``--hypothesis-profile=soak`` draws more examples where a test does not say how many.
+  does not change the examples of Hypothesis.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ from .jvm import use_short_lived_jvms
 EXAMPLES = (
     Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY") or Path(__file__).parents[1] / ".hypothesis") / "examples"
 )
-"""Property tests' failing examples are kept here; ``make clean`` leaves them."""
+"""The directory of failing examples of property tests. ``make clean`` keeps it."""
 
-# Deadlines per example fail on a busy machine; pytest's own time limit stays. Hypothesis derandomizes its own profile
-# where the variable CI is set, so that all of these settings are named here.
+# Deadlines for each example fail on a busy machine. Pytest's own time limit stays. Hypothesis derandomizes its own
+# profile if the variable CI is set, so all of these settings are named here.
 settings.register_profile(
     "millrace",
     deadline=None,
@@ -69,7 +68,10 @@ settings.load_profile("millrace")
 
 @pytest.fixture
 def seed() -> int:
-    """A seed for a test's own random numbers: another one at each run and for each parameter; a failure prints it."""
+    """Return a seed for a test's own random numbers.
+
+    It differs at each run and for each parameter, and a failure prints it.
+    """
     drawn = int(os.environ.get("TEST_SEED") or random.getrandbits(32))
     print(f"TEST_SEED={drawn} repeats this")
     return drawn
@@ -89,19 +91,22 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 NO_RETENTION_CHECKS = {"log.initial.task.delay.ms": str(2**31 - 1)}
-"""Options of brokers whose retention checks never run by themselves: between any two lines of a test they could."""
+"""Broker options without automatic retention checks, which could otherwise run between any two lines of a test."""
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """A real broker on loopback with an empty data directory; ``broker.bootstrap_servers`` is what clients take."""
+    """Start a real broker on loopback with an empty data directory. Clients use ``broker.bootstrap_servers``."""
     with EmbeddedBroker(tmp_path / "broker", options=NO_RETENTION_CHECKS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def module_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """A broker shared by the tests of a module, which may name its ``BROKER_OPTIONS``: each uses topics of its own."""
+    """Start a broker that a module's tests share.
+
+    The module may set ``BROKER_OPTIONS``, and each test uses its own topics.
+    """
     options = NO_RETENTION_CHECKS | getattr(request.module, "BROKER_OPTIONS", {})
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
         yield running
@@ -125,7 +130,7 @@ DIALS = {
     "GENERATED_TOPOLOGIES": 16,
     "STATE_ROUNDS": 2,
 }
-"""Rounds of the tests that can be turned up, as ``make test`` runs them."""
+"""The number of rounds of each dial in ``make test``."""
 
 TIMEOUT_SECONDS = 1200
 
@@ -149,7 +154,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts brokers, let a test that is turned up take longer, and begin with the longest files."""
+    """Mark tests that start brokers, extend the time limit of tests with dials, and begin with the longest files."""
     if hasattr(config, "workerinput"):
         items[:] = longest_first(items)
     for item in items:
@@ -162,11 +167,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def dial_value(name: str) -> int:
-    """Where a dial stands."""
+    """Return the value of a dial."""
     return int(os.environ.get(name, DIALS[name]))
 
 
 @pytest.fixture
 def rounds(request: pytest.FixtureRequest) -> int:
-    """How many rounds a test with the mark ``dial`` is to run."""
+    """Return the number of rounds of a test with the mark ``dial``."""
     return dial_value(request.node.get_closest_marker("dial").args[0])

@@ -1,10 +1,10 @@
-"""Options of the JVMs of tests, and the archive of Spark's classes that they share.
+"""Options of the JVMs of tests, and their shared archive of Spark's classes.
 
-A test's JVM lives for seconds. It spends most of its CPU time on loading classes, and on compiling code that it runs a
-few times. The first compiler alone and an archive of loaded classes (class data sharing, JEP 350) make a job of three
-rows take 19 seconds of CPU time instead of 50. Without the archive it takes 29.
+A test's JVM lives for seconds. It spends most of its CPU time on class loading, and on the compilation of code that it
+runs a few times. With only the first compiler and an archive of loaded classes (class data sharing, JEP 350), a job of
+three rows takes 19 seconds of CPU time instead of 50. Without the archive it takes 29.
 
-``make test`` makes the archive once for each environment: ``python -m tests.jvm .venv/spark.jsa``.
+``make test`` creates the archive once for each environment: ``python -m tests.jvm .venv/spark.jsa``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ROWS: Final = 100
 
 
 def short_lived_options(archive: Path = ARCHIVE) -> str:
-    """Options of a JVM that lives for seconds. They name the archive of classes if it exists."""
-    # A JVM with another class path or collector does not use the archive, and must not print that into its output.
+    """Return the options of a JVM that lives for seconds. They name the archive of classes if it exists."""
+    # A JVM with another class path or collector does not use the archive, and must not print a warning about that.
     return f"{_SHORT_LIVED} -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else _SHORT_LIVED
 
 
@@ -46,12 +46,12 @@ def make_archive(archive: Path) -> None:
         _use_spark(Path(directory))
     from pyspark import SparkContext
 
-    # The JVM writes the archive when it ends, which is when its standard input does.
+    # The JVM writes the archive when it ends, which is when its standard input ends.
     process = SparkContext._gateway.proc  # type: ignore[union-attr]
     SparkContext._gateway.shutdown()  # type: ignore[union-attr]
     process.stdin.close()
     process.wait()
-    part.rename(archive)  # a JVM that maps half an archive crashes
+    part.rename(archive)  # a JVM that maps an incomplete archive crashes
 
 
 def _use_spark(directory: Path) -> None:

@@ -11,8 +11,8 @@ _BELOW_THOSE_OF_CONNECTIONS: Final = (20_000, 32_000)
 
 
 def free_port() -> int:
-    """A port that nobody gets for a connection of his own, while the server that is to have it is down."""
-    chance = random.SystemRandom()  # the other one says the same in all processes of a test run
+    """Return a port that is never the local port of an outgoing connection, while its server is down."""
+    chance = random.SystemRandom()  # all processes of a test run get the same answer
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", chance.randrange(*_BELOW_THOSE_OF_CONNECTIONS)))

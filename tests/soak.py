@@ -1,14 +1,15 @@
-"""Soak: the random suites with larger dials; ``docs/soak.md`` has the results.
+"""Soak: the random suites with larger dials, whose results are in ``docs/soak.md``.
 
   make soak                      about four hours on 2 cores
-  make soak HOURS=0.5            turned up in proportion, each suite at least as in `make test`
+  make soak HOURS=0.5            dials in proportion, each suite at least as in `make test`
   make soak ONLY="log fuzz"      some suites
   make soak RESTART=1            from the beginning
 
-It runs nothing of its own: suites are the tests of ``make test``, by the dials that ``tests/conftest.py`` documents.
-A suite runs in portions, each with other random examples. What a portion found is added to ``build/soak.json``, so that
-a soak that is interrupted goes on with the next portion, on the same commit. Another commit, and files that differ from
-the commit, begin anew. A suite that failed is written down as failed, and the exit code is 1.
+The soak has no tests of its own. Its suites are the tests of ``make test``, with the dials that ``tests/conftest.py``
+documents. A suite runs in portions, each with other random examples. The result of a portion is added to
+``build/soak.json``, so that an interrupted soak resumes with the next portion on the same commit. On another commit, or
+with files that differ from the commit, the soak starts again. A failed suite is recorded as failed, and the exit code
+is 1.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ STATE = ROOT / "build" / "soak.json"
 HOURS = 4.0
 LOCAL_CHANGES = " (with local changes)"
 PORTIONS = 20
-"""A suite is cut into so many runs of pytest at most: an interruption costs one of them."""
+"""The maximum number of pytest runs of a suite. An interruption loses one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Suite:
-    """Tests to turn up. ``dials`` and ``repeats`` are for ``HOURS``; ``floor`` is what ``make test`` runs.
+    """A group of tests with larger dials. ``dials`` and ``repeats`` are for ``HOURS``; ``floor`` is what ``make test``
+    runs.
 
-    ``portion`` is the least number of rounds that run at once, where a portion costs much besides its rounds.
-    ``whole``: the dial is no number of rounds, so that the suite runs in one portion.
+    ``portion`` is the minimum number of rounds of a run. It is large if a run has a high fixed cost. With ``whole`` the
+    dial is no number of rounds, so the suite runs in one portion.
     """
 
     name: str
@@ -224,7 +226,7 @@ class Outcome:
     seconds: float = 0.0
 
     def plus(self, rounds: int, tests: int, failures: Sequence[str], seconds: float) -> Outcome:
-        """Add a portion."""
+        """Add the result of a portion."""
         return Outcome(
             rounds=self.rounds + rounds,
             tests=max(self.tests, tests),
@@ -234,7 +236,7 @@ class Outcome:
 
 
 class Progress:
-    """Results of the suites on one commit, in a file that outlives the process."""
+    """The results of the suites on one commit, in a file that outlives the process."""
 
     def __init__(self, path: Path, commit: str, *, restart: bool) -> None:
         self._path = path
@@ -249,11 +251,11 @@ class Progress:
                 }
 
     def of(self, suite: Suite) -> Outcome:
-        """The results of a suite so far."""
+        """Return the results of a suite so far."""
         return self._outcomes.get(suite.name, Outcome())
 
     def note(self, suite: Suite, outcome: Outcome) -> None:
-        """Keep a suite's results, whatever happens next."""
+        """Store a suite's results, so that they survive an interruption."""
         self._outcomes[suite.name] = outcome
         kept = {"commit": self._commit, "suites": {name: asdict(each) for name, each in self._outcomes.items()}}
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,13 +265,13 @@ class Progress:
 
 
 def wanted_rounds(suite: Suite, scale: float) -> int:
-    """The rounds of a suite at ``scale`` times its soak value."""
+    """Return the rounds of a suite at ``scale`` times its soak value."""
     value = next(iter(suite.dials.values()), suite.repeats)
     return max(suite.floor, round(value * scale))
 
 
 def next_portion(suite: Suite, wanted: int, done: int) -> int:
-    """The rounds of the next portion; 0 when all are done."""
+    """Return the rounds of the next portion, or 0 if all are done."""
     if suite.whole:
         return wanted if done < wanted else 0
     portion = max(suite.floor, suite.portion, math.ceil(wanted / PORTIONS))
@@ -290,10 +292,10 @@ def run_portion(suite: Suite, rounds: int, outcome: Outcome) -> Outcome:
 
 
 def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, list[str]]:
-    """How many tests ran, and which of them failed."""
+    """Run pytest, and return the number of tests and the failed ones."""
     with TemporaryDirectory() as directory:
         results = Path(directory) / "results.xml"
-        # Two at once: a test that kills waits for much, and a suite of two such tests takes half the time.
+        # Two processes run at once. A test that kills waits much, so a suite of two such tests takes half the time.
         command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=2", f"--junitxml={results}", *arguments]
         environment = os.environ | {name: str(value) for name, value in dials.items()}
         status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
@@ -305,7 +307,7 @@ def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, li
 
 
 def write_report(outcomes: Mapping[Suite, Outcome], date: datetime, commit: str) -> None:
-    """Write ``docs/soak.md``: of each suite its last run, which for those that did not run now is in there."""
+    """Write ``docs/soak.md`` with each suite's last run. Suites that did not run now keep their rows."""
     rows = kept_rows()
     for suite, outcome in outcomes.items():
         rows[suite.name] = (
@@ -334,13 +336,16 @@ def write_report(outcomes: Mapping[Suite, Outcome], date: datetime, commit: str)
 
 
 def kept_rows() -> dict[str, str]:
-    """The rows of the report that there is, by their suites."""
+    """Return the rows of the existing report by suite."""
     text = REPORT.read_text("utf-8") if REPORT.exists() else ""
     return {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
 
 
 def commit() -> str:
-    """The commit that ran, and whether files differed from it: others than the report, which each suite changes."""
+    """Return the commit that ran, and whether files differed from it.
+
+    The report does not count, because each suite changes it.
+    """
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     status = ["git", "status", "--porcelain", "-uno", "--", ".", f":!{REPORT.relative_to(ROOT)}"]
     changed = subprocess.run(status, cwd=ROOT, capture_output=True, text=True)
@@ -348,12 +353,12 @@ def commit() -> str:
 
 
 def memory_gb() -> float:
-    """Memory of the machine."""
+    """Return the memory of the machine in GB."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
 def main() -> int:
-    """Run the soak; gives the exit code."""
+    """Run the soak, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=HOURS, help="about how long, on 2 cores (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=[suite.name for suite in SUITES], help="run these suites")
@@ -372,7 +377,7 @@ def main() -> int:
         while (rounds := next_portion(suite, wanted, outcomes[suite].rounds)) > 0:
             outcomes[suite] = run_portion(suite, rounds, outcomes[suite])
             progress.note(suite, outcomes[suite])
-            # After each portion: an interruption loses only the one that runs.
+            # Progress is stored after each portion, so an interruption loses only the present one.
             write_report(outcomes, datetime.now(UTC), ran_on)
     print(REPORT.read_text("utf-8"))
     return 1 if any(outcome.failures for outcome in outcomes.values()) else 0

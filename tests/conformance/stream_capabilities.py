@@ -30,7 +30,7 @@ listed below with its reason.
 
 
 def document() -> str:
-    """The page."""
+    """Return the text of the page."""
     by_category: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for case in load_cases():
         by_category[case["category"]].append(case)
@@ -48,7 +48,7 @@ def _row(name: str, cases: list[dict[str, Any]]) -> str:
 
 
 def _row_of_tests() -> str:
-    """How many of them ``make test`` runs: on Spark they take turns."""
+    """Return how many cases ``make test`` runs. On Spark the cases alternate between the runners."""
     cases = [(number, case) for number, case in enumerate(load_cases()) if not is_quirk(case)]
     turns = [turn_of(number) for number, case in cases if case["name"] not in DRIVER_ALONE]
     counts = [len(cases), *map(turns.count, SPARK_RUNNERS)]

@@ -1,4 +1,4 @@
-"""The real library's cases (``oracles/streams``) as topologies of ours, for whichever runner is to be tested.
+"""Kafka Streams' own cases (``oracles/streams``) as topologies of ours, for each runner.
 
 Cases come from the directory in ``ORACLES`` (by default those beside this suite).
 """
@@ -34,23 +34,23 @@ QUIRKS = {
     "emit_final_default_retention": "Kafka Streams loses these finals when stream time jumps past the store's "
     "retention, and millrace emits them",
 }
-"""Cases marked CAUTION that we do not follow, and why."""
+"""Cases marked CAUTION that we do not follow, with the reason."""
 DRIVER_ALONE = {
     "proc_cancel_punctuation": "it punctuates by the wall clock, which a test can set only in the test driver",
 }
-"""Cases that are not run on Spark, and why."""
+"""Cases that are not run on Spark, with the reason."""
 
 
 SPARK_RUNNERS = ("stream", "batch")
 
 
 def turn_of(number: int) -> str:
-    """The Spark runner whose turn a case, by its number, is in ``make test``."""
+    """Return the Spark runner of a case in ``make test``, by the case's number."""
     return SPARK_RUNNERS[number % 2]
 
 
 def load_cases() -> list[dict[str, Any]]:
-    """All cases, by name."""
+    """Load all cases, by name."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ORACLES.glob("*.json"))]
 
 
@@ -59,7 +59,7 @@ def is_quirk(case: dict[str, Any]) -> bool:
 
 
 def expected_outputs(case: dict[str, Any]) -> dict[str, list[tuple[Any, Any, int]]]:
-    """Key (``Windowed`` if it is), value and time of what the library put out, by topic, in order."""
+    """Return the library's output by topic, in order: key (``Windowed`` if it is), value and time."""
     expected: dict[str, list[tuple[Any, Any, int]]] = defaultdict(list)
     for output in case["outputs"]:
         expected[output["topic"]].append((windowed(output), output["value"], output["timestamp_ms"]))
@@ -67,10 +67,10 @@ def expected_outputs(case: dict[str, Any]) -> dict[str, list[tuple[Any, Any, int
 
 
 class Script:
-    """A case's topology in our language; ``shown`` collects what peek and foreach saw.
+    """A case's topology in our language. ``shown`` collects the calls of peek and foreach.
 
-    Several may share a ``builder``: then ``prefix`` goes before the names of topics and of those stores that no
-    processor knows by name.
+    Several scripts may share a ``builder``. Then ``prefix`` begins the names of topics, and of those stores that no
+    processor names.
     """
 
     def __init__(self, case: dict[str, Any], builder: StreamsBuilder | None = None, prefix: str = "") -> None:
@@ -168,7 +168,7 @@ class Script:
         return handle_of(handle, a).aggregate(*functions, value=a.get("value_type"), **self.named(a))
 
     def cogroup(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
-        # The oracle's first call names no other stream; each further one adds `other`.
+        # The oracle's first call names no other stream. Each further call adds `other`.
         if "other" in a:
             cogrouped = handle.cogroup(self.handles[a["other"]], function(a, "aggregator"))
         else:
@@ -260,7 +260,7 @@ def processor(source: str) -> type:
 
 
 def handle_of(handle: Any, arguments: dict[str, Any] | None = None) -> Any:
-    """A windowed stream waits for its retention, which the oracle names with the aggregation."""
+    """Build a windowed stream after its retention is known, which the oracle names with the aggregation."""
     if callable(handle):
         return handle((arguments or {}).get("retention_ms") or 0)
     return handle

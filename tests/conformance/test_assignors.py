@@ -1,7 +1,7 @@
-"""Partitions are shared out among a group's members as Kafka's assignors do it.
+"""Tests of partition assignment against Kafka's assignors.
 
-Where a case says that the outcome hangs on the order of a Java hash map, its ``comparable`` is ``set``: only the order
-of a member's list does; or ``no``: the assignment itself does, and the numbers of partitions must be as good.
+In some cases the result depends on the order of a Java hash map. If only the order of a member's list does,
+``comparable`` is ``set``. If the assignment itself does, it is ``no``, and only the numbers of partitions are compared.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Contradicting and outdated claims, judged as by Kafka's ``CooperativeStickyAssignor``.
+"""Tests of contradicting and outdated claims against Kafka's ``CooperativeStickyAssignor``.
 
-The cases are from 15,000 random rebalances given to Kafka 3.9.1, in which members miss generations and claim partitions
-that others hold. Members have names of one letter, so that Java's hash maps have them in order of their names. All
-assignments are equal to the list but nine, and those nine are of one kind: Kafka gives a partition back to a former
-owner that does not subscribe to its topic any more, which leaves it without a reader.
+The cases are from 15,000 random rebalances given to Kafka 3.9.1. In these, members miss generations and claim
+partitions that others own. Members have names of one letter, so that Java's hash maps order them by name. All
+assignments are equal except those nine in the list, which are of one kind. In these Kafka returns a partition to a
+former owner that no longer subscribes to its topic, and the partition then has no reader.
 
-Where two members of an old generation claim a partition of a newer one's, Kafka's result hangs on the order of its hash
-map of members. ``orders.json`` has such cases with Kafka's results for two orders. The result here is the one of Kafka
-for the order of generations, newest first, so it is one that Kafka may come to as well.
+If two members of an old generation claim a partition of a newer generation's member, Kafka's result depends on the
+order of its hash map of members. ``orders.json`` has such cases with Kafka's results for two orders. Our result is
+Kafka's for the order of generations, newest first, so it is one that Kafka may give as well.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_where_kafkas_result_hangs_on_an_order_it_is_that_of_the_newest_generati
     assert by_name != newest_first
     for shuffled in (members, members[::-1], sorted(members, key=lambda each: each.generation)):
         assert COOPERATIVE.assign(case["topics"], shuffled) == newest_first
-    # Both are valid: nobody gets what it does not subscribe to, or what another gets.
+    # Both are valid: no member gets a partition without a subscription, or one of another member.
     for assignment in (by_name, newest_first):
         assert is_subscribed(assignment, members)
         assigned = [each for partitions in assignment.values() for each in partitions]

@@ -1,7 +1,7 @@
-"""Members near replicas are preferred as Kafka's assignors do it (KIP-881).
+"""Tests of rack-aware assignment against Kafka's assignors (KIP-881).
 
-The cases were made by ``Generate.java`` beside them with the assignors of kafka-clients 3.9.2. Members have names that
-Java's hash maps keep in order, so that the outcome hangs on nothing else.
+``Generate.java`` beside the cases made them with the assignors of kafka-clients 3.9.2. Members have names that Java's
+hash maps keep in order, so that the result depends on nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Logs are cleaned as Kafka's cleaner does it: the same records, batches, segments, headers and checkpoints.
+"""Tests of log cleaning against Kafka's cleaner.
 
-Cases come from the directory in ``ORACLES`` (by default those beside this suite). Logs of magic 2 are cleaned as
-partitions of a broker and opened again after each round; those of magic 0 and 1, which a broker does not serve, from
-their bare directories.
+Records, batches, segments, headers and checkpoints are equal. Cases come from the directory in ``ORACLES`` (by default
+those beside this suite). Logs of magic 2 are cleaned as a broker's partitions, and opened again after each round. A
+broker does not serve logs of magic 0 and 1, so these are cleaned from their bare directories.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OracleView(PartitionView):
 
 @dataclass
 class BareSegment:
-    """A segment of a directory without indexes, which plays no part in these cases."""
+    """A segment of a directory without indexes, which these cases do not use."""
 
     path: Path
 
@@ -212,7 +212,7 @@ def test_cleans_as_kafka_does(path: Path, expect: Expectation, tmp_path: Path) -
         check_choice(outcome, wanted)
         check_log(case.directory, tmp_path / "kafka" / f"round{number}" / "topic-0", wanted)
         if any(batch["compression"] != "none" for segment in wanted["segments"] for batch in segment["batches"]):
-            # Compressors differ in a few bytes, and sizes decide about what comes next.
+            # Compressors differ in a few bytes, and the sizes decide the next steps.
             shutil.rmtree(case.directory)
             copied(tmp_path / "kafka" / f"round{number}" / "topic-0", case.directory)
         case.set_times(wanted["segmentLastModifiedAfter"])
@@ -232,7 +232,7 @@ def check_choice(outcome: Outcome, wanted: Expectation) -> None:
     assert dirty.first_uncleanable_offset == wanted["firstUncleanableOffset"]
     assert (dirty.clean_bytes, dirty.cleanable_bytes) == (wanted["cleanBytes"], wanted["cleanableBytes"])
     assert dirty.ratio == pytest.approx(wanted["cleanableRatio"])
-    if done is None:  # where Kafka is made to clean nothing at all it ends at offset 0
+    if done is None:  # where Kafka's settings allow no cleaning at all, its cleaning ends at offset 0
         assert wanted["endOffset"] == wanted["messagesRead"] == 0
         return
     assert done.end_offset == wanted["endOffset"]
@@ -267,7 +267,9 @@ def raw(path: Path, entry: BatchEntry | MessageEntry) -> bytes:
 
 
 def seen(entry: BatchEntry | MessageEntry) -> list[Any]:
-    """All of a batch but what depends on the compressor: positions, length and checksum."""
+    """Return all fields of a batch that do not depend on the compressor, which excludes positions, length and
+    checksum.
+    """
     entry.check()
     fields: dict[str, int] = {}
     if isinstance(entry, BatchEntry):

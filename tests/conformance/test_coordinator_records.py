@@ -1,4 +1,4 @@
-"""Records of the coordinators' topics are read and written byte for byte as Kafka does it."""
+"""Tests of the coordinators' records, read and written byte for byte as Kafka does."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_record(case: dict[str, Any]) -> None:
     if "reader" not in case:
         message = read(data)
         assert isinstance(message, getattr(coordinator_records, case["type"]))
-        # A key's version is the type of its record; the content after it has version 0.
+        # The version of a key is the type of its record. The content after it has version 0.
         version = 0 if case["type"].endswith("Key") else case["version"]
         assert shown(message, version, case["fields"]) == case["fields"]
         assert case["version"].to_bytes(2, "big") + message.encode(version) == data
@@ -67,7 +67,9 @@ def test_record(case: dict[str, Any]) -> None:
 
 
 def shown(message: Message, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields as the cases have them: partitions of the consumers' protocol as pairs, all fields in all versions."""
+    """Return the fields as the cases have them: partitions of the consumers' protocol as pairs, and all fields of all
+    versions.
+    """
     if not isinstance(
         message, coordinator_records.ConsumerProtocolSubscription | coordinator_records.ConsumerProtocolAssignment
     ):

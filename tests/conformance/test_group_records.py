@@ -1,4 +1,4 @@
-"""The coordinator of groups takes in what Kafka wrote into ``__consumer_offsets``, and writes the same."""
+"""Tests of the group coordinator with Kafka's ``__consumer_offsets``, read and written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's messages are read and written as ``kio`` does it: every message and version that both have, both ways."""
+"""Tests of Kafka's messages against ``kio``: each common message and version, both ways."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..unit.kafka_protocol.examples import VALUES, fields_in, made, message_clas
 
 EXAMPLES_PER_VERSION = 3
 MILLISECONDS = st.integers(0, 10**12)
-# Values of fields that kio converts to other types, which have fewer values.
+# kio converts these fields to other types, which have fewer values.
 OF_KIO_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "error_code": st.sampled_from([code.value for code in ErrorCode]),
     "datetime_i64": MILLISECONDS,
@@ -36,7 +36,7 @@ ENTITY_TYPES = {"Request": EntityType.request, "Response": EntityType.response}
 
 
 def kio_class(cls: type[Message], version: int) -> type[Any] | None:
-    """kio's class of a version."""
+    """Return kio's class of a version."""
     name, kind = cls.__name__, EntityType.data
     if name in ("RequestHeader", "ResponseHeader"):
         kind = EntityType.header
@@ -53,7 +53,7 @@ def kio_class(cls: type[Message], version: int) -> type[Any] | None:
 
 def cases() -> Iterator[Any]:
     for cls in message_classes():
-        # kio has no records of the coordinators' topics: test_coordinator_records has Kafka's own bytes of these.
+        # kio has no records of the coordinators' topics. test_coordinator_records has Kafka's own bytes of these.
         if not cls.__name__.endswith(("Key", "Value")):
             yield pytest.param(cls, id=cls.__name__)
 
@@ -86,7 +86,7 @@ def check_version(cls: type[Message], version: int, theirs: type[Any]) -> None:
 
 
 def messages(cls: type[Message], version: int, theirs: type[Any]) -> st.SearchStrategy[Message]:
-    """Messages whose fields have values that kio can hold."""
+    """Draw messages whose field values kio can hold."""
     ours, hints = fields_in(cls, version), typing.get_type_hints(theirs)
     kio_fields = dataclasses.fields(theirs)
     assert [field.name for field in kio_fields] == [
@@ -100,7 +100,7 @@ def messages(cls: type[Message], version: int, theirs: type[Any]) -> st.SearchSt
 
 
 def kio_name(field: Field, other: dataclasses.Field[Any]) -> str:
-    """Python's name of kio's field: kio leaves the unit out of the names of times, and keeps off builtins."""
+    """Return the Python name of kio's field. kio omits the unit in names of times, and avoids builtins."""
     is_time = "timedelta" in other.metadata.get("kafka_type", "") or "datetime" in other.metadata.get("kafka_type", "")
     name = field.name.removesuffix("_ms") if is_time else field.name
     return other.name if other.name == f"{name}_" else name
@@ -120,14 +120,14 @@ def values_of(field: Field, version: int, other: dataclasses.Field[Any], hint: A
 
 
 def entity_of(hint: Any) -> type[Any]:
-    """The class of a structure in ``Entity``, ``tuple[Entity, ...]`` or one of these or None."""
+    """Return the class of a structure in ``Entity``, ``tuple[Entity, ...]`` or one of these or None."""
     if dataclasses.is_dataclass(hint):
         return typing.cast(type[Any], hint)
     return next(found for found in map(entity_of, typing.get_args(hint)) if found)
 
 
 def converted(ours: Any, theirs: Any, version: int) -> Any:
-    """kio's value in the form of ``ours``, which decides what kio's None stands for."""
+    """Return kio's value in the form of ``ours``, which decides the meaning of kio's None."""
     if isinstance(ours, Message):
         pairs = zip(fields_in(type(ours), version), dataclasses.fields(theirs), strict=True)
         return made(

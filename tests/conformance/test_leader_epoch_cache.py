@@ -1,4 +1,4 @@
-"""Leader epochs are kept, cut and looked up as Kafka's ``LeaderEpochFileCache`` does it."""
+"""Tests of the leader epoch cache against Kafka's ``LeaderEpochFileCache``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_sequence_of_operations(case: dict[str, Any], tmp_path: Path) -> None:
         else:
             change(epochs, operation)
         assert [list(entry) for entry in epochs.entries] == operation["entriesAfter"], operation
-    if case.get("checkpointFile"):  # empty: nothing was ever written
+    if case.get("checkpointFile"):  # empty: no epoch was ever written
         write_epochs(files, path, epochs.entries)
         assert path.read_text(encoding="utf-8") == case["checkpointFile"]
 

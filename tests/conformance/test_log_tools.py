@@ -1,6 +1,6 @@
-"""Kafka's own directories through the tools: dumped as its own tool does, found sound, converted there and back.
+"""Tests of the log tools on Kafka's own directories: dump, verify and convert.
 
-Cases come from the directory in ``ORACLES`` (by default those beside this suite).
+The dump is that of Kafka's tool. Cases come from the directory in ``ORACLES`` (by default those beside this suite).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WORDS = {
         "transaction_start_offset": "currentTxnFirstOffset",
     },
 }
-"""Kafka's words for what our rows say."""
+"""Kafka's words for the values in our rows."""
 _RECORD = re.compile(r"^\| offset: (\d+) .*? headerKeys: \[.*?\](?: key: (.*?))? payload: (.*)$")
 
 
@@ -71,7 +71,7 @@ def deep_dumps() -> Iterator[Any]:
 
 
 def files_in(dump: str) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """The files of one of Kafka's dumps, and the fields of their lines."""
+    """Return the files of one of Kafka's dumps, and the fields of their lines."""
     for section in dump.split("Dumping ")[1:]:
         name, *lines = section.splitlines()
         fields = (dict(_FIELD.findall(line)) for line in lines if not line.startswith("Log starting offset"))
@@ -79,7 +79,7 @@ def files_in(dump: str) -> Iterator[tuple[str, list[dict[str, str]]]]:
 
 
 def as_kafka_dumps(row: Row) -> dict[str, Any]:
-    """A row of ours in the words of Kafka's dump."""
+    """Return a row of ours in the words of Kafka's dump."""
     if row.kind in ("batch", "record", "control record"):
         return _log_line(row.kind, row.values)
     named = {_WORDS[row.kind][name]: value for name, value in row.values.items()}
@@ -143,7 +143,7 @@ def test_dumps_batches_records_and_indexes_as_kafka_does(path: Path) -> None:
 
 
 def dumped(path: Path, topic: str) -> list[Row]:
-    """What we show of the records of a topic, in Kafka's order: partition by partition."""
+    """Return our dump of a topic's records in Kafka's order: partition by partition."""
     logs = [log for each in sorted((path.parent / "data").glob(f"{topic}-*")) for log in sorted(each.glob("*.log"))]
     findings = [finding for log in logs for finding in dump_file(log, DumpOptions(with_data=True))]
     assert not any(isinstance(finding, Problem) for finding in findings)
@@ -173,7 +173,7 @@ def test_dumps_transactions_as_kafka_does(path: Path) -> None:
 
 
 def in_order(text: str) -> str:
-    """A transaction's text with its partitions in order: Kafka has a set of them."""
+    """Return a transaction's text with its partitions in order, because Kafka has a set of them."""
     return re.sub(r"\[(.*?)\]", lambda found: f"[{','.join(sorted(found[1].split(',')))}]", text)
 
 
@@ -206,14 +206,14 @@ def test_converts_into_a_partition_and_back(directory: Path, tmp_path: Path) -> 
     records = records_of(rows)
     assert records == records_of(directory)
     if all(entry.magic == 2 for entry in entries_of(directory)):
-        assert logs_of(rows) == logs_of(directory), "what is in the format already stays byte for byte"
+        assert logs_of(rows) == logs_of(directory), "a batch that already has the format stays byte for byte"
 
     log = open_log(copy(rows, tmp_path / "opened-0"))
     assert log_offsets(log) == sorted({each[0] for each in records})
     log.close()
 
     if any(compression_of(entry) in ("gzip", "snappy") for entry in entries_of(directory)):
-        return  # columnar batches have neither; with another compression it is the same conversion
+        return  # columnar batches have neither, and with another compression the conversion is the same
     convert_partition(rows, columnar, ConvertOptions(record_format=RecordFormat.COLUMNAR))
     log = open_log(copy(columnar, tmp_path / "columns-0"))
     assert log_offsets(log) == sorted({each[0] for each in records})
@@ -245,7 +245,7 @@ def compression_of(entry: Any) -> str:
 
 
 def records_of(directory: Path) -> list[tuple[Any, ...]]:
-    """Offset, key, value and headers of every record, control records among them."""
+    """Return offset, key, value and headers of every record, control records included."""
     return [
         (record.offset, as_text(record.key), as_text(record.value), record.headers)
         for entry in entries_of(directory)
@@ -279,7 +279,7 @@ def no_schema(schema_id: int) -> pa.Schema:
 
 
 def log_offsets(log: PartitionLog) -> list[int]:
-    """Offsets of the records that a reader of the log gets."""
+    """Return the offsets of the records that a reader of the log gets."""
     offset, offsets = log.log_start_offset, []
     while offset < log.high_watermark and (data := log.read(offset, 2**20)):
         for entry in read_entries(data):

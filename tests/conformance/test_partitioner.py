@@ -1,4 +1,4 @@
-"""Keys lie in the partitions where Kafka's producer puts them, groups in those of their coordinators."""
+"""Tests of partitioners: keys as in Kafka's producer, groups as in Kafka's coordinators."""
 
 import base64
 import json

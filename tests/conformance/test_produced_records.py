@@ -1,11 +1,12 @@
-"""Kafka's verdicts on damaged lengths and odd snappy bodies: of its readers, of recovery, and of a produce.
+"""Tests of Kafka's verdicts on damaged lengths and unusual snappy bodies.
 
-``records/produced.json`` has per case what ``MemoryRecords``, ``FileRecords``, the opening of a log after an unclean
-stop, and ``ProduceRequest`` with ``UnifiedLog.appendAsLeader`` (``max.message.bytes`` = 1000) made of the same bytes;
-for cases of three batches the log alone, because ``ProduceRequest`` takes one.
+The verdicts are of its readers, of recovery, and of a produce. ``records/produced.json`` has four of them for each
+case: ``MemoryRecords``, ``FileRecords``, the opening of a log after an unclean stop, and ``ProduceRequest`` with
+``UnifiedLog.appendAsLeader`` (``max.message.bytes`` = 1000). Cases of three batches use the log alone, because
+``ProduceRequest`` takes one batch.
 
 ``records/length_bits.json`` has the same for each bit of the length fields of one batch and of three. Its ``produce``
-is the answer of a broker of Kafka 3.9.1 to a request over the network, and how many records the broker appended.
+is the answer of a Kafka 3.9.1 broker to a request over the network, and the number of records that it appended.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def batches_of(name: str) -> bytes:
 
 
 def three_batches() -> bytes:
-    """The three batches of the cases named ``length-...``, without damage and as a producer would send them."""
+    """Return the three batches of the cases named ``length-...``, undamaged and as a producer would send them."""
     whole = bytearray(batches_of("length-0-1"))
     whole[8:12] = SOUND[8:12]
     for position, _ in list(scan_headers(bytes(whole))):
@@ -61,7 +62,7 @@ THREE = three_batches()
 
 
 def observed(entries: Iterator[LogEntry]) -> dict[str, Any]:
-    """Size of each batch, whether it is valid, how many records it hands out, and whether reading them fails."""
+    """Return the size of each batch, whether it is valid, the number of its records, and whether reading them fails."""
     batches = []
     try:
         for entry in entries:
@@ -90,7 +91,10 @@ def verdict(expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def sent_of(case: dict[str, Any]) -> bytes:
-    """What a producer would send: base offsets are 0, also of the second and third batch where there are three."""
+    """Return the batches as a producer would send them.
+
+    Base offsets are 0, also those of the second and third batch.
+    """
     sent = bytearray(base64.b64decode(case["data"]))
     if case["name"].startswith("length-"):
         [sound] = [each for each in CASES if each["name"] == "sound"]
@@ -105,7 +109,7 @@ def checked(data: bytes) -> ProducedBatches:
 
 
 def case_tail(case: dict[str, Any]) -> int:
-    """Size of the third batch: that of the rest once the first two, whose sizes are known, are taken off."""
+    """Return the size of the third batch: the total size without the first two batches, whose sizes are known."""
     [other] = [each for each in CASES if each["name"] == "length-2--1"]
     return len(base64.b64decode(case["data"])) - sum(batch["size"] for batch in other["memory"]["batches"])
 
@@ -129,7 +133,7 @@ def test_a_flipped_bit_of_a_length_gets_kafkas_verdict(batches: int, damaged: in
             type(refused.value) is {"CORRUPT_MESSAGE": CorruptBatchError, "INVALID_RECORD": InvalidRecordError}[error]
         )
     else:
-        # Kafka takes one batch at a time: it refuses several, and passes over what is incomplete after the first one.
+        # Kafka takes one batch at a time. It refuses several, and ignores incomplete bytes after the first one.
         passed_over = error is None
         assert expected["produce"]["appended"] == (3 if passed_over else 0)
         assert isinstance(refused.value, InvalidRecordError if passed_over else CorruptBatchError | InvalidRecordError)
@@ -145,7 +149,7 @@ def test_damage_gets_kafkas_verdict(case: dict[str, Any]) -> None:
     if "error" not in expected:
         batches = verdict(case["memory"])["batches"]
         if sum(size for size, *_ in batches) < len(sent):
-            # Kafka leaves an incomplete last batch out and acknowledges the rest.
+            # Kafka ignores an incomplete last batch and acknowledges the rest.
             with pytest.raises(InvalidRecordError, match=r"no complete record batch|at least one"):
                 checked(sent)
         else:

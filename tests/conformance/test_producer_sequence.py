@@ -1,4 +1,4 @@
-"""Batches of idempotent and transactional producers get Kafka's verdicts (``ProducerAppendInfo``)."""
+"""Tests of idempotent and transactional batches against Kafka's ``ProducerAppendInfo``."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_snapshot_file(case: Case) -> None:
 
 
 def as_in_a_snapshot(state: Case) -> Case:
-    """Of the batches the last one, with the producer's time, which may be that of a transaction marker behind it."""
+    """Return the last batch with the producer's timestamp, which may be that of a later transaction marker."""
     return state | {"batches": [batch | {"timestamp": state["lastTimestamp"]} for batch in state["batches"][-1:]]}
 
 
@@ -192,6 +192,6 @@ def batch_of(operation: Case) -> bytes:
 
 
 def test_some_logs_hold_no_transactions() -> None:
-    """The suite above would be silent if the cases changed their form."""
+    """The test above would pass without any check if the cases changed their form."""
     assert plain_logs()
     assert issubclass(InvalidTxnStateError, MillraceError)

@@ -1,7 +1,7 @@
-"""Kafka's own verdicts on message sets of every format, sound and damaged: the same fields, the same failures.
+"""Tests of message sets of every format, sound and damaged, against Kafka's own verdicts.
 
-Cases come from the directory in ``ORACLES`` (by default those beside this suite). Of an exception only whether there is
-one is compared: its class and words are each side's own.
+Fields and failures are the same. Cases come from the directory in ``ORACLES`` (by default those beside this suite). Of
+an exception only its existence is compared, because class and text differ between the two.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def expected_records(path: Path, target: RecordFormat) -> Iterator[dict[str, Any
 
 
 def kept(record: dict[str, Any], target: RecordFormat) -> dict[str, Any]:
-    """What a format holds of a record."""
+    """Return the fields of a record that a format keeps."""
     return {
         "offset": record["offset"],
         "timestamp": -1 if target is RecordFormat.MAGIC_0 else record["timestamp"],
@@ -120,7 +120,7 @@ def all_records(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-# --- what Kafka said, exceptions reduced to FAILS -------------------------------------------------------------
+# --- Kafka's verdicts, with exceptions reduced to FAILS -------------------------------------------------------
 
 
 def normalised(expected: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def normalised_recovery(expected: dict[str, Any]) -> Any:
     return FAILS if "error" in expected else expected
 
 
-# --- what we say, in the same words --------------------------------------------------------------------------
+# --- our verdicts, in the same words --------------------------------------------------------------------------
 
 
 def attempt(read: Callable[[], Any]) -> Any:
@@ -223,7 +223,7 @@ def observe_message(entry: MessageEntry) -> dict[str, Any]:
 def observe_batch(entry: BatchEntry, data: bytes) -> dict[str, Any]:
     fields = entry.fields
     base_timestamp_at = entry.position + BASE_TIMESTAMP_POSITION
-    # Kafka was asked for this one field beyond the end of the batch as well.
+    # Kafka was asked for this one field also after the end of the batch.
     base_timestamp = int.from_bytes(data[base_timestamp_at : base_timestamp_at + 8], "big", signed=True)
     return {
         "attributes": fields["attributes"],
@@ -243,7 +243,7 @@ def observe_batch(entry: BatchEntry, data: bytes) -> dict[str, Any]:
 
 
 def lone_last_sequence(fields: dict[str, int]) -> Any:
-    """The last sequence of a batch whose header is cut off after its base sequence."""
+    """Return the last sequence of a batch whose header is cut off after its base sequence."""
     if "base_sequence" not in fields:
         return FAILS
     return fields["base_sequence"] + fields["last_offset_delta"] if fields["base_sequence"] >= 0 else -1
@@ -291,7 +291,7 @@ def observe_beside(entry: BatchEntry, record: Record) -> dict[str, Any]:
 
 
 def eager_count(entry: BatchEntry | MessageEntry) -> int:
-    """How many records there are when all are read before the first is looked at."""
+    """Return the number of records if all are read before the first is used."""
     return len(list(unwrap(entry.message) if isinstance(entry, MessageEntry) else entry.records()))
 
 

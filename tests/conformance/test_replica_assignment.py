@@ -1,4 +1,4 @@
-"""Replicas are put on brokers as Kafka's ``AdminUtils`` puts them, with racks and without."""
+"""Tests of replica assignment against Kafka's ``AdminUtils``, with and without racks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Kafka's own partition directories are opened, looked up in and recovered as Kafka does it.
+"""Tests of Kafka's own partition directories: opened, looked up and recovered as in Kafka.
 
-Cases come from the directory in ``ORACLES`` (by default those beside this suite). Two differences are meant:
+Cases come from the directory in ``ORACLES`` (by default those beside this suite). Two differences are intended:
 
-- a batch whose offset field is damaged ends the log where Kafka refuses to open it at all;
-- producers are read from the log again when a clean directory has lost its snapshots, where Kafka forgets them.
+- A batch with a damaged offset field ends the log. Kafka refuses to open such a log.
+- If a clean directory has lost its snapshots, producers are read from the log again. Kafka forgets them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def check_reads(log: PartitionLog, reads: list[list[Any]]) -> None:
             assert batches == b"", offset
         else:
             assert read_header(batches).base_offset == expected[0], offset
-            if len(batches) != expected[1]:  # it was made of messages of magic 0 or 1
+            if len(batches) != expected[1]:  # the log was made of messages of magic 0 or 1
                 assert expected[1] in sizes_of_messages(log)
 
 
@@ -130,7 +130,7 @@ def sizes_of_messages(log: PartitionLog) -> set[int]:
 
 
 def check_records(log: PartitionLog, directory: Path) -> None:
-    """Whatever is in the files is what readers get, as batches."""
+    """Check that readers get the records in the files, as batches."""
     stored = [record for path in sorted(directory.glob("*.log")) for record in records_of(path.read_bytes())]
     found: list[tuple[Any, ...]] = []
     at = log.log_start_offset
@@ -199,7 +199,7 @@ def test_recovers_as_kafka_does(case: Path, expect: Expectation, tmp_path: Path)
 
 
 def check_files(directory: Path, after: Path, *, was_clean: bool) -> None:
-    """Logs, epochs, and indexes and snapshots that Kafka did not leave damaged are byte for byte the same."""
+    """Check that logs, epochs, and undamaged indexes and snapshots are byte for byte the same as Kafka's."""
     suffixes = {".log", ""} if was_clean else {".log", "", ".index", ".timeindex", ".snapshot"}
     assert contents(directory, suffixes) == contents(after, suffixes)
 
@@ -236,7 +236,7 @@ def seen(entry: ProducerEntry) -> dict[str, Any]:
 
 
 def newest_batches(producers: Iterable[Expectation]) -> list[Expectation]:
-    """A snapshot keeps the last batch of each producer, without its own timestamp; the log may tell more."""
+    """Return the last batch of each producer without its own timestamp, as in a snapshot. The log may have more."""
     return [entry | {"batches": [without_time(batch) for batch in entry["batches"][-1:]]} for entry in producers]
 
 

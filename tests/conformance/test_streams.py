@@ -1,7 +1,7 @@
-"""What Kafka Streams itself puts out for scripted inputs, record for record, in the test driver, in any batches.
+"""Tests of Kafka Streams' own scripted cases, record for record, in the test driver.
 
-Every update is compared, with its window, timestamp and order, what functions were shown, and the state at the end;
-each case is run in batches of 1, 3 and 1000 records. ``integration/test_streams_conformance.py`` does it on Spark.
+Every update is compared with its window, timestamp and order, and so are the calls of functions and the final state.
+Each case is run in batches of 1, 3 and 1000 records. ``integration/test_streams_conformance.py`` does it on Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def cases() -> Iterator[Any]:
 
 
 def run(driver: TopologyTestDriver, inputs: list[dict[str, Any]], batch_records: int) -> None:
-    """Pipe a script in batches; the wall clock moves between them."""
+    """Pipe a script in batches, and advance the wall clock between them."""
     batch: list[TestRecord] = []
     for entry in [*inputs, {"advance_wall_clock_ms": 0}]:
         if "advance_wall_clock_ms" in entry or len(batch) == batch_records:

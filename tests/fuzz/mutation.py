@@ -1,7 +1,8 @@
-"""Cases for decoders, and what holds for all of them: an answer or an error of ours, in bounded time and memory.
+"""Cases for decoders, and the rules for all of them.
 
-``FUZZ_CASES`` says how many cases each decoder gets (a soak: 1000000). ``FUZZ_SEED`` says which ones; without it they
-are others at each run. A failure names the case: ``FUZZ_SEED=<seed> FUZZ_FIRST=<number> FUZZ_CASES=1`` runs it alone.
+A decoder returns a result or an error of ours, in bounded time and memory. ``FUZZ_CASES`` sets the number of cases for
+each decoder (a soak: 1000000). ``FUZZ_SEED`` selects the cases; without it they differ at each run. A failure names the
+case: ``FUZZ_SEED=<seed> FUZZ_FIRST=<number> FUZZ_CASES=1`` runs it alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Decoder = Callable[[Random], None]
 
 
 def mutated(random: Random, seeds: list[bytes]) -> bytearray:
-    """A few changes to one of the seeds; one case in twenty is random bytes instead."""
+    """Mutate one of the seeds in a few places. One case in twenty is random bytes instead."""
     if random.random() < 0.05:
         return bytearray(random.randbytes(random.randrange(200)))
     data = bytearray(random.choice(seeds))
@@ -56,12 +57,12 @@ def mutated(random: Random, seeds: list[bytes]) -> bytearray:
 
 
 def decoder_name(decode: Decoder) -> str:
-    """What its test is called."""
+    """Return the name of the decoder's test."""
     return decode.__name__.removeprefix("decode_")
 
 
 def fuzz(decode: Decoder, *, refuses: bool = True) -> None:
-    """Give a decoder its cases, from a random number generator for each. Of many cases one at least is refused."""
+    """Give a decoder its cases, from a random number generator for each. At least one of many cases is refused."""
     memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     refused = 0
     for number in range(FIRST, FIRST + CASES):

@@ -1,4 +1,4 @@
-"""The decoders of a log's small files, of coordinators' records and of schemas, fed with mutated and random bytes."""
+"""Fuzz tests of the decoders of small log files, coordinator records and schemas."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def one_file(random: Random, seeds: list[bytes], name: str) -> tuple[Any, Path]:
 
 
 def each(*readings: Any) -> None:
-    """All of them are tried; that one refuses does not keep the others from it."""
+    """Run all decoders, also after one of them refuses the bytes."""
     refused: MillraceError | None = None
     for read, *arguments in readings:
         try:
@@ -158,7 +158,7 @@ def each(*readings: Any) -> None:
 
 
 def decode_indexes(random: Random) -> None:
-    """Any bytes are an index; what is found in it is one of its entries or its beginning, and its faults are named."""
+    """Look up in an index of any bytes: the result is one of its entries or its beginning, and its faults are named."""
     offsets = OffsetIndex.of_file(bytes(mutated(random, OFFSET_INDEXES)), 100)
     times = TimeIndex.of_file(bytes(mutated(random, TIME_INDEXES)), 100)
     assert offsets.lookup(random.randrange(500)) in {*offsets, (100, 0)}
@@ -213,7 +213,7 @@ def decode_share_state(random: Random) -> None:
 
 
 def decode_claims(random: Random) -> None:
-    """Claims that cannot be read are none, as in Kafka."""
+    """Decode claims: unreadable ones count as none, as in Kafka."""
     data = bytes(mutated(random, CLAIMS))
     each((decode_sticky, data), (decode_cooperative, data))
 

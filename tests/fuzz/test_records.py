@@ -1,4 +1,4 @@
-"""The decoders of records, batches and messages, fed with mutated and random bytes."""
+"""Fuzz tests of the decoders of records, batches and messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from millrace.records.rows import body_of
 
 from .mutation import BYTES_MAX, Decoder, decoder_name, fuzz, mutated
 
-# --- what the cases are made from -----------------------------------------------------------------------------
+# --- the seeds of the cases -----------------------------------------------------------------------------------
 
 SMALL = [
     Record(key=b"k", value=b"v" * 70, timestamp_ms=5, offset=3),
@@ -107,7 +107,7 @@ def schema_of(schema_id: int) -> pa.Schema:
 
 
 def resealed(data: bytearray) -> bytes | None:
-    """Make one whole batch of what may have been one, with the right length and checksum, so that its body is read."""
+    """Make one complete batch with valid length and checksum of the bytes, so that its body is read."""
     if len(data) < 61:
         return None
     data[16] = 2
@@ -124,7 +124,7 @@ def decode_headers(random: Random) -> None:
 
 
 def decode_rows(random: Random) -> None:
-    """The fast and the slow reader say the same of every batch."""
+    """Check that the fast and the slow reader agree on every batch."""
     if (batch := resealed(mutated(random, ROWS))) is None:
         return
     header = read_header(batch)
@@ -146,7 +146,7 @@ def outcome(read: Callable[[], RowColumns]) -> RowColumns | MillraceError:
 
 
 def decode_columnar(random: Random) -> None:
-    """What validation lets pass can be looked at, value by value."""
+    """Check that every value of a validated batch can be read."""
     if (batch := resealed(mutated(random, COLUMNAR))) is None:
         return
     header = read_header(batch)
@@ -159,7 +159,7 @@ def decode_columnar(random: Random) -> None:
 
 
 def decode_some_columns(random: Random) -> None:
-    """Batches of unknown origin, projected; their values are not looked at, as nobody validated them."""
+    """Read some columns of unvalidated batches without their values."""
     if (batch := resealed(mutated(random, COLUMNAR + ROWS))) is None:
         return
     for decoded in decode_range(pa.py_buffer(batch), 0, 2**63, schema_of, ["name", "key"], max_bytes=BYTES_MAX):
@@ -183,7 +183,7 @@ def decode_entries(random: Random) -> None:
 
 
 def decode_messages(random: Random) -> None:
-    """Legacy messages, whose checksum their readers do not look at."""
+    """Read legacy messages, whose checksum their readers do not verify."""
     for entry in read_entries(bytes(mutated(random, LEGACY))):
         list(entry.records(max_bytes=BYTES_MAX))
 

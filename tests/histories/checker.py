@@ -1,7 +1,7 @@
-"""What must hold of every history, whoever was killed when: the anomalies of Jepsen's Kafka workload, and processing.
+"""Checks of every history: the anomalies of Jepsen's Kafka workload, and of processing.
 
-Source: Jepsen's analyses of Redpanda 21.10 and Bufstream 0.1, whose Kafka workload these checks follow. The log as it
-is in the end (``final``, everything committed in all partitions, in the order of offsets) is the reference.
+Source: Jepsen's analyses of Redpanda 21.10 and Bufstream 0.1, whose Kafka workload these checks follow. The reference
+is the final log (``final``): everything committed in all partitions, in the order of offsets.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .history import History, Outcome, Place, Poll, Read, Write
 
 
 class Anomaly(NamedTuple):
-    """Something that must not be."""
+    """A violation that a history shows."""
 
     kind: str
     what: str
 
 
 def anomalies(history: History, final: Sequence[Read]) -> list[Anomaly]:
-    """Everything in a history that must not be."""
+    """Return all anomalies of a history."""
     return [
         *_inconsistent_offsets(history, final),
         *_duplicates(history, final),
@@ -39,9 +39,9 @@ def anomalies(history: History, final: Sequence[Read]) -> list[Anomaly]:
 
 
 def processing_anomalies(inputs: Iterable[str], outputs: Iterable[str], *, is_finished: bool) -> list[Anomaly]:
-    """Inputs that were processed twice, or never (``is_finished``: all were to be).
+    """Return inputs that were processed twice or never. With ``is_finished``, all were to be processed.
 
-    Every output begins with the input that it was made of, and ``>``.
+    Every output begins with its input and ``>``.
     """
     made: dict[str, list[str]] = defaultdict(list)
     for output in outputs:
@@ -55,7 +55,7 @@ def processing_anomalies(inputs: Iterable[str], outputs: Iterable[str], *, is_fi
 
 
 def _observed(history: History, final: Sequence[Read]) -> Iterator[tuple[Read, str]]:
-    """Every place of a value that anybody saw, and who did."""
+    """Return every observed position of a value, and its observers."""
     for write in history.writes:
         for send in write.sends:
             if send.offset is not None:
@@ -68,7 +68,7 @@ def _observed(history: History, final: Sequence[Read]) -> Iterator[tuple[Read, s
 
 
 def _inconsistent_offsets(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
-    """An offset holds one value, whoever looks and whenever."""
+    """Check that an offset has one value for every observer at any time."""
     values: dict[tuple[Place, int], tuple[str, str]] = {}
     for read, who in _observed(history, final):
         value, first = values.setdefault((read.place, read.offset), (read.value, who))
@@ -77,7 +77,7 @@ def _inconsistent_offsets(history: History, final: Sequence[Read]) -> Iterator[A
 
 
 def _duplicates(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
-    """A value has one offset: each was sent once."""
+    """Check that a value has one offset, because each was sent once."""
     places: dict[str, tuple[Place, int]] = {}
     reported = set()
     for read, who in _observed(history, final):
@@ -96,7 +96,10 @@ def _invented(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
 
 
 def _lost_writes(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
-    """What was acknowledged, or read by somebody, is there in the end. In a transaction the commit is what counts."""
+    """Check that acknowledged or read records are in the final log.
+
+    In a transaction the commit counts as the acknowledgement.
+    """
     left = {read.value for read in final}
     for write in history.writes:
         for send in write.sends:
@@ -123,7 +126,7 @@ def _aborted_reads(history: History, final: Sequence[Read]) -> Iterator[Anomaly]
 
 
 def _uncommitted_reads(history: History) -> Iterator[Anomaly]:
-    """Nobody reads what its writer has not begun to commit."""
+    """Check that no client reads a record whose writer has not begun to commit it."""
     begun = {send.value: write.commit_ns for write in history.writes if write.is_transaction for send in write.sends}
     for poll in history.polls:
         for read in poll.reads:
@@ -133,7 +136,7 @@ def _uncommitted_reads(history: History) -> Iterator[Anomaly]:
 
 
 def _torn_transactions(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
-    """Of a transaction everything is there or nothing."""
+    """Check that a transaction is in the log completely or not at all."""
     left = {read.value for read in final}
     for write in history.writes:
         there = [send.value in left for send in write.sends]
@@ -143,7 +146,7 @@ def _torn_transactions(history: History, final: Sequence[Read]) -> Iterator[Anom
 
 
 def _reordered(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
-    """One client's records of one partition are there in the order in which it sent them."""
+    """Check that one client's records of one partition are in the order of sending."""
     offsets = {read.value: read.offset for read in final}
     by_writer: dict[tuple[str, Place], list[str]] = defaultdict(list)
     for write in sorted(history.writes, key=lambda each: each.number):
@@ -157,7 +160,7 @@ def _reordered(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
 
 
 def _polls(history: History, final: Sequence[Read]) -> Iterator[Anomaly]:
-    """A consumer that keeps its partitions reads on from where it was: nothing again, and nothing left out."""
+    """Check that a consumer which keeps its partitions reads on from its position, without repetitions and gaps."""
     left: dict[Place, list[int]] = defaultdict(list)
     for read in final:
         left[read.place].append(read.offset)
@@ -180,7 +183,7 @@ def _between(offsets: Sequence[int], before: int, after: int) -> list[int]:
 
 
 def _regressing_commits(history: History) -> Iterator[Anomaly]:
-    """The offset that a group has committed in a partition never goes back."""
+    """Check that a group's committed offset in a partition never decreases."""
     last: dict[Place, int] = {}
     for commits in history.commits:
         for place, offset in commits.offsets.items():

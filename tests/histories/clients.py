@@ -1,12 +1,14 @@
-"""The clients of a history, processes that are killed at any moment: ``python -m tests.histories.clients ROLE ...``.
+"""Clients of a history: processes that may be killed at any moment.
+
+Usage: ``python -m tests.histories.clients ROLE ...``. The roles are:
 
 ``writer``       sends records and waits for their offsets
-``transactor``   the same in transactions, of which it aborts some
-``reader``       a member of a group that reads what is committed, and commits its offsets
-``transformer``  a member of a group that makes an output of each input, in transactions with its offsets
-``monitor``      asks for the offsets that the groups have committed
+``transactor``   sends records in transactions, of which it aborts some
+``reader``       a group member that reads committed records and commits its offsets
+``transformer``  a group member that makes an output of each input, in transactions with its offsets
+``monitor``      requests the committed offsets of the groups
 
-A client ends when it is told to (SIGTERM), or when an error says that it cannot go on: then another takes its place.
+A client ends on SIGTERM, or when an error says that it cannot continue. Then another client takes its place.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _CANNOT_GO_ON = 3
 
 
 class Client:
-    """What all have: where the broker is, where to write down what happens, whether to go on."""
+    """Common parts of all roles: the broker's address, the history's file, and the signal to stop."""
 
     def __init__(self, bootstrap_servers: str, record: Path, slot: str, topics: Sequence[str]) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -49,30 +51,30 @@ class Client:
         self.is_stopping = True
 
     def values(self) -> list[tuple[Place, str]]:
-        """Some new values, and where they go."""
+        """Return some new values and their partitions."""
         places = [
             Place(random.choice(self.topics), random.randrange(PARTITIONS)) for _ in range(random.randrange(1, 9))
         ]
         return [(place, self.new_value()) for place in places]
 
     def new_value(self) -> str:
-        """A value that nobody has sent."""
+        """Return a value that no client has sent."""
         self._values += 1
         return f"{self.recorder.process}:{self._values}"
 
     def producer(self, **options: Any) -> Producer:
-        """A producer with short time-outs."""
+        """Create a producer with short timeouts."""
         base = {"bootstrap.servers": self.bootstrap_servers, "batch.size": 4096}
         return Producer({**base, **{name.replace("_", "."): value for name, value in options.items()}})
 
     def transactional_producer(self) -> Producer:
-        """A producer that takes over what its predecessor in this slot left."""
+        """Create a producer that takes over the transactional id of its predecessor in this slot."""
         producer = self.producer(transactional_id=self.slot, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         producer.init_transactions()
         return producer
 
     def consumer(self, group: str) -> Consumer:
-        """A member of a group that reads what is committed."""
+        """Create a group member that reads committed records."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -90,7 +92,7 @@ class Client:
 
 
 class _Moves(RebalanceListener):
-    """Writes down that a consumer's partitions have changed."""
+    """A rebalance listener that records changes of a consumer's partitions."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -106,7 +108,7 @@ class _Moves(RebalanceListener):
 
 
 def write(client: Client) -> None:
-    """See the module."""
+    """Run the role ``writer``. See the module."""
     with client.producer() as producer:
         while not client.is_stopping:
             values = client.values()
@@ -118,7 +120,7 @@ def write(client: Client) -> None:
 
 
 def transact(client: Client) -> None:
-    """See the module."""
+    """Run the role ``transactor``. See the module."""
     producer = client.transactional_producer()
     while not client.is_stopping:
         values = client.values()
@@ -134,7 +136,7 @@ def transact(client: Client) -> None:
 
 
 def read(client: Client) -> None:
-    """See the module."""
+    """Run the role ``reader``. See the module."""
     with client.consumer(READERS) as consumer:
         while not client.is_stopping:
             polled = _poll(client, consumer)
@@ -143,7 +145,7 @@ def read(client: Client) -> None:
 
 
 def transform(client: Client) -> None:
-    """See the module."""
+    """Run the role ``transformer``. See the module."""
     producer = client.transactional_producer()
     with client.consumer(TRANSFORMERS) as consumer:
         while not client.is_stopping:
@@ -160,14 +162,14 @@ def transform(client: Client) -> None:
             try:
                 producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
             except MillraceError:
-                client.recorder.ended(number, Outcome.FAILED)  # its commit was never asked for
+                client.recorder.ended(number, Outcome.FAILED)  # its commit was never requested
                 raise
             _commit(client, producer, number, futures)
     producer.close()
 
 
 def monitor(client: Client) -> None:
-    """See the module."""
+    """Run the role ``monitor``. See the module."""
     with Admin(client.bootstrap_servers) as admin:
         while not client.is_stopping:
             for group in (READERS, TRANSFORMERS):
@@ -191,7 +193,7 @@ def _offset(future: Any) -> int | None:
 
 def _commit(client: Client, producer: Producer, number: int, futures: Sequence[Any]) -> None:
     client.recorder.committing(number)
-    producer.commit_transaction()  # after an error nobody knows; then another takes this one's place
+    producer.commit_transaction()  # after an error the outcome is unknown, and another client takes this one's place
     client.recorder.ended(number, Outcome.OK, [_offset(future) for future in futures])
 
 
@@ -203,7 +205,7 @@ def _poll(client: Client, consumer: Consumer) -> list[Read]:
 
 
 def reads_of(records: ConsumerRecords) -> list[Read]:
-    """What a poll gave."""
+    """Return the records of a poll."""
     reads = []
     for place in records.partitions():
         for record in records.records(place):

@@ -1,4 +1,4 @@
-"""A broker and its clients as processes: started, killed, started again."""
+"""A broker and its clients as processes: started, killed, restarted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MILLRACE: Final = Path(sys.executable).with_name("millrace")
 
 
 class BrokerProcess:
-    """``millrace broker``, always under the same address."""
+    """``millrace broker``, always at the same address."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -24,7 +24,7 @@ class BrokerProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start the broker, and wait until it listens."""
         command = [str(MILLRACE), "broker", "--data-dir", str(self._directory / "data"), "--listen", self.address]
         with (self._directory / "broker.stderr").open("a") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -34,7 +34,7 @@ class BrokerProcess:
         self.address = line.rpartition(" ")[2].strip()
 
     def end(self, number: signal.Signals) -> None:
-        """Kill it, or let it end."""
+        """Kill the broker, or stop it cleanly."""
         assert self._process is not None
         assert self._process.stdout is not None
         self._process.send_signal(number)
@@ -43,12 +43,12 @@ class BrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs."""
+        """Tell whether the broker runs."""
         return self._process is not None and self._process.poll() is None
 
 
 class ClientProcess:
-    """One client and those that take its place, each with a record of its own."""
+    """One client and its successors, each with its own record."""
 
     def __init__(self, role: str, number: int, address: str, directory: Path, topics: list[str]) -> None:
         self.role = role
@@ -60,7 +60,7 @@ class ClientProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it, or one that takes its place."""
+        """Start the client or its next successor."""
         self._incarnation += 1
         self.record = self._directory / f"{self.slot}-{self._incarnation}.jsonl"
         module = "tests.histories.clients"
@@ -69,16 +69,16 @@ class ClientProcess:
             self._process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=ROOT, stderr=errors)
 
     def end(self, number: signal.Signals) -> int:
-        """Kill it, or let it end; returns its exit status."""
+        """Kill the client, or let it end. Return its exit status."""
         self._process.send_signal(number)
         return self._process.wait(STALL_S)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended by itself."""
+        """Tell whether the client has ended by itself."""
         return self._process.poll() is not None
 
     @property
     def size_bytes(self) -> int:
-        """How much it has written down."""
+        """Return the size of its record."""
         return self.record.stat().st_size if self.record.exists() else 0

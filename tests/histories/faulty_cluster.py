@@ -1,8 +1,8 @@
-"""Three brokers on a real ZooKeeper, all of them processes, and whatever can go wrong with them.
+"""Three brokers on a real ZooKeeper, all of them processes, and their faults.
 
-A fault is a context: inside it is there, afterwards it has been mended. Brokers reach each other, and ZooKeeper,
-through a ``Network``; each keeps its data on a file system of its own, where this user may mount one. Where not, a disk
-that is full is one on which no file may grow.
+A fault is a context: it is active inside and repaired afterwards. Brokers reach each other and ZooKeeper through a
+``Network``. Each broker keeps its data on its own file system, if this user may mount one. Otherwise, no file of a full
+disk may grow.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Fault = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class FaultyCluster:
-    """See the module. ``with`` starts it and ends it; ``chance`` draws who is the victim.
+    """The cluster of this module. ``with`` starts and ends it, and ``chance`` draws the victims.
 
-    ``has_disks``: brokers have file systems of their own, as long as this user may mount them.
+    With ``has_disks`` brokers have file systems of their own, if this user may mount them.
     """
 
     def __init__(self, directory: Path, chance: random.Random, *, has_disks: bool = True) -> None:
@@ -102,11 +102,11 @@ class FaultyCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are given."""
+        """Return the bootstrap servers of clients."""
         return ",".join(self._bootstrap)
 
     def wait_until_whole(self, *topics: str) -> None:
-        """Wait until all partitions are led, and all their replicas in sync."""
+        """Wait until all partitions have a leader and all their replicas are in sync."""
         with Admin({"bootstrap.servers": self.bootstrap_servers, "request.timeout.ms": 3000}) as admin:
 
             def is_whole() -> bool:
@@ -118,10 +118,10 @@ class FaultyCluster:
 
             eventually(is_whole, "all replicas to be in sync")
 
-    # --- what can go wrong ---------------------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------------------------
 
     def faults(self, topic: str) -> dict[str, Fault]:
-        """By what they are. ``topic``: whose leaders are victims."""
+        """Return the faults by name. The victims are leaders of ``topic``."""
         return {
             "the leader is killed": lambda: self._killed(self._leader(topic)),
             "the controller is killed": lambda: self._killed(self._controller()),

@@ -1,8 +1,8 @@
-"""What clients did and saw, as each wrote it down: the input of the checker.
+"""The actions and results of clients as they recorded them: the checker's input.
 
-A client appends a line of JSON to its own file before and after everything that it does, so that what it had begun is
-known also when it was killed. Times are nanoseconds of the monotonic clock, which all processes of a host share.
-Values are written once and by one client only, so a value names the send that wrote it.
+A client appends a line of JSON to its own file before and after each action, so that the actions of a killed client are
+known too. Times are nanoseconds of the monotonic clock, which all processes of a host share. One client writes each
+value once, so a value identifies the send that wrote it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 class Send(NamedTuple):
-    """A record that was to be written, and the offset that the broker acknowledged, if it did."""
+    """A record to be written, with its acknowledged offset, if any."""
 
     place: Place
     value: str
@@ -33,7 +33,7 @@ class Send(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A record that a consumer was given."""
+    """A record that a consumer got."""
 
     place: Place
     offset: int
@@ -41,16 +41,16 @@ class Read(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """How a write ended."""
+    """The outcome of a write."""
 
-    OK = "ok"  # acknowledged; committed, if it was a transaction
-    FAILED = "failed"  # certainly not there: the transaction was aborted
-    UNKNOWN = "unknown"  # the client was killed, or does not know itself
+    OK = "ok"  # acknowledged, or committed if it was a transaction
+    FAILED = "failed"  # certainly not there, because the transaction was aborted
+    UNKNOWN = "unknown"  # the client was killed, or does not know the outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Sends that belong together: a transaction, or those between two flushes. In the order in which they were sent."""
+    """Sends that belong together, in order: those of a transaction, or those between two flushes."""
 
     process: str
     number: int
@@ -58,12 +58,12 @@ class Write:
     sends: tuple[Send, ...]
     outcome: Outcome
     commit_ns: int | None = None
-    """When the client began to commit; None when it never did."""
+    """The time at which the client began to commit, or None if it never did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What one poll gave. ``assignment`` grows when partitions are given or taken, or positions are moved."""
+    """The result of one poll. ``assignment`` grows with each change of the partitions or positions."""
 
     process: str
     assignment: int
@@ -73,7 +73,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The offsets that a group had committed when somebody asked."""
+    """A group's committed offsets at the time of a request."""
 
     asked_ns: int
     offsets: dict[Place, int]
@@ -81,7 +81,7 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that clients did, each one's writes and polls in its order."""
+    """All actions of clients, with each client's writes and polls in its order."""
 
     writes: tuple[Write, ...] = ()
     polls: tuple[Poll, ...] = ()
@@ -89,7 +89,7 @@ class History:
 
 
 class Recorder:
-    """Writes down what a client does, a line at a time; what is written survives the client."""
+    """A recorder of a client's actions, a line at a time. Written lines survive the client."""
 
     def __init__(self, path: Path) -> None:
         self.process = path.stem
@@ -101,38 +101,38 @@ class Recorder:
         os.write(self._file, json.dumps({"at": time.monotonic_ns(), **fields}).encode() + b"\n")
 
     def begin(self, values: Iterable[tuple[Place, str]], *, is_transaction: bool) -> int:
-        """These are about to be sent; returns the number of the write."""
+        """Record the start of a write, and return its number."""
         self._writes += 1
         sends = [[place.topic, place.partition, value] for place, value in values]
         self._line(event="begin", write=self._writes, transaction=is_transaction, sends=sends)
         return self._writes
 
     def committing(self, write: int) -> None:
-        """The transaction is about to be committed."""
+        """Record that the transaction is about to be committed."""
         self._line(event="commit", write=write)
 
     def ended(self, write: int, outcome: Outcome, offsets: Sequence[int | None] = ()) -> None:
-        """The write is over."""
+        """Record the end of the write."""
         self._line(event="end", write=write, outcome=outcome.value, offsets=list(offsets))
 
     def moved(self) -> None:
-        """What is read next need not follow what was read before."""
+        """Record that the next read need not follow the last one."""
         self._assignment += 1
 
     def polled(self, reads: Iterable[Read]) -> None:
-        """A poll has returned."""
+        """Record a completed poll."""
         rows = [[read.place.topic, read.place.partition, read.offset, read.value] for read in reads]
         if rows:
             self._line(event="poll", assignment=self._assignment, reads=rows)
 
     def committed(self, asked_ns: int, offsets: dict[Place, int]) -> None:
-        """A group's committed offsets, asked for at that time."""
+        """Record a group's committed offsets and the time of the request."""
         rows = [[place.topic, place.partition, offset] for place, offset in offsets.items()]
         self._line(event="committed", asked=asked_ns, offsets=rows)
 
 
 def load(directory: Path) -> History:
-    """Read what all clients wrote down. A line that its client could not finish is nothing."""
+    """Read the records of all clients. An incomplete last line does not count."""
     writes: list[Write] = []
     polls: list[Poll] = []
     commits: list[Commits] = []

@@ -1,8 +1,8 @@
-"""The network between processes of this host, of which any link can be cut, in both directions or in one.
+"""A network between processes of this host whose links can be cut.
 
-Whoever is to be reached is reached through ports of this network; who connects there is found out from the process
-that has the other end of the connection (Linux, ``/proc``), so that all use the same addresses. What goes over a link
-that is cut is held, not lost, and goes on when the link is mended: as TCP has it in a real network. Connections stay.
+A link is cut in one direction or both. Processes are reached through ports of this network. The source of a connection
+is the process that has its other end (Linux, ``/proc``), so all processes use the same addresses. Data over a cut link
+is held, not lost, and continues when the link is repaired, like TCP in a real network. Connections stay.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from typing import Final
 from ..integration.waiting import STALL_S
 
 OTHERS: Final = "others"
-"""Whoever has no name: clients."""
+"""The name of processes without a name, which are clients."""
 _PIECE_BYTES: Final = 256 * 1024
 
 
 class Network:
-    """See the module. ``with`` ends it. ``pid_of`` finds the process of a name that is its source or target."""
+    """The network of this module.
+
+    ``with`` ends it. ``pid_of`` finds the process of a name that is its source or target.
+    """
 
     def __init__(self, names: Iterable[str], pid_of: Callable[[str], int | None]) -> None:
         self._names: Final = tuple(names)
@@ -37,19 +40,19 @@ class Network:
         self._thread.start()
 
     def way_to(self, target: str, port: int) -> int:
-        """A port through which a port of ``target``'s is reached."""
+        """Return a port through which a port of ``target`` is reached."""
         return asyncio.run_coroutine_threadsafe(self._listen(target, port), self._loop).result(STALL_S)
 
     def cut(self, *links: tuple[str, str]) -> None:
-        """Hold what goes from the first to the second of each."""
+        """Hold the data from the first to the second name of each pair."""
         self._set(links, lambda link: link.clear())
 
     def mend(self) -> None:
-        """Let everything go everywhere again."""
+        """Repair all links."""
         self._set(self._links, lambda link: link.set())
 
     def all_links(self, name: str) -> list[tuple[str, str]]:
-        """Every link between a name and the others that have one."""
+        """Return every link between a name and the others that have one."""
         return [pair for pair in self._links if name in pair and OTHERS not in pair]
 
     def _set(self, links: Iterable[tuple[str, str]], change: Callable[[asyncio.Event], None]) -> None:
@@ -75,7 +78,7 @@ class Network:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # in which transports that were aborted close
+        await asyncio.sleep(0)  # in which aborted transports close
 
     # --- connections ---------------------------------------------------------------------------------------------
 
@@ -92,7 +95,7 @@ class Network:
             ends.callback(writer.transport.abort)
             source = self._source(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1])
             if source != target:
-                await self._links[source, target].wait()  # nobody answers until then
+                await self._links[source, target].wait()  # no process answers until then
             with contextlib.suppress(OSError):
                 there, back = await asyncio.open_connection("127.0.0.1", port, limit=_PIECE_BYTES)
                 ends.callback(back.transport.abort)
@@ -103,7 +106,7 @@ class Network:
     async def _carry(
         self, source: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Carry what one side sends to the other, and the end of it."""
+        """Forward the data of one side to the other, and its end."""
         with contextlib.suppress(OSError):
             while data := await reader.read(_PIECE_BYTES):
                 if source != target:
@@ -115,7 +118,7 @@ class Network:
         writer.close()
 
     def _source(self, port: int, own_port: int) -> str:
-        """Who has a connection's other end, which is at ``port`` and goes to ``own_port``."""
+        """Return the process at a connection's other end, which is at ``port`` and goes to ``own_port``."""
         inode = _inode(port, own_port)
         for name in self._names:
             pid = self._pid_of(name)
@@ -125,9 +128,9 @@ class Network:
 
 
 def _inode(port: int, remote_port: int) -> str | None:
-    """The socket of this host that is connected from one port to another.
+    """Return the socket of this host that is connected from one port to another.
 
-    Its own port alone does not tell: connections to other ports may share it, also such as have ended (TIME_WAIT).
+    Its own port alone does not identify it. Connections to other ports may share it, and so may ended ones (TIME_WAIT).
     """
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with open(table) as lines:

@@ -1,4 +1,4 @@
-"""The checker finds each anomaly, and nothing in a history that is as it should be."""
+"""Tests of the checker: it finds each anomaly, and none in a correct history."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A cluster of three real brokers with whatever can go wrong, under clients at work: nothing of what they saw is wrong.
+"""Test of a cluster of three real brokers under faults, with clients that record histories.
 
-Leaders and controllers are killed and paused, links cut both ways and one, disks filled, all brokers restarted in turn:
-each in its turn, in an order that is drawn, for so many rounds and at least ``FAULT_MINUTES``. A run says which of them
-there were. A failing one prints its seed, for ``FAULT_SEED``, which repeats the order and the victims, and leaves the
-records of the clients and what brokers said.
+No history shows an anomaly. Leaders and controllers are killed and paused, links cut in one or both directions, disks
+filled, and all brokers restarted in turn. Each fault has its turn in a random order, for so many rounds and at least
+``FAULT_MINUTES``. A run reports its faults. A failed run prints its seed, and keeps the clients' records and the
+brokers' output. ``FAULT_SEED`` repeats the order and the victims.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .work import end_all, everything, is_processed, let_work, replacing, values
 
 ROLES = {"writer": 2, "transactor": 1, "reader": 1, "transformer": 1, "monitor": 1}
 LONGEST_S = 6.0
-"""Three times the brokers' session time-out."""
+"""Three times the brokers' session timeout."""
 
 
 @pytest.mark.dial("FAULT_ROUNDS", seconds=40, minutes="FAULT_MINUTES")

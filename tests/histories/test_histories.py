@@ -1,6 +1,6 @@
-"""Clients and broker killed with SIGKILL while they work: what clients wrote down afterwards shows no anomaly.
+"""Test of clients and a broker killed with SIGKILL: the histories show no anomaly.
 
-A failing run prints its seed and leaves the records of its clients; ``HISTORY_SEED`` repeats the choice of victims.
+A failed run prints its seed and keeps the records of its clients. ``HISTORY_SEED`` repeats the choice of victims.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BROKER_SHARE = 0.35
 
 @contextmanager
 def working(directory: Path) -> Iterator[tuple[BrokerProcess, list[ClientProcess]]]:
-    """A broker with its topics, and clients of all roles."""
+    """Start a broker with its topics, and clients of all roles."""
     records = directory / "records"
     records.mkdir()
     broker = BrokerProcess(directory)

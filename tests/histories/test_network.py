@@ -1,4 +1,4 @@
-"""Links that are cut hold what goes over them, in the direction that is cut, and give it when they are mended."""
+"""Tests of cut links: they hold data in the cut direction, and deliver it after the repair."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEVER_S = 0.3
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A port at which everything comes back."""
+    """Serve a port that returns all data."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -88,7 +88,7 @@ def test_links_of_others_are_not_concerned(echo: int) -> None:
 
 
 def test_a_port_that_other_connections_had_tells_whose_a_connection_is(echo: int) -> None:
-    """What is over stays in the system's table for a minute, with the port that the next connection may take."""
+    """The system's table keeps an ended connection for a minute, with the port that the next connection may use."""
     with Network(["me", "server"], lambda name: os.getpid() if name == "me" else None) as network:
         here = ("127.0.0.1", connections_that_are_over(20))
         network.cut(("me", "server"))
@@ -104,7 +104,7 @@ def test_a_port_that_other_connections_had_tells_whose_a_connection_is(echo: int
 
 
 def connections_that_are_over(count: int) -> int:
-    """The one port from which so many connections went to as many ports, and were ended from here."""
+    """Return the one port from which so many connections went to as many ports. This process closed all of them."""
     port = 0
     for _ in range(count):
         with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as connection:

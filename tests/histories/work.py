@@ -1,4 +1,4 @@
-"""Clients at work: whether they get on, what they have left in the end."""
+"""Clients at work: their progress and their final records."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def end_all(clients: Sequence[ClientProcess]) -> None:
 
 
 def values(reads: Sequence[Read], topic: str) -> list[str]:
-    """What a topic holds."""
+    """Return a topic's values."""
     return [read.value for read in reads if read.place.topic == topic]
 
 
 def let_work(clients: Sequence[ClientProcess]) -> None:
-    """Wait until every client has got on."""
+    """Wait until every client has made progress."""
     sizes = {client.slot: (client.record, client.size_bytes) for client in clients}
 
     def got_on() -> bool:
@@ -38,7 +38,7 @@ def let_work(clients: Sequence[ClientProcess]) -> None:
 
 
 def replacing(clients: Sequence[ClientProcess], what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a condition; clients that cannot go on are replaced meanwhile."""
+    """Wait for a condition, and meanwhile replace clients that cannot continue."""
 
     def holds() -> bool:
         for client in clients:
@@ -50,7 +50,7 @@ def replacing(clients: Sequence[ClientProcess], what: str, condition: Callable[[
 
 
 def is_processed(address: str, ends: Mapping[TopicPartition, int]) -> bool:
-    """Whether the group of the transformers has committed that much."""
+    """Tell whether the transformers' group has committed that much."""
     with Admin(address) as admin:
         try:
             committed = admin.list_group_offsets(TRANSFORMERS)
@@ -60,7 +60,7 @@ def is_processed(address: str, ends: Mapping[TopicPartition, int]) -> bool:
 
 
 def everything(address: str, *topics: str) -> list[Read]:
-    """All that is committed, in the order of offsets, once nothing is undecided any more."""
+    """Return all committed records in the order of offsets, once no transaction is open."""
     options = {"bootstrap.servers": address, "auto.offset.reset": "earliest", "enable.auto.commit": "false"}
     places = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
     reads: list[Read] = []

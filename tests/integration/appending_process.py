@@ -1,4 +1,6 @@
-"""Appends to a partition until it is killed, writing ``<first> <last>`` to standard output after each acknowledgement.
+"""A process that appends to a partition until it is killed.
+
+It writes ``<first> <last>`` to standard output after each acknowledgement.
 
 Usage: appending_process.py DIRECTORY SEED
 """
@@ -19,7 +21,7 @@ PRODUCER_ID = 11
 
 
 def value_at(offset: int) -> bytes:
-    """What the record at an offset holds: its offset, over and over."""
+    """Return the value of the record at an offset: the offset, repeated."""
     return (b"%d," % offset) * (offset % 40 + 1)
 
 

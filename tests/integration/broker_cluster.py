@@ -1,4 +1,7 @@
-"""Brokers of a cluster on a real ZooKeeper, for tests: in threads of this process, or as processes to be killed."""
+"""Brokers of a cluster on a real ZooKeeper.
+
+They run in threads of this process, or as processes that tests can kill.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ OPTIONS = {
 
 
 class Cluster:
-    """Brokers with the ids 1, 2, ... under a chroot of their own. ``with`` stops them all."""
+    """Brokers with the ids 1, 2, ... under their own chroot. ``with`` stops them all."""
 
     def __init__(self, zookeeper: ZooKeeperServer, directory: Path, **options: str) -> None:
         self.connect = f"{zookeeper.address}/c{uuid.uuid4().hex[:8]}"
@@ -50,7 +53,7 @@ class Cluster:
         return self._options | {"broker.id": str(broker_id)} | {k.replace("_", "."): v for k, v in options.items()}
 
     def start(self, *broker_ids: int, **options: str) -> None:
-        """Start brokers, new ones or those that were stopped, in threads."""
+        """Start new or stopped brokers in threads."""
         for broker_id in broker_ids:
             broker = EmbeddedBroker(self.directory / f"broker-{broker_id}", options=self.options(broker_id, **options))
             self.brokers[broker_id] = broker.start()
@@ -61,7 +64,7 @@ class Cluster:
             self.brokers.pop(broker_id).stop()
 
     def start_process(self, broker_id: int) -> BrokerProcess:
-        """Start a broker as a process, under the address that it had."""
+        """Start a broker as a process, at its earlier address."""
         process = self.processes.get(broker_id)
         if process is None:
             directory = self.directory / f"broker-{broker_id}"
@@ -78,7 +81,7 @@ class Cluster:
 
     @property
     def admin(self) -> Admin:
-        """Administers the cluster, by way of the brokers that run when it is first asked for."""
+        """Return an admin client whose bootstrap servers are the brokers that run at the first call."""
         if self._admin is None:
             self._admin = Admin(self.bootstrap_servers)
         return self._admin
@@ -88,7 +91,7 @@ class Cluster:
 
     @property
     def controller(self) -> int:
-        """The broker that is the controller, once there is just one among those in threads."""
+        """Return the broker that is the controller, once exactly one of those in threads is."""
         eventually(lambda: len(self._active()) == 1)
         return self._active()[0]
 
@@ -96,7 +99,7 @@ class Cluster:
         return [each for each in self.brokers if self.member(each).controlling.is_active]
 
     def expire(self, broker_id: int) -> None:
-        """End a broker's session with ZooKeeper from outside."""
+        """Expire a broker's session at ZooKeeper."""
         expire(self.member(broker_id)._coordination.session)  # type: ignore[arg-type]
 
     def isr(self, topic: str, partition: int = 0) -> tuple[int, ...]:
@@ -126,7 +129,7 @@ class Cluster:
 
 
 class BrokerProcess:
-    """``millrace broker`` of a cluster, always under the same address."""
+    """``millrace broker`` of a cluster, always at the same address."""
 
     def __init__(self, directory: Path, options: dict[str, str]) -> None:
         self._directory = directory
@@ -155,12 +158,12 @@ class BrokerProcess:
         return self._process.pid if self._process is not None and self.is_running else None
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP) until ``go_on``, or its end."""
+        """Stop the process (SIGSTOP) until ``go_on``, or until it is killed."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it run again."""
+        """Continue the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 

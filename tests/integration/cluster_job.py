@@ -1,7 +1,7 @@
-"""A driver program on a cluster, run by ``test_spark_cluster``: ``cluster_job.py BROKER DIRECTORY STEP...``.
+"""A driver program for a cluster, run by ``test_spark_cluster``.
 
-Each step is a query of its own; what it found is printed as a line of JSON. Topics are ``numbers`` (typed) and
-``words`` (opaque).
+Usage: ``cluster_job.py BROKER DIRECTORY STEP...``. Each step is a query of its own. Its result is printed as a line of
+JSON. The topics are ``numbers`` (typed) and ``words`` (opaque).
 """
 
 import json
@@ -27,7 +27,7 @@ class Job:
         self._directory = directory
 
     def read(self):
-        """A batch read over gRPC, and whose Python its tasks were."""
+        """Read a batch over gRPC, and report the Python of its tasks."""
 
         def interpreters(batches):
             import pyarrow as pa
@@ -47,7 +47,7 @@ class Job:
         }
 
     def view(self):
-        """The same by SQL."""
+        """Read the same by SQL."""
         self._spark.sql(
             "CREATE TEMPORARY VIEW numbers USING millrace OPTIONS "
             f"('kafka.bootstrap.servers' = '{self._servers['kafka.bootstrap.servers']}', subscribe = 'numbers')"
@@ -55,26 +55,26 @@ class Job:
         return self._spark.sql("SELECT count(*), max(n) FROM numbers WHERE n % 2 = 0").head().asDict()
 
     def stream(self):
-        """A stream through the JVM into a Delta table."""
+        """Stream through the JVM into a Delta table."""
         self._stream("numbers").writeStream.format("delta").option(
             "checkpointLocation", str(self._directory / "streamed-checkpoint")
         ).trigger(availableNow=True).start(str(self._directory / "streamed")).awaitTermination()
 
     def ingest(self):
-        """A direct ingest: the tasks write the table's files."""
+        """Run a direct ingest, in which tasks write the table's files."""
         self._ingest("numbers", "ingested", {"availableNow": True}).awaitTermination()
 
     def sink(self):
-        """Topic to topic, exactly once."""
+        """Copy a topic to another one exactly once."""
         self._copy({"availableNow": True}).awaitTermination()
 
     def until_stopped(self):
-        """Ingest and copy in small batches, until there is a file ``stop``."""
+        """Ingest and copy in small batches until a file ``stop`` exists."""
         every = {"processingTime": "100 milliseconds"}
         queries = [self._ingest("words", "kept", every, maxOffsetsPerTrigger=100), self._copy(every)]
         while not (self._directory / "stop").exists():
             for query in queries:
-                query.awaitTermination(0.1)  # raises what it failed with
+                query.awaitTermination(0.1)  # raises the query's error
                 assert query.isActive
         for query in queries:
             query.stop()
@@ -97,7 +97,7 @@ class Job:
 
 
 def _code():
-    """Where this process has our code from."""
+    """Return the path of our code in this process."""
     import pyspark_millrace
 
     return pyspark_millrace.__file__

@@ -1,5 +1,7 @@
-"""What integration tests share: raw calls to a broker (fixtures ``calls``, ``calls_to``), for tests that send what no
-client of ours would, clients of the module's broker (``admin``, ``group``), and one Spark session (``spark``).
+"""Fixtures that integration tests share.
+
+``calls`` and ``calls_to`` send raw calls that no client of ours would send. ``admin`` and ``group`` are clients of the
+module's broker. ``spark`` is the one Spark session.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ FOREVER = {"retention.ms": "-1"}
 
 
 class Calls:
-    """The service's stub with shorter spellings. Errors of whole requests are raised as ``MillraceError``."""
+    """A gRPC stub with shorter names. An error of a whole request is raised as ``MillraceError``."""
 
     def __init__(self, address: str) -> None:
         options = [
@@ -57,7 +59,7 @@ class Calls:
             raise error_from_rpc(error) from None
 
     def error(self, name: str, request: Any) -> MillraceError:
-        """The error that a request as a whole ends with."""
+        """Return the error of a request as a whole."""
         try:
             self.call(name, request)
         except MillraceError as error:
@@ -65,7 +67,7 @@ class Calls:
         raise AssertionError(f"{name} did not fail")
 
     def create(self, name: str, partitions: int = 1, **fields: Any) -> pb.CreateTopicsResponse.Result:
-        """Create a topic that keeps everything; ``ddl`` makes it typed."""
+        """Create a topic that keeps all records. ``ddl`` makes it typed."""
         ddl = fields.pop("ddl", None)
         if ddl is not None:
             fields["arrow_schema"] = serialize_schema(parse_schema(ddl))
@@ -135,13 +137,13 @@ class Calls:
 
     @staticmethod
     def offsets_in(records: bytes) -> list[range]:
-        """The ranges of offsets of the batches in ``records``."""
+        """Return the offset ranges of the batches in ``records``."""
         return [range(header.base_offset, header.next_offset) for _, header in scan_headers(records)]
 
 
 @pytest.fixture
 def calls_to() -> Iterator[Callable[[str], Calls]]:
-    """Makes ``Calls`` to an address, closed after the test."""
+    """Return a function that makes ``Calls`` to an address. The calls are closed after the test."""
     opened: list[Calls] = []
 
     def connect(address: str) -> Calls:
@@ -155,27 +157,27 @@ def calls_to() -> Iterator[Callable[[str], Calls]]:
 
 @pytest.fixture
 def calls(module_broker: EmbeddedBroker, calls_to: Callable[[str], Calls]) -> Calls:
-    """Calls to a broker that the module's tests share."""
+    """Return calls to a broker that the module's tests share."""
     return calls_to(module_broker.bootstrap_servers)
 
 
 @pytest.fixture(scope="module")
 def admin(module_broker: EmbeddedBroker) -> Iterator[Admin]:
-    """Administers the broker that the module's tests share."""
+    """Return an admin client of the broker that the module's tests share."""
     with Admin(module_broker.bootstrap_servers) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def new_model(module_broker: EmbeddedBroker, admin: Admin) -> Iterator[ModelFactory]:
-    """Makes topics at that broker, each with a list model of what it holds."""
+    """Return a function that creates topics at that broker, each with a list model of its records."""
     with ModelFactory(module_broker.bootstrap_servers, admin) as create:
         yield create
 
 
 @pytest.fixture(scope="module")
 def filled(new_model: ModelFactory) -> Model:
-    """Such a topic of three partitions, one of them with most of the records."""
+    """Create such a topic of three partitions, one of them with most of the records."""
     model = new_model(3)
     for _ in range(8):
         for partition, count in [(0, 150), (1, 30), (2, 7)]:
@@ -185,7 +187,7 @@ def filled(new_model: ModelFactory) -> Model:
 
 @pytest.fixture
 def group(module_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[Group]:
-    """A group of the test's own at that broker; its topic has the same name."""
+    """Create a group for one test at that broker. Its topic has the same name."""
     made = Group(module_broker, re.sub(r"\W+", "-", request.node.name))
     yield made
     made.close()
@@ -193,13 +195,16 @@ def group(module_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iter
 
 @pytest.fixture
 def topic() -> str:
-    """A name for a topic that no other test uses."""
+    """Return a topic name that no other test uses."""
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The Spark session of all tests: a process has one JVM, and the first session decides what that can load."""
+    """Return the Spark session of all tests.
+
+    A process has one JVM, and the first session decides which JARs that loads.
+    """
     running = session(
         "millrace tests",
         master="local[2]",
@@ -216,7 +221,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def reader(
     broker: EmbeddedBroker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Reader]:
-    """A user who runs the blocks of the documents."""
+    """Return a user who runs the blocks of the documents."""
     yield Reader(broker, spark, tmp_path, monkeypatch)
     for query in spark.streams.active:
         query.stop()
@@ -227,6 +232,6 @@ def reader(
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A real ZooKeeper on loopback for all tests, each of which uses a chroot of its own, directly below the root."""
+    """Start a real ZooKeeper on loopback for all tests. Each test uses its own chroot, directly below the root."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server

@@ -1,4 +1,7 @@
-"""A client of Spark Connect, run by ``test_spark_connect``: ``connect_job.py BROKER DIRECTORY``; prints JSON."""
+"""A client of Spark Connect, run by ``test_spark_connect``.
+
+Usage: ``connect_job.py BROKER DIRECTORY``. It prints JSON.
+"""
 
 import json
 import os
@@ -8,10 +11,10 @@ from pathlib import Path
 
 
 def connect_environment() -> dict[str, str]:
-    """The environment of a program that starts a Spark Connect server in its own process.
+    """Return the environment of a program that starts a Spark Connect server in its own process.
 
-    ``SPARK_TESTING`` gives each server a free port. Without it every server takes port 15002, and the second one on a
-    machine fails.
+    ``SPARK_TESTING`` gives each server a free port. Without it every server takes port 15002, and the second server on
+    a machine fails.
     """
     local = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return {**os.environ, **local, "SPARK_TESTING": "1"}
@@ -78,7 +81,7 @@ class Job:
         return str(query.id)
 
     def again(self):
-        """The same query once more, its last batch's commit taken away as by a crash."""
+        """Run the query again without the commit of its last batch, as after a crash."""
         commits = self._directory / "ingested-checkpoint" / "commits"
         last = max((path for path in commits.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
         last.unlink()
@@ -109,7 +112,7 @@ class Job:
 
 
 def note(path, batch):
-    """What ``on_batch`` is told, wherever it is called."""
+    """Record the argument of ``on_batch``, whichever process calls it."""
     with path.open("a") as file:
         file.write(f"{batch.batch_id} {batch.rows} {batch.table_version}\n")
 

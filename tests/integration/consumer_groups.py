@@ -21,7 +21,8 @@ QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.time
 """``BROKER_OPTIONS`` under which ``QUICK`` members need not wait."""
 QUICK = {
     "auto.offset.reset": "earliest",
-    "session.timeout.ms": "60000",  # a starved member stays one; a test of sessions that end names a shorter one
+    # a starved member stays in the group; a test of expired sessions sets a shorter timeout
+    "session.timeout.ms": "60000",
     "heartbeat.interval.ms": "50",
     "metadata.max.age.ms": "200",
     "retry.backoff.ms": "20",
@@ -63,7 +64,7 @@ class Group:
 
 
 def poll_until(done: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
-    """Poll all of them in turn until something is so; returns what they had."""
+    """Poll the consumers in turn until the condition holds. Return their records."""
     records: list[ConsumerRecord] = []
     stall = Stall("the group")
     while not done():
@@ -88,7 +89,7 @@ def places(records: Sequence[ConsumerRecord]) -> list[tuple[str, int, int]]:
 
 
 class Told(RebalanceListener):
-    """Writes down what it is told."""
+    """A rebalance listener that records its calls."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, list[int]]] = []
@@ -104,7 +105,7 @@ class Told(RebalanceListener):
 
 
 def poll_on(consumer: Consumer) -> NoReturn:
-    """Poll until the consumer raises what a test expects of it."""
+    """Poll until the consumer raises the expected error."""
     stall = Stall("an error")
     while True:
         stall.check()

@@ -1,4 +1,7 @@
-"""A program that consumes as a member of a group until it is killed, and writes down what it had before it commits."""
+"""A program that consumes as a group member until it is killed.
+
+It writes down its records before it commits them.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Logs that lose records and leaders that change, of the first partition of a topic at an embedded broker."""
+"""Truncated logs and leader changes of a topic's first partition at an embedded broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 
 def raise_epoch(broker: EmbeddedBroker, topic: str) -> None:
-    """What a controller does that elects a leader: the partition's epoch grows, and the broker is told."""
+    """Raise the partition's leader epoch and notify the broker, as a controller does at an election."""
     inner = broker.server.broker
     path = paths.partition_state_path(topic, 0)
 
@@ -31,7 +31,7 @@ def raise_epoch(broker: EmbeddedBroker, topic: str) -> None:
 
 
 def cut_log(data_dir: Path, topic: str, batches: int) -> None:
-    """Keep so many batches of the log of a broker that is down, as if a replica that had no more were elected."""
+    """Keep so many batches of a stopped broker's log, as if a replica with a shorter log were elected."""
     (segment,) = (data_dir / f"{topic}-0").glob("*.log")
     data = segment.read_bytes()
     ends = [position + header.size_bytes for position, header in scan_headers(data)]
@@ -44,7 +44,7 @@ def cut_log(data_dir: Path, topic: str, batches: int) -> None:
 
 
 def truncated(broker: EmbeddedBroker, data_dir: Path, topic: str, keep: int) -> EmbeddedBroker:
-    """The broker started again at the same port, in a new epoch, with a log that was cut."""
+    """Restart the broker at the same port, in a new leader epoch, with a truncated log."""
     port = broker.port
     broker.stop()
     cut_log(data_dir, topic, keep)

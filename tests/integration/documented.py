@@ -1,4 +1,4 @@
-"""Code blocks of the documents, and a reader who runs the blocks of a page.
+"""Code blocks of the documents, and a reader who runs a page's blocks.
 
 ``RUN_BY`` names the test file that runs a page. ``NOT_RUN`` has the blocks that no test can run, with the reason.
 """
@@ -56,10 +56,10 @@ NOT_RUN = {
 """First words of the blocks that no test runs, and the reason."""
 
 _DONE_BEFORE = ("make setup", "millrace broker")
-"""Commands that install the environment and start a broker: a test has both already."""
+"""Commands that install the environment and start a broker. A test already has both."""
 _OF_A_SHELL = re.compile(r"[|&<>]|\$[^(]")
 _IN_A_SHELL = re.compile(r"<<|&$|\$!", re.MULTILINE)
-"""Here-documents and background processes: only one shell can run all lines of such a block."""
+"""Here-documents and background processes. Only one shell can run all lines of such a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Reader:
         monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
 
     def follow(self, document: str) -> str:
-        """Run the blocks of a page in their order; return what they print."""
+        """Run the blocks of a page in their order, and return their output."""
         self.names = {"__name__": "__main__", "spark": self._spark}
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             for block in blocks(document):
@@ -145,7 +145,7 @@ class Reader:
             query.stop()
 
     def _program(self, arguments: list[str]) -> None:
-        """Run a program of the user, or a job, which changes the handlers of signals and Spark's log level."""
+        """Run a program of the user or a job. Programs change signal handlers and Spark's log level."""
         before, handlers = sys.argv, {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
         sys.argv = arguments
         status: object = None

@@ -1,4 +1,4 @@
-"""Frames by hand, for tests that send what no client of ours would."""
+"""Frames written by hand, for tests that send what no client of ours would."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from millrace_broker.server import BrokerServer
 from millrace_broker.testing import EmbeddedBroker
 
 UNKNOWN = 30_000
-"""API key of a call that no broker has."""
+"""The API key of a call that no broker knows."""
 
 
 class Frames:
-    """One connection; ``greet`` first."""
+    """One connection. Call ``greet`` first."""
 
     def __init__(self, broker: EmbeddedBroker | BrokerServer, timeout_s: float = 20) -> None:
         self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
@@ -48,7 +48,7 @@ class Frames:
         return frames.read_response_head(self.exactly(frames.RESPONSE_HEAD_BYTES))
 
     def receive(self) -> bytes:
-        """The message of a response; raises the error that it is."""
+        """Return the message of a response, or raise its error."""
         head = self.head()
         body = self.exactly(head.body_bytes)
         if head.error:
@@ -62,7 +62,7 @@ class Frames:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the broker has closed the connection; anything else that it sent is read."""
+        """Tell whether the broker has closed the connection, after reading everything else that it sent."""
         self.sock.settimeout(0.01)
         try:
             while self.sock.recv(65536):

@@ -1,4 +1,4 @@
-"""Groups and share groups as tests speak of them: raw calls to a broker about one group."""
+"""Raw calls to a broker about one group or share group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Groups:
         self.ready()
 
     def ready(self) -> None:
-        """Find the coordinator, and wait until it has read what there is."""
+        """Find the coordinator, and wait until it has loaded the group."""
         self.calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[self.group_id]))
 
         def is_loaded() -> bool:
@@ -129,7 +129,7 @@ class Share:
         self.ready()
 
     def ready(self) -> None:
-        """Find the coordinator, and wait until it has read what there is."""
+        """Find the coordinator, and wait until it has loaded the group."""
         self.calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.SHARE, keys=[self.group_id]))
         eventually(lambda: self.error_of_fetch() is not CoordinatorLoadInProgressError, "the coordinator to load")
 

@@ -1,4 +1,4 @@
-"""A broker and a Spark job, each a process that a test may kill at any moment and start again."""
+"""A broker and a Spark job as processes that tests kill and restart."""
 
 import contextlib
 import os
@@ -23,11 +23,11 @@ CLUSTER = {
     "spark.task.maxFailures": "8",
     "spark.sql.streaming.minBatchesToRetain": "10000",
 }
-"""Executors in processes of their own, tasks that are tried again, and a checkpoint by which all can be audited."""
+"""Options for executors in processes of their own, task retries, and a checkpoint for a complete audit."""
 
 
 class Broker:
-    """``millrace broker``, always under the same address."""
+    """``millrace broker``, always at the same address."""
 
     def __init__(self, directory):
         self._directory = directory
@@ -52,7 +52,7 @@ class Broker:
 
 @contextlib.contextmanager
 def running_broker(directory):
-    """A ``Broker`` that is killed in the end."""
+    """Return a ``Broker`` that is killed at the end."""
     broker = Broker(directory)
     try:
         yield broker
@@ -89,28 +89,28 @@ class Job:
         return self.process.poll() is None
 
     def wait_until(self, what, condition):
-        """Wait for something that it does; in the end it may have died instead, of what was killed before."""
+        """Wait until the job does something. The job may also have ended because of an earlier kill."""
         eventually(lambda: condition() or not self.is_running, what, progress=self.progress, pause_s=0.05)
 
     def progress(self):
-        """A value that changes while it works."""
+        """Return a value that changes while the job works."""
         return self._log.stat().st_size, work_of(self.process.pid)
 
     def finish(self):
-        """Wait for its good end."""
+        """Wait until the job ends successfully."""
         assert exit_code(self.process) == 0, self.output
 
     def workers(self):
-        """The processes in which its tasks run Python: forked by Spark's daemon."""
+        """Return the processes in which the job's tasks run Python. Spark's daemon forks them."""
         found = self._processes(b"worker_daemon\0pyspark.worker\0")
         return [worker for worker, parent in found.items() if parent in found]
 
     def executors(self):
-        """The processes of its executors."""
+        """Return the processes of the job's executors."""
         return list(self._processes(b"CoarseGrainedExecutorBackend"))
 
     def _processes(self, named):
-        """Those of its session whose command line has this, and their parents."""
+        """Return the processes of the job's session whose command line contains the text, and their parents."""
         found = {}
         for entry in Path("/proc").iterdir():
             try:
@@ -123,7 +123,7 @@ class Job:
         return found
 
     def stop(self):
-        """End it as users do, in the middle of its work, which must be a clean end."""
+        """Stop the job during its work, as users do. It must end cleanly."""
         assert self.is_running, self.output
         self.process.send_signal(signal.SIGTERM)
         self.finish()
@@ -137,7 +137,10 @@ class Job:
 
 @contextlib.contextmanager
 def started_jobs(directory, *always):
-    """A function that starts a script with these arguments and more, as a ``Job``; all are killed in the end."""
+    """Return a function that starts a script with these arguments and more, as a ``Job``.
+
+    All jobs are killed at the end.
+    """
     started = []
 
     def start(script, *more):
@@ -152,13 +155,13 @@ def started_jobs(directory, *always):
 
 
 def drawn_victims(chance, rounds):
-    """Whom to kill in each round: of four rounds in a row each once."""
+    """Return the victim of each round. Of four consecutive rounds each victim has one."""
     drawn = [victim for _ in range(-(-rounds // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))]
     return drawn[:rounds]
 
 
 def committed_records(broker, topic, isolation="read_committed"):
-    """What readers of a topic see, once nothing is open any more."""
+    """Return a topic's records as readers see them, once no transaction is open."""
     config = {"bootstrap.servers": broker.address, "auto.offset.reset": "earliest", "isolation.level": isolation}
     with Consumer(config) as consumer, Admin(broker.address) as admin:
         partitions = consumer.partitions_for(topic)
@@ -180,7 +183,7 @@ def committed_records(broker, topic, isolation="read_committed"):
 
 
 def end(job, last_victim):
-    """Stop it cleanly, unless it may be dying of a broker's death."""
+    """Stop the job cleanly, unless a killed broker may be ending it."""
     if last_victim == "broker":
         job.kill()
     elif job.is_running:
@@ -188,7 +191,7 @@ def end(job, last_victim):
 
 
 def kill_one(victim, job, broker, chance):
-    """Kill the driver, an executor, the Python processes of all, or the broker, which is back after a moment."""
+    """Kill the driver, an executor, all Python processes, or the broker, which restarts soon."""
     if victim == "driver":
         job.kill()
     elif victim == "broker":

@@ -14,7 +14,7 @@ from .waiting import STALL_S, Stall
 
 
 def address(broker: EmbeddedBroker) -> str:
-    """The broker's address for Kafka clients."""
+    """Return the broker's address for Kafka clients."""
     return f"127.0.0.1:{broker.frame_port}"
 
 
@@ -26,12 +26,12 @@ def create_topic(broker: EmbeddedBroker, name: str, partitions: int = 1, **confi
 
 
 def producer(broker: EmbeddedBroker, **options: Any) -> confluent_kafka.Producer:
-    """A librdkafka producer; options by their names with underscores."""
+    """Create a librdkafka producer. Options have underscores in place of dots."""
     return confluent_kafka.Producer({"bootstrap.servers": address(broker)} | _named(options))
 
 
 def consumer(broker: EmbeddedBroker, group: str, **options: Any) -> confluent_kafka.Consumer:
-    """A librdkafka consumer that begins at the earliest offset."""
+    """Create a librdkafka consumer that begins at the earliest offset."""
     defaults = {"bootstrap.servers": address(broker), "group.id": group, "auto.offset.reset": "earliest"}
     return confluent_kafka.Consumer(defaults | _named(options))
 

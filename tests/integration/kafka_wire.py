@@ -1,4 +1,4 @@
-"""Kafka's protocol by hand, for tests that send what no client would."""
+"""Kafka's protocol written by hand, for requests that no client would send."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 
 def written(request: Message, version: int, correlation_id: int = 0, client_id: str | None = "wire") -> bytes:
-    """A request with its length and header."""
+    """Encode a request with its length and header."""
     key = request.API_KEY
     header = RequestHeader(
         request_api_key=key, request_api_version=version, correlation_id=correlation_id, client_id=client_id
@@ -28,7 +28,7 @@ def written(request: Message, version: int, correlation_id: int = 0, client_id: 
 
 
 class KafkaWire:
-    """One connection, without any request before the first."""
+    """One connection. It sends no request before the test's first one."""
 
     def __init__(self, broker: EmbeddedBroker, timeout_s: float = 60) -> None:
         self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
@@ -37,9 +37,9 @@ class KafkaWire:
         self.sock.sendall(written(request, version, correlation_id))
 
     def receive(self, api_key: int, version: int) -> tuple[int, Any]:
-        """The next response: (correlation id, message)."""
+        """Return the next response: (correlation id, message)."""
         data = self._exactly(struct.unpack(">i", self._exactly(4))[0])
-        start = 4 + response_header_version(api_key, version)  # the tagged fields are none
+        start = 4 + response_header_version(api_key, version)  # there are no tagged fields
         return struct.unpack_from(">i", data)[0], response_class(api_key).decode_from(data, version, start)[0]
 
     def call(self, request: Message, version: int) -> Any:
@@ -59,7 +59,7 @@ class KafkaWire:
 
     @property
     def received(self) -> bytes:
-        """All that the broker sends until it closes the connection."""
+        """Return everything that the broker sends until it closes the connection."""
         data = b""
         while part := self.sock.recv(65536):
             data += part

@@ -1,10 +1,10 @@
-"""A stateful join behind a move of records, and an aggregate behind another: what the kill test runs as a job."""
+"""The kill test's topology: a stateful join and an aggregate, each behind a repartition."""
 
 from millrace_streams import StreamsBuilder, Topology
 
 
 def topology() -> Topology:
-    """Orders under their customers' keys, with the customers' regions, and the amounts of each region added up."""
+    """Repartition orders by customer, join them with the customers' regions, and sum the amounts of each region."""
     builder = StreamsBuilder()
     customers = builder.table("customers", key="string", value="string", store="customers")
     orders = builder.stream("orders", key="string", value="json")

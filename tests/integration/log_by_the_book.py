@@ -1,4 +1,7 @@
-"""What readers may see of a topic, worked out from its segment files by ``docs/formats.md`` alone: none of our code."""
+"""Independent reader of a topic's segment files, written by ``docs/formats.md`` alone.
+
+It returns the records that readers may see, and uses none of our code.
+"""
 
 import struct
 from pathlib import Path
@@ -19,7 +22,7 @@ COMMIT = 1
 
 
 class Batch(NamedTuple):
-    """A record batch: where it begins and ends, what it is, who wrote it, and its bytes from the header on."""
+    """A record batch: its offsets, attributes, producer, and bytes from the header on."""
 
     first: int
     last: int
@@ -29,7 +32,7 @@ class Batch(NamedTuple):
 
 
 def committed_values(data_dir, topic):
-    """Values of an opaque topic whose transactions were committed, or that were written outside of any."""
+    """Return the values of an opaque topic that are committed or outside of any transaction."""
     found = []
     for directory in sorted(Path(data_dir).glob(f"{topic}-*")):
         found += _committed(_batches(directory))
@@ -37,7 +40,7 @@ def committed_values(data_dir, topic):
 
 
 def _committed(batches):
-    """What a transaction wrote counts where its marker comes, if that is a commit."""
+    """Return committed values. A transaction's records count at its marker, if that is a commit."""
     values, open_batches, end = [], {}, 0
     for batch in batches:
         assert batch.first >= end, "batches overlap"
@@ -59,7 +62,7 @@ def _batches(directory):
         while position + HEADER.size <= len(data):
             base, length, _, magic, _, attributes, delta, _, _, producer, _, _, _ = HEADER.unpack_from(data, position)
             if length == 0:
-                break  # space that is set aside
+                break  # preallocated space
             assert magic == 2
             end = position + 12 + length
             yield Batch(base, base + delta, attributes, producer, data[position + HEADER.size : end])
@@ -67,7 +70,10 @@ def _batches(directory):
 
 
 def _marker(batch):
-    """The kind of a marker: the second number in the key of its only record, behind five varints of a byte each."""
+    """Return the type of a marker.
+
+    It is the second number in the key of its only record, after five varints of one byte.
+    """
     assert not batch.attributes & COLUMNAR
     _, kind = struct.unpack_from(">hh", batch.body, 5)
     return kind

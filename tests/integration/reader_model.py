@@ -1,4 +1,4 @@
-"""A list model of a topic, and the source's readers on that topic, called as Spark calls them."""
+"""A list model of a topic, and the source's readers called as Spark calls them."""
 
 import json
 import pickle
@@ -15,7 +15,7 @@ START_MS = 1_700_000_000_000
 
 
 class Model:
-    """A topic, and what it must hold: values of each partition, in order."""
+    """A topic and its expected values, by partition and in order."""
 
     def __init__(self, servers, name, partitions):
         self.servers, self.name = servers, name
@@ -41,7 +41,7 @@ class Model:
 
 
 class ModelFactory:
-    """Makes topics with models; small segments and index steps let extents be cut within and across files."""
+    """A factory of topics with models. Small segments and index intervals allow extents within and across files."""
 
     def __init__(self, servers, admin):
         self._servers, self._admin = servers, admin
@@ -60,20 +60,20 @@ class ModelFactory:
     def __exit__(self, *error):
         for model in self._models:
             model.producer.close()
-            for reader in model.readers:  # hypothesis ends some examples in their middle
+            for reader in model.readers:  # hypothesis ends some examples early
                 reader.stop()
 
 
 def source(model, **options):
-    """The source as Spark makes it, after the journey to another process."""
+    """Return the source as Spark creates it, after pickling to another process."""
     made = DefaultSource({"kafka.bootstrap.servers": model.servers, "subscribe": model.name, **options})
     return pickle.loads(pickle.dumps(made)), made.schema()
 
 
 def rows_of(reader, tasks):
-    """What the tasks read, each in a process of its own as far as it can tell."""
+    """Return the rows that the tasks read, each with the state of a new process."""
     rows = []
-    # The reader that plans stays in its process; tasks have one that never planned.
+    # The planning reader stays in its process. Tasks have a reader that never planned.
     unused = pickle.dumps(another(reader))
     for task in tasks:
         for given in pickle.loads(unused).read(pickle.loads(pickle.dumps(task))):
@@ -84,14 +84,14 @@ def rows_of(reader, tasks):
 
 
 def another(reader):
-    """A reader of the same that has done nothing yet."""
+    """Return another reader with the same options and no state."""
     if isinstance(reader, StreamReader):
         return StreamReader(reader._options, lambda: (reader._topics, reader._layout))
     return type(reader)(reader._options, reader._topics, reader._layout)
 
 
 def resolved(batch, options):
-    """The batch, or what its references are to."""
+    """Return the batch itself, or the batch to which its references lead."""
     if "reference" not in batch.schema.names:
         yield batch
         return
@@ -109,12 +109,12 @@ def stream(model, options):
 
 
 def checkpointed(offset):
-    """Offsets as they come back from the checkpoint."""
+    """Return offsets after a round trip through the checkpoint."""
     return json.loads(json.dumps(offset))
 
 
 def batches(reader, start, limit=None):
-    """All micro-batches until nothing is new, as Spark makes them with the limit that the reader asks for."""
+    """Return all micro-batches up to the end of the log, as Spark creates them with the reader's own limit."""
     limit = limit or reader.getDefaultReadLimit()
     found = []
     while (end := checkpointed(reader.latestOffset(start, limit))) != start:

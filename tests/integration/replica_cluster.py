@@ -1,7 +1,7 @@
-"""Real brokers on loopback in one event loop, and a controller that does what a test says: no ZooKeeper.
+"""Real brokers on loopback in one event loop, with a scripted controller and no ZooKeeper.
 
-Each broker has metadata of its own, which the controller writes as if it were one; what replicas do comes from the
-requests that a controller sends.
+Each broker has its own metadata, and the controller writes the same into each. Replicas act on the controller's
+requests only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OPTIONS = {
 
 
 class ReplicaCluster:
-    """Brokers 1, 2, ...; used as a context manager."""
+    """Brokers 1, 2, ... as a context manager."""
 
     def __init__(self, directory: Path, brokers: int = 3, options: Mapping[str, str] | None = None) -> None:
         self._directory = directory
@@ -92,11 +92,11 @@ class ReplicaCluster:
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something in the brokers' loop."""
+        """Run a coroutine in the brokers' loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(STALL_S)
 
     def start(self, broker_id: int, **options: str) -> None:
-        """Start a broker, on the data it had; the controller tells it of nothing yet."""
+        """Start a broker on its earlier data. The controller does not notify it yet."""
         config = BrokerConfig.load(
             {
                 **self._options,
@@ -112,7 +112,7 @@ class ReplicaCluster:
         server = BrokerServer(config, has_controller=True)
         await server.start()
         server.broker.replicas.alter_partition = self._alter
-        server.broker.peers.cluster_id = ""  # the store of each makes a cluster of its own
+        server.broker.peers.cluster_id = ""  # each store creates a cluster of its own
         self.servers[broker_id] = server
         self.addresses[broker_id] = server.port
         for topic in self.topic_ids:
@@ -143,7 +143,7 @@ class ReplicaCluster:
         self._loop.call_soon_threadsafe(self._introduce)
 
     def kill(self, broker_id: int) -> None:
-        """End a broker as kill -9 does: nothing is written down any more, what was written stays."""
+        """Kill a broker as kill -9 does. It writes nothing more, and its written data stays."""
         self.run(self._kill(broker_id))
 
     async def _kill(self, broker_id: int) -> None:
@@ -151,30 +151,30 @@ class ReplicaCluster:
         broker = server.broker
         await broker.replicas.close()
         logs = broker.logs
-        logs._is_closed = True  # nothing of a clean stop
+        logs._is_closed = True  # none of the steps of a clean stop
         logs._directories.release()
         await server.stop()
         self._introduce()
 
     def broker(self, broker_id: int) -> Broker:
-        """A broker that is up."""
+        """Return a broker that runs."""
         return self.servers[broker_id].broker
 
     def log(self, broker_id: int, topic: str, partition: int = 0) -> PartitionLog:
-        """A replica's log."""
+        """Return a replica's log."""
         log = self.broker(broker_id).logs.get(topic, partition)
         assert log is not None
         return log
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are given."""
+        """Return the bootstrap servers of clients."""
         return ",".join(f"127.0.0.1:{self.addresses[each]}" for each in self.servers)
 
     # --- the controller --------------------------------------------------------------------------------------
 
     def create(self, topic: str, *replicas: tuple[int, ...], **options: str) -> None:
-        """Create a topic: the replicas of each partition, the first of which leads."""
+        """Create a topic from the replicas of each partition. The first replica leads."""
         self.topic_ids[topic] = uuid.uuid4()
         self.configs[topic] = {name.replace("_", "."): value for name, value in options.items()}
         for number, each in enumerate(replicas):
@@ -186,7 +186,7 @@ class ReplicaCluster:
         self.tell(topic, is_new=True)
 
     def elect(self, topic: str, leader: int, *, partition: int = 0, isr: Iterable[int] | None = None) -> None:
-        """Let another broker lead, or the same one anew; ``isr``: if it is not to stay."""
+        """Elect another broker, or the same one in a new epoch. ``isr`` replaces the ISR, if given."""
         key = TopicPartition(topic, partition)
         current = self.leadership[key]
         self.leadership[key] = replace(
@@ -199,7 +199,10 @@ class ReplicaCluster:
         self.tell(topic)
 
     def elect_unheard(self, topic: str, leader: int, *, by: int) -> None:
-        """Let another broker lead alone; the leader before (``by``) goes on, and says so to clients."""
+        """Elect another broker alone.
+
+        The earlier leader (``by``) does not learn of it, still leads and tells its clients so.
+        """
         key = TopicPartition(topic, 0)
         current = self.leadership[key]
         epochs = {"leader_epoch": current.leader_epoch + 1, "partition_epoch": current.partition_epoch + 1}
@@ -217,7 +220,7 @@ class ReplicaCluster:
         self.elect(topic, self.leadership[key].leader, partition=partition)
 
     def tell(self, topic: str, *brokers: int, is_new: bool = False) -> None:
-        """Tell brokers who leads and follows, and their clients."""
+        """Send brokers and their clients the leader and followers."""
         self.run(self._tell(topic, brokers or tuple(self.servers), is_new=is_new))
 
     async def _tell(self, topic: str, brokers: Iterable[int], *, is_new: bool) -> None:
@@ -237,7 +240,7 @@ class ReplicaCluster:
                 assert not stale, answers
 
     def request(self, partitions: Mapping[TopicPartition, LeaderAndIsrState]) -> LeaderAndIsrRequest:
-        """A request of this controller."""
+        """Build a request of this controller."""
         return LeaderAndIsrRequest(
             controller_id=0,
             controller_epoch=self.epoch,
@@ -248,7 +251,7 @@ class ReplicaCluster:
         )
 
     def tell_all(self, topic: str, broker_id: int) -> None:
-        """Tell a broker who leads a topic's partitions, as all brokers are told, whether they have replicas or not."""
+        """Send a broker the leaders of a topic's partitions. Every broker gets these, with or without replicas."""
         request = UpdateMetadataRequest(
             controller_id=0,
             controller_epoch=self.epoch,
@@ -275,7 +278,7 @@ class ReplicaCluster:
         return self.run(self.broker(broker_id).replicas.stop(request))[key]
 
     async def _alter(self, partition: TopicPartition, change: IsrChange) -> Leadership:
-        """What a leader asks for (AlterPartition)."""
+        """Answer a leader's AlterPartition request."""
         refusal = self.refuses_isr()
         if refusal is not None:
             raise refusal
@@ -315,22 +318,22 @@ class ReplicaCluster:
                 store.set(path, content)
         broker.catalog.refresh(topic)
 
-    # --- looking ---------------------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------------------
 
     def isr(self, topic: str, partition: int = 0) -> set[int]:
-        """Who is in sync, by the controller's word."""
+        """Return the ISR that the controller has."""
         return set(self.leadership[TopicPartition(topic, partition)].isr)
 
     def leadership_of(self, topic: str, partition: int = 0) -> Leadership:
-        """Who leads, by the controller's word."""
+        """Return the leader that the controller has."""
         return self.leadership[TopicPartition(topic, partition)]
 
     def wait_for_isr(self, topic: str, *brokers: int, partition: int = 0) -> None:
-        """Wait until these are in sync and no others."""
+        """Wait until the ISR is exactly these brokers."""
         eventually(lambda: self.isr(topic, partition) == set(brokers), f"ISR {brokers}")
 
     def settle(self, topic: str, partition: int = 0) -> None:
-        """Wait until all replicas that are up have the same, and know it."""
+        """Wait until all running replicas have the same end offset and high watermark."""
         up = [each for each in self.assignments[TopicPartition(topic, partition)].replicas if each in self.servers]
         leader = self.leadership[TopicPartition(topic, partition)].leader
 
@@ -345,7 +348,7 @@ class ReplicaCluster:
             raise AssertionError([self.describe(each, topic, partition) for each in up]) from None
 
     def describe(self, broker_id: int, topic: str, partition: int = 0) -> str:
-        """How a replica stands, for people."""
+        """Describe a replica's state in text."""
         log, replica = self.log(broker_id, topic, partition), self.broker(broker_id).replicas.find(topic, partition)
         role = None if replica is None else replica.machine.role
         isr = sorted(role.isr) if isinstance(role, Leader) else ""
@@ -357,12 +360,12 @@ class ReplicaCluster:
         )
 
     def content(self, broker_id: int, topic: str, partition: int = 0) -> bytes:
-        """All bytes of a replica's segments."""
+        """Return all bytes of a replica's segments."""
         log = self.log(broker_id, topic, partition)
         return b"".join(segment.read(0, segment.size_bytes) for segment in log.segments)
 
     def assert_identical(self, topic: str, partition: int = 0) -> None:
-        """All replicas that are up have the same bytes and epochs."""
+        """Check that all running replicas have the same bytes and leader epochs."""
         up = [each for each in self.assignments[TopicPartition(topic, partition)].replicas if each in self.servers]
         first, *others = [self.content(each, topic, partition) for each in up]
         assert all(other == first for other in others), {each: len(self.content(each, topic)) for each in up}
@@ -383,7 +386,7 @@ def append(
     timeout_ms: int = 10_000,
     **options: Any,
 ) -> pb.ProduceResponse.PartitionResult:
-    """One batch, sent to a broker as a client does."""
+    """Append one batch at a broker as a client does."""
     records = build_rows_batch([Record(key=None, value=value, timestamp_ms=NOW_MS) for value in values], **options)
     data = pb.ProduceRequest.PartitionData(partition=partition, records=records)
     request = pb.ProduceRequest(
@@ -399,7 +402,7 @@ def append(
 def values_of(
     cluster: ReplicaCluster, topic: str, partition: int = 0, options: dict[str, str] | None = None
 ) -> list[bytes]:
-    """All that a consumer reads, in order."""
+    """Return all values that a consumer reads, in order."""
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest", **(options or {})}
     with Consumer(settings) as consumer:
         place = Place(topic, partition)

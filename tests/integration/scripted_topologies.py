@@ -1,9 +1,10 @@
-"""Scripts of records run on both Spark runners, those of many topologies at a time as one topology.
+"""Scripts of records on both Spark runners, for many topologies run as one.
 
-A case is a script in the form of Kafka Streams' cases: its ``name``, which begins the names of its topics, ``inputs``,
-and the types of ``input_topics``; inputs may tell their partition, all or none. A stream takes the scripts in several
-micro-batches, cut at random; the order of records across topics, which a script has and Spark has not, is given by the
-column ``__sequence``.
+A case is a script in the form of Kafka Streams' cases. It has a ``name``, with which the names of its topics begin,
+``inputs``, and the types of ``input_topics``. Either all inputs name their partition, or none does.
+
+A stream takes the scripts in several micro-batches, cut at random. A script has an order of records across topics, and
+Spark has none. The column ``__sequence`` gives that order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 MICRO_BATCHES = 3
 SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
-"""To make code for each of a hundred sources takes longer than to read their few records without."""
+"""Generating code for a hundred sources takes longer than reading their few records without it."""
 ARROW = {"string": pa.string(), "long": pa.int64(), "integer": pa.int32(), "double": pa.float64()}
 COLUMNS = pa.schema(
     [
@@ -52,7 +53,7 @@ Records = list[tuple[Any, Any, int]]
 
 @contextmanager
 def many_sources(spark: SparkSession) -> Iterator[None]:
-    """Settings for topologies of many sources."""
+    """Return settings for topologies of many sources."""
     before = {name: spark.conf.get(name) for name in SETTINGS}
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
@@ -66,7 +67,7 @@ def many_sources(spark: SparkSession) -> Iterator[None]:
 def outputs_on_spark(
     spark: SparkSession, runner: str, topology: Topology, cases: list[Case], directory: Path, chance: random.Random
 ) -> dict[str, Records]:
-    """What a topology of these cases puts out, by topic, run as ``stream`` or ``batch``."""
+    """Return the results of a topology of these cases by topic, run as ``stream`` or ``batch``."""
     source = directory / "in"
     files_of(cases, source, chance)
     whole = spark.read.parquet(str(source))
@@ -76,7 +77,7 @@ def outputs_on_spark(
 
 
 def run_job(spark: SparkSession, runner: str, job: Job, directory: Path) -> dict[str, Records]:
-    """What a job puts out, by topic, run as ``stream`` (its checkpoint in ``directory``) or ``batch``."""
+    """Return a job's results by topic, run as ``stream`` (with its checkpoint in ``directory``) or ``batch``."""
     collected = Collected()
     if runner == "batch":
         collected.keep(bounded_results(job, spark))
@@ -89,7 +90,7 @@ def run_job(spark: SparkSession, runner: str, job: Job, directory: Path) -> dict
 
 
 def files_of(cases: list[Case], directory: Path, chance: random.Random) -> None:
-    """A file for each micro-batch, with a part of each script."""
+    """Write a file for each micro-batch, with a part of each script."""
     parts: list[list[dict[str, Any]]] = [[] for _ in range(MICRO_BATCHES)]
     for case in cases:
         cuts = sorted(chance.choices(range(len(case["inputs"]) + 1), k=MICRO_BATCHES - 1))
@@ -111,12 +112,12 @@ def files_of(cases: list[Case], directory: Path, chance: random.Random) -> None:
     for number, rows in enumerate(parts):
         path = directory / f"{number}.parquet"
         pq.write_table(pa.Table.from_pylist(rows, COLUMNS), path)
-        # Spark takes files in the order of their times.
+        # Spark reads files in the order of their modification times.
         os.utime(path, (1000 + number, 1000 + number))
 
 
 def frames_of(cases: list[Case], whole: DataFrame) -> dict[str, DataFrame]:
-    """The topics' records by topic."""
+    """Return frames of records by topic."""
     return {
         f"{case['name']}.{topic}": whole.where(whole["topic"] == f"{case['name']}.{topic}").selectExpr(
             f"key_{types['key_type']} AS key",
@@ -132,7 +133,7 @@ def frames_of(cases: list[Case], whole: DataFrame) -> dict[str, DataFrame]:
 
 
 class Collected:
-    """Sinks that keep what they are given."""
+    """Sinks that keep their records."""
 
     def __init__(self) -> None:
         self.payloads: dict[str, list[bytes]] = {}
@@ -145,7 +146,7 @@ class Collected:
             self.payloads.setdefault(row["target"], []).append(row["payload"])
 
     def by_topic(self, job: Job) -> dict[str, Records]:
-        """Key, value and time of records, by topic, in order."""
+        """Return key, value and time of records by topic, in order."""
         found: dict[str, Records] = {}
         for node in job.plan.outputs:
             records = found.setdefault(node.topic, [])  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
-"""Queries with secrets among their options, run by ``test_spark_secrets``: ``secret_job.py BROKER DIRECTORY SECRET``.
+"""Queries with secrets among their options, run by ``test_spark_secrets``.
 
-They come by reference, which is how secrets are to be given, and as they are, under names that are known for it. What
-Spark shows of them is written to ``shown``; the errors are printed.
+Usage: ``secret_job.py BROKER DIRECTORY SECRET``. The secrets are given by reference, as they should be, and as plain
+text under names known for secrets. Everything that Spark shows of them is written to ``shown``. The errors are printed.
 """
 
 import sys
@@ -13,7 +13,7 @@ CALLS = ("sql?details=true&planDescription=true", "environment", "jobs", "stages
 
 
 class Queries:
-    """The session, and options of a source and a sink with secrets in them; ``texts`` is what Spark shows."""
+    """The session, and source and sink options with secrets. ``texts`` is everything that Spark shows."""
 
     def __init__(self, address, directory, secret):
         from pyspark_millrace import session
@@ -25,7 +25,7 @@ class Queries:
         plain = {"spark.eventLog.compress": False, "spark.eventLog.rolling.enabled": False, "spark.ui.port": 0}
         self.spark = session("secrets", master="local[2]", **events, **plain)
         self.spark.sparkContext.setLogLevel("DEBUG")
-        # A number that is none unless it is resolved, in the driver and in tasks.
+        # The text is a number only after the reference is resolved, in the driver and in tasks.
         self.servers = {"kafka.bootstrap.servers": address, "kafka.request.timeout.ms": self.by_reference("wait")}
         self.servers["kafka.client.id"] = self.by_reference("name")
         self.source = self.servers | {"subscribe": "numbers", "startingOffsets": "earliest", "directReads": "never"}
@@ -60,7 +60,7 @@ class Queries:
         self.spark.read.format("millrace").options(**(self.source | wrong)).load().count()
 
     def view(self, wrong):
-        self.spark.sparkContext.setLogLevel("INFO")  # below it Spark logs the text of every statement
+        self.spark.sparkContext.setLogLevel("INFO")  # below this level Spark logs the text of every statement
         self.spark.sql(f"CREATE TEMPORARY VIEW wrong USING millrace OPTIONS ({sql_options(self.source | wrong)})")
 
     def write(self, wrong):

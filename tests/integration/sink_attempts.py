@@ -94,7 +94,7 @@ def happens_once(path):
 
 
 def kill_executor():
-    """The executor is the process above Spark's daemon, which forked this one."""
+    """Kill the executor. It is the process above Spark's daemon, which forked this one."""
     daemon = os.getppid()
     executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
     assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, and an environment for it that has everything but millrace."""
+"""A standalone Spark cluster on loopback, with an environment that has everything but millrace."""
 
 import os
 import re
@@ -16,22 +16,22 @@ SPARK_HOME = Path(pyspark.__file__).parent
 
 
 def clean_environment(directory):
-    """A virtual environment with all that is installed here besides millrace itself; gives its interpreter."""
+    """Create a virtual environment with all installed packages except millrace, and return its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     made = Path(directory) / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        # An environment in use may have more than what a fresh one has: pip's files are there already, or not needed.
+        # The present environment may have more than a new one: pip's files exist already or are not needed.
         if "millrace" not in entry.name and not (made / entry.name).exists():
             (made / entry.name).symlink_to(entry)
     return Path(directory) / "bin" / "python"
 
 
 class Daemon:
-    """A master or a worker, known by the address that it logs."""
+    """A master or a worker. Its log names its address."""
 
     def __init__(self, directory, name, host, arguments, ready):
         self._log = directory / f"{name}.log"
-        # Nothing of this process's environment: no PYTHONPATH, no PYSPARK_PYTHON.
+        # The process gets nothing of this environment: no PYTHONPATH, no PYSPARK_PYTHON.
         kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
         environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "SPARK_HOME": str(SPARK_HOME)}
         environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": host}
@@ -67,7 +67,7 @@ class Daemon:
 
 
 class Cluster:
-    """A master and two workers of one core each, on two loopback addresses: two hosts for Spark."""
+    """A master and two workers of one core each. Spark counts their two loopback addresses as two hosts."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -94,7 +94,7 @@ class Cluster:
         self._daemons.append(self.workers[-1])
 
     def logs(self):
-        """Everything that master, workers and executors have logged."""
+        """Return the logs of master, workers and executors."""
         executors = self.directory.glob("*/app-*/*/std*")
         return "\n".join([daemon.log for daemon in self._daemons] + [path.read_text() for path in executors])
 

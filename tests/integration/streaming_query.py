@@ -1,10 +1,10 @@
-"""A streaming query whose rows are kept by micro-batch, for tests of sources."""
+"""A streaming query whose rows are kept by micro-batch."""
 
 from .waiting import eventually
 
 
 def finish(query):
-    """Wait until a started query has ended by itself, and raise what it failed with; its batches are progress."""
+    """Wait until a started query has ended, and raise its error. Completed batches count as progress."""
     eventually(
         lambda: query.awaitTermination(0.05),
         "the query to end",
@@ -13,7 +13,7 @@ def finish(query):
 
 
 class Query:
-    """A query that keeps what each micro-batch held, by the batch's id as a sink that is idempotent would."""
+    """A query that keeps the rows of each micro-batch by batch id, as an idempotent sink does."""
 
     def __init__(self, records, checkpoint):
         self._writer = records.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._keep)
@@ -33,7 +33,7 @@ class Query:
         return sorted(int(row[0]) for row in self.rows)
 
     def run(self, **trigger):
-        """Take what is there and end."""
+        """Process the available records and end."""
         self._writer.trigger(**trigger or {"availableNow": True}).start().awaitTermination()
         return self
 
@@ -51,7 +51,7 @@ class Query:
         if not self.query.isActive:
             self.query.awaitTermination()
         assert len(self.rows) >= count
-        # The rows are here before their batch is committed; stopped in between, the query would run it again.
+        # The sink has the rows before their batch is committed. A query stopped in between would run the batch again.
         self.query.processAllAvailable()
 
     def __exit__(self, *error):

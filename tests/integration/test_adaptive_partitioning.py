@@ -1,4 +1,4 @@
-"""Records without a key go to partitions that have little to send (KIP-794)."""
+"""Tests of the adaptive partitioner (KIP-794): records without a key go to short queues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_a_partition_with_a_long_queue_gets_less(broker: EmbeddedBroker, is_adap
     with Producer(config) as producer:
         for partition in (0, 1):
             producer.send_table("orders", batch, partition=partition).result(STALL_S)
-        broker._loop.call_soon_threadsafe(go_on.wait, STALL_S)  # the broker answers nothing, so that queues stand
+        # the broker answers nothing, so the queues do not shrink
+        broker._loop.call_soon_threadsafe(go_on.wait, STALL_S)
         try:
             ahead = [producer.send_table("orders", batch, partition=0) for _ in range(AHEAD)]
             spread = [producer.send_table("orders", batch) for _ in range(MORE)]

@@ -1,6 +1,7 @@
-"""The applications in jobs/ on Spark, from topics: a stream that is started again, and a batch over what topics retain.
+"""Tests of the applications in jobs/ on Spark, from topics.
 
-Both come to the tables that the test driver comes to, which ``unit/jobs`` holds against polars and DuckDB.
+Each runs as a restarted stream and as a batch over the retained records. Both give the tables of the test driver, which
+``unit/jobs`` compares with polars and DuckDB.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 
 Part = dict[str, pa.Table]
-"""Rows by topic that are there when a stream starts."""
+"""Rows by topic that exist when a stream starts."""
 
 
 def halves(topic: str, rows: int) -> list[Part]:
@@ -41,7 +42,7 @@ def halves(topic: str, rows: int) -> list[Part]:
 
 
 def flights() -> list[Part]:
-    """Planes and weather are there before the first flight."""
+    """Return the flights. Planes and weather exist before the first flight."""
     flown, weather = (dataset.table for dataset in read_datasets(ROOT / "conf", 600))
     return [
         {"planes": read_planes(), "weather": weather, "flights": flown.slice(0, 200)},
@@ -51,9 +52,9 @@ def flights() -> list[Part]:
 
 @dataclass(frozen=True)
 class Application:
-    """A job's input in two parts, the columns of its topics' keys, and how many partitions they have.
+    """A job's input in two parts, its key columns and its numbers of partitions.
 
-    Several, where no result depends on stream time, which each partition has for itself.
+    There are several partitions only if no result depends on stream time, because each partition has its own.
     """
 
     parts: Callable[[], list[Part]]
@@ -78,7 +79,7 @@ def send(servers: str, part: Part) -> None:
 
 
 def sorted_rows(frame: pl.DataFrame) -> list[str]:
-    """In UTC, for polars has two names for it."""
+    """Return sorted rows in UTC, because polars has two names for it."""
     times = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Datetime)]
     return sorted(map(repr, frame.with_columns(pl.col(times).dt.convert_time_zone("UTC")).rows()))
 

@@ -1,4 +1,7 @@
-"""``millrace audit``: a sound table is proved, and faults planted in table, checkpoint and topic are all found."""
+"""Tests of ``millrace audit``.
+
+It proves a sound table, and finds each fault planted in table, checkpoint and topic.
+"""
 
 import json
 import shutil
@@ -33,7 +36,7 @@ def produce(servers, topic, count, *, abort=False):
 
 
 class Case:
-    """A table and the checkpoint of the query that filled it, in directories of their own."""
+    """A table and the checkpoint of its query, in directories of their own."""
 
     def __init__(self, servers, topic, table, checkpoint):
         self.servers, self.topic, self.table, self.checkpoint = servers, topic, table, checkpoint
@@ -52,7 +55,7 @@ class Case:
         return self.table / "_delta_log" / f"{version:020d}.json"
 
     def version_of(self, batch):
-        """The version that holds a batch."""
+        """Return the version that holds a batch."""
         wanted = {"appId": self.query_id, "version": batch}
         return next(
             int(path.stem)
@@ -94,8 +97,11 @@ class Case:
 
 @pytest.fixture(scope="module")
 def sound(module_broker, spark, tmp_path_factory):
-    """Sixty records in two partitions, and some that were aborted, by ``ingest`` with and without offset columns, by
-    Spark's sink, and by ``upsert`` in several batches and in one."""
+    """Write sixty records in two partitions, and some that were aborted.
+
+    The writers are ``ingest`` with and without offset columns, Spark's sink, and ``upsert`` in several batches and in
+    one.
+    """
     directory, topic, servers = tmp_path_factory.mktemp("sound"), "audited", module_broker.bootstrap_servers
     with Admin(servers) as admin:
         admin.create_topic(topic, partitions=2, schema="n BIGINT", configs={"retention.ms": "-1"})
@@ -157,7 +163,7 @@ def test_a_sound_table_is_proved(case, capfd):
 
 
 def landed(case):
-    """The first batch that has files."""
+    """Return the first batch that has files."""
     return next(
         batch
         for batch in range(BATCHES)
@@ -242,7 +248,7 @@ def test_a_batch_that_was_written_twice_is_doubled(case, with_transaction, capfd
     if told["by_rows"] or with_transaction:
         assert (code, verdicts[batch]) == (FAULTS, "doubled")
     else:
-        # Nobody can tell whose rows these are; that they are there is said.
+        # The batch of these rows is unknown, and the audit reports only their presence.
         assert code == UNVERIFIABLE
         assert "rows of another writer" in str(told["findings"])
 
@@ -283,7 +289,7 @@ def test_a_file_that_is_gone_is_found(case, capfd):
 
 
 def test_offsets_that_the_checkpoint_leaves_out_are_missing(module_broker, case, capfd):
-    """The last entry was put ahead by hand: what it leaves out nobody has read, though it is there to read."""
+    """The last entry was advanced by hand. No query has read the skipped offsets, although they are in the log."""
     produce(module_broker.bootstrap_servers, case.topic, 10)
 
     def ahead(offsets):
@@ -336,7 +342,7 @@ def test_another_topic_of_the_same_name_is_found(case, capfd):
 
 
 def test_purged_entries_leave_something_unproved(case, capfd):
-    """Spark keeps the last hundred."""
+    """Spark keeps the last hundred entries."""
     for name in ("offsets", "commits"):
         for batch in (0, 1):
             (case.checkpoint / name / str(batch)).unlink()
@@ -374,7 +380,7 @@ def test_rows_of_others(by_counts, by_rows, capfd):
 
 
 def test_what_retention_took_cannot_be_proved_by_counts(module_broker, by_counts, capfd):
-    """A batch with fewer rows than offsets needs the topic's word for the rest."""
+    """If a batch has fewer rows than offsets, only the topic can prove the rest."""
     servers, other = by_counts.servers, f"audited-{uuid.uuid4().hex[:8]}"
     with Admin(servers) as admin:
         admin.create_topic(other, partitions=2, schema="n BIGINT", configs={"retention.ms": "-1"})

@@ -1,4 +1,4 @@
-"""What topics hold of ranges of offsets, as a reader of them finds it: gaps of every kind, lost ends, other topics."""
+"""Tests of the audit's topic reader: gaps of every kind, lost ends and other topics."""
 
 import uuid
 
@@ -36,7 +36,7 @@ def log(broker, admin):
 
 
 def offsets_read(broker, topic):
-    """What a consumer finds, independently of what is tested."""
+    """Return the offsets that a consumer reads, independently of the tested code."""
     with Consumer({"bootstrap.servers": broker.bootstrap_servers, "isolation.level": "read_committed"}) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
@@ -69,7 +69,7 @@ def test_gaps_of_compaction_and_transactions(broker, admin, log, topic):
         lambda: len((found := offsets_read(broker, topic))[0]) < 700 and found, "compaction", pause_s=0.05
     )
     assert log.is_compacted(topic)
-    # The cleaner goes on meanwhile; everything is asked again until nothing changed between.
+    # The cleaner runs meanwhile, so all requests are repeated until nothing changed between them.
     stall = Stall("the cleaner to rest")
     while True:
         found, end = read

@@ -1,4 +1,7 @@
-"""``jobs/backfill.py`` run as users run it: it tells how far it is, and is stopped without a change of its table."""
+"""Tests of ``jobs/backfill.py`` run as users run it: its progress and its stop.
+
+A stop leaves the table unchanged.
+"""
 
 import re
 import signal
@@ -40,7 +43,7 @@ def topology():
 
 @pytest.fixture
 def start(module_broker, tmp_path):
-    """Starts the job over a topic of one word, which holds the topology up."""
+    """Start the job over a topic with one word that blocks the topology."""
     topic, started = f"words-{uuid.uuid4().hex[:8]}", []
     with Admin(module_broker.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1, configs={"retention.ms": "-1"})
@@ -78,10 +81,10 @@ def test_a_stopped_backfill_leaves_its_table_as_it_was(start, tmp_path, number):
     told = job.stdout.readline()
     while "tasks are done" not in told:
         told = job.stdout.readline()
-        assert told, "it ended without a word of its progress"
+        assert told, "the job ended without reporting its progress"
     assert re.match(r"Spark's job \d+: \d+ of \d+ tasks are done$", told)
     job.send_signal(number)
-    code, output = ended(job)  # its task never ends: it did not wait for it
+    code, output = ended(job)  # the job's task never ends, so the job did not wait for it
     assert code == 3, output
     assert "stopping: " in output
     assert "error: " not in output

@@ -1,4 +1,4 @@
-"""The parts of benchmarks that run in processes of their own, against a broker and with small numbers."""
+"""Tests of benchmark workers in their own processes, with small numbers against a broker."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def test_slow_consumers_keep_answers_waiting_that_they_could_read(
         with grpc.insecure_channel(broker.bootstrap_servers) as channel:
             port = BrokerStub(channel).ApiVersions(pb.ApiVersionsRequest()).frame_port
         with slow_consumers.serve(targets=[(port, 0)]) as look:
-            # One answer has all of the memory for responses, and the other consumers wait for it.
+            # One response takes all memory for responses, and the other consumers wait for it.
             eventually(lambda: broker.server.broker.statistics().admission.parked == 3)
             eventually(lambda: look() == {"filled": 1})

@@ -1,4 +1,4 @@
-"""Compacted topics of a real broker: what may be written, and what is left after the cleaner has been there."""
+"""Tests of compacted topics on a real broker: accepted records, and the cleaned log."""
 
 from __future__ import annotations
 

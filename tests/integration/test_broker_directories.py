@@ -1,4 +1,7 @@
-"""A broker over several log directories, of which some fail: what clients are told, and when it stops."""
+"""Tests of a broker with several log directories, of which some fail.
+
+The tests cover the errors of clients and the stop of the broker.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ PARTITIONS = 4
 
 
 class BreakingFiles(OsFiles):
-    """A disk that can be broken from outside."""
+    """A disk that a test can break."""
 
     def __init__(self) -> None:
         self.broken: list[Path] = []
@@ -81,7 +84,8 @@ def test_one_fails_and_the_others_serve(
         assert homes == {"a": ["orders-0", "orders-3"], "b": ["orders-1"], "c": ["orders-2"]}
         files.broken.append(tmp_path / "b")
         with Producer(options(broker)) as producer:
-            with pytest.raises(RequestTimedOutError, match=r"orders-1 is offline: cannot open"):  # it was tried again
+            # the operation was retried
+            with pytest.raises(RequestTimedOutError, match=r"orders-1 is offline: cannot open"):
                 send(producer, 1)
             assert [send(producer, partition) for partition in (0, 2, 3)] == [0, 0, 0]
         assert read(broker, 3) == [0]

@@ -1,4 +1,4 @@
-"""What an acknowledgement stands for, and what a broker does when its disk is full."""
+"""Tests of the durability of acknowledged records, and of a full disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_many_clients_share_syncs_and_each_sees_its_records_at_once(
         answers = [answer for found in threads.map(produce, range(8)) for answer in found]
     assert sorted(answers) == [(partition, offset) for partition in (0, 1) for offset in range(80)]
     after = module_broker.server.broker.statistics().fsyncs
-    # An append that finds itself synced already, together with one before it, does not wait at all.
+    # An append does not wait if its records were already synced together with an earlier append.
     assert 0 < after.syncs - before.syncs <= after.waits - before.waits <= 160
     for number in (0, 1):
         log = module_broker.server.broker.logs.get(topic, number)
@@ -83,12 +83,12 @@ def test_flush_ms_is_kept_to_the_millisecond(module_broker: EmbeddedBroker, call
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes."""
+    """Mount a file system of a few megabytes."""
     path = tmp_path / "small"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system takes rights that this user has not")
+        pytest.skip("this user may not mount a file system")
     try:
         yield path
     finally:

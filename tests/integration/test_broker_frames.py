@@ -1,4 +1,4 @@
-"""The broker's port for frames: what it answers, what it refuses, and what it lets nobody do to it."""
+"""Tests of the broker's frame port: answers, refusals and protection against misbehaving clients."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ASKED_FOR_NOTHING = sorted(set(HANDLERS) - {"ApiVersions"})
 
 @pytest.mark.parametrize("name", _ASKED_FOR_NOTHING)
 def test_every_call_is_answered_as_over_grpc(connection: Frames, calls: Any, name: str) -> None:
-    """An empty request to each: the same answer, or the same error in the same words."""
+    """Send an empty request of each call. The answer, or the error and its text, is the same."""
     method = UNARY_METHODS[name.encode()]
     outcomes = []
     for call in (lambda: calls.call(name, method.request()).SerializeToString(), lambda: connection.call(name, b"")):
@@ -60,7 +60,7 @@ def test_every_call_is_answered_as_over_grpc(connection: Frames, calls: Any, nam
             outcomes.append(call())
         except errors.MillraceError as error:
             outcomes.append((type(error), error.message))
-    if name in ("InitProducerId", "JoinGroup"):  # which give new ids
+    if name in ("InitProducerId", "JoinGroup"):  # these give new ids
         assert type(outcomes[0]) is type(outcomes[1])
     else:
         assert outcomes[0] == outcomes[1]
@@ -124,7 +124,7 @@ def test_too_large_a_request_is_refused_before_it_is_received(tmp_path: Path) ->
         opened.sock.sendall(frames.request_head(frames.API_KEYS["Produce"], 2**30))
         with pytest.raises(errors.MessageTooLargeError, match=r"larger than max .*socket\.request\.max\.bytes"):
             opened.receive()
-        opened.sock.sendall(b"x" * 100_000)  # what was on its way is thrown away
+        opened.sock.sendall(b"x" * 100_000)  # data in flight is discarded
         eventually(lambda: opened.is_closed)
         assert _limits(broker).bytes_in_use == 0
 
@@ -144,12 +144,12 @@ def test_more_requests_than_allowed_are_refused_as_throttled(tmp_path: Path) -> 
         opened = [Frames(broker) for _ in range(3)]
         for each in opened:
             each.greet()
-        for each in opened[:2]:  # requests that are being received are in progress
+        for each in opened[:2]:  # a request that is being received is in progress
             each.sock.sendall(each.written("Produce", b"x" * 1000)[:-1])
         eventually(lambda: _limits(broker).requests == 2)
         with pytest.raises(errors.ThrottledError, match=r"queued\.max\.requests"):
             opened[2].call("Produce", b"")
-        with pytest.raises(errors.ThrottledError):  # also where most of the message is still to come
+        with pytest.raises(errors.ThrottledError):  # also if most of the message has not arrived yet
             opened[2].call("Produce", b"x" * 900_000)
         opened[2].call("ApiVersions", b"")
         opened[0].close()
@@ -190,7 +190,7 @@ def test_connections_are_limited_and_idle_ones_make_room(tmp_path: Path, monkeyp
             each.greet()
         with Frames(broker) as refused, pytest.raises(errors.ThrottledError, match=r"max\.connections"):
             refused.greet()
-        second.call("ApiVersions", b"")  # the first is idle for longer
+        second.call("ApiVersions", b"")  # the first connection is idle for longer
         monkeypatch.setattr("millrace_broker.listeners.tcp_listener.ACTIVE_CONNECTION_S", 0.0)
         with Frames(broker) as fourth:
             fourth.greet()
@@ -217,11 +217,11 @@ def test_a_connection_of_the_reserve_is_for_control_until_a_place_is_free(tmp_pa
             third.greet()
             with pytest.raises(errors.ThrottledError, match=r"max\.connections"):
                 third.call("Produce", produce)
-            assert third.head().kind is frames.Kind.GOODBYE, "it does not keep a place of the reserve"
+            assert third.head().kind is frames.Kind.GOODBYE, "the call does not keep a place of the reserve"
         operator.close()
 
 
-# --- bad manners ------------------------------------------------------------------------------------------------------
+# --- misbehaving clients ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Groups and committed offsets on a real broker, over gRPC: what members and tools are answered."""
+"""Tests of groups and committed offsets on a real broker, over gRPC."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_committed_offsets_are_fetched(calls: Any, group: str, topic: str) -> No
 def rebalanced(
     groups: Groups, threads: ThreadPoolExecutor, *joins: Callable[[], pb.JoinGroupResponse]
 ) -> list[pb.JoinGroupResponse]:
-    """Let members join at once; the leader assigns each its own member id."""
+    """Let members join at once. The leader assigns each member its own id."""
     joined = [future.result() for future in [threads.submit(join) for join in joins]]
     leader = next(each for each in joined if each.leader == each.member_id)
     assignments = {member.member_id: member.member_id.encode() for member in leader.members}
@@ -267,7 +267,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it(calls: Any, group: str, topic
     groups = Groups(calls, group)
     groups.commit(topic, 7)
     calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic]))
-    eventually(lambda: groups.committed(topic).committed.offset == -1, "offsets are forgotten")
+    eventually(lambda: groups.committed(topic).committed.offset == -1, "the broker to expire the offsets")
     calls.create(topic)
     assert groups.committed(topic).committed.offset == -1
 
@@ -286,7 +286,7 @@ def test_a_group_continues_after_a_restart(tmp_path: Path, calls_to: Callable[[s
         assert groups.sync(joined) == joined.member_id.encode()
         assert groups.commit(topic, 8, joined).error.code == 0
         assert groups.committed(topic).committed.offset == 8
-        groups.wait_for("Empty")  # its session began anew, and ends
+        groups.wait_for("Empty")  # its session starts again, and expires
 
 
 def test_who_waits_is_answered_when_the_broker_stops(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
@@ -296,11 +296,11 @@ def test_who_waits_is_answered_when_the_broker_stops(tmp_path: Path, calls_to: C
         waiting: Future[Any] = threads.submit(groups.join)
         groups.wait_for("PreparingRebalance")
         broker.stop()
-        assert isinstance(waiting.exception(), CoordinatorNotAvailableError)  # and not cut off
+        assert isinstance(waiting.exception(), CoordinatorNotAvailableError)  # and not disconnected
 
 
 def test_many_members_join_at_once(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
-    """More of them wait for each other than requests may be in progress."""
+    """More members wait for each other than requests may be in progress."""
     count = 120
     options = {
         **OPTIONS,

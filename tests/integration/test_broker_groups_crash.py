@@ -1,4 +1,4 @@
-"""Groups and share groups whose broker is killed with kill -9 while they work."""
+"""Tests of groups and share groups whose broker is killed with kill -9."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_committed_offsets_survive_kill_9_and_never_regress(
         groups = {name: Groups(calls, name) for name in ("simple", "members", "other")}
         check(groups, acknowledged, tried)
         joined = pb.JoinGroupResponse()
-        if member is not None:  # the group goes on as it was
+        if member is not None:  # the group continues unchanged
             joined = pb.JoinGroupResponse(member_id=member[0], generation_id=member[1])
             groups["members"].heartbeat(joined)
         else:
@@ -106,7 +106,10 @@ def test_committed_offsets_survive_kill_9_and_never_regress(
 def check(
     groups: dict[str, Groups], acknowledged: dict[tuple[str, int], int], tried: dict[tuple[str, int], int]
 ) -> None:
-    """What was acknowledged is there, or what was tried after it; from now on, that is what holds."""
+    """Check that the committed offset is the acknowledged one, or one that was tried later.
+
+    From now on it counts as acknowledged.
+    """
     for (name, partition), offset in tried.items():
         found = groups[name].committed(TOPIC, partition).committed.offset
         least = acknowledged.get((name, partition), -1)
@@ -156,7 +159,7 @@ def test_accepted_records_are_not_delivered_again_after_kill_9(
         left |= set(batch)
         for offset in batch:
             assert share.acknowledge("m", TOPIC, offset, offset) == 0
-    assert not left & accepted.keys(), "accepted, and delivered again"
+    assert not left & accepted.keys(), "a record was accepted and then delivered again"
     end = calls.offset(TOPIC, -1).offset
     assert set(range(end)) <= left | accepted.keys() | doubtful, "records are neither accepted nor delivered"
     assert accepted

@@ -1,4 +1,4 @@
-"""What a client cannot make the broker hold, and how it is told."""
+"""Tests of the broker's memory limits for clients, and of its refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_more_requests_than_allowed_are_refused_as_throttled(tmp_path: Path, cal
 
 
 def _nothing_until(ending: threading.Event) -> Iterator[bytes]:
-    """A request whose body does not come."""
+    """Send a request whose body never arrives."""
     ending.wait()
     yield from ()
 
@@ -80,7 +80,7 @@ def test_a_flood_of_large_requests_waits_its_turn_and_all_are_answered(tmp_path:
         calls.create("t")
         data = pb.ProduceRequest.PartitionData(partition=0, records=calls.batch(b"x" * 900_000))
         request = pb.ProduceRequest(acks=-1, topics=[pb.ProduceRequest.TopicData(name="t", partitions=[data])])
-        with Frames(broker) as slow:  # its message takes most of the memory until the last byte is there
+        with Frames(broker) as slow:  # its message takes most of the memory until the last byte arrives
             slow.greet()
             message = slow.written("Produce", b"x" * 1_900_000)
             slow.sock.sendall(message[:-1])

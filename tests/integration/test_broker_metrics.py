@@ -1,4 +1,4 @@
-"""A broker's metrics as Prometheus gets them, while clients use it."""
+"""Tests of a broker's metrics as Prometheus gets them, while clients use the broker."""
 
 import socket
 import urllib.request
@@ -36,7 +36,7 @@ def test_metrics_say_what_waits_and_what_was_done(tmp_path):
             consumer.subscribe(["orders"])
             while len(consumer.assignment()) < 3:
                 consumer.poll(100)
-            consumer.poll(100)  # a fetch is left at the broker
+            consumer.poll(100)  # one fetch waits at the broker
             waiting = wait_for(broker, lambda found: found[("millrace_delayed_operations", "fetch")] == 1)
             assert waiting[("millrace_delayed_watched", "fetch")] == 3
             assert waiting[("millrace_groups", "Stable")] == 1

@@ -1,4 +1,4 @@
-"""The broker as a process: its command, its start and end, and what kill -9 leaves."""
+"""Tests of the broker as a process: command, start, end and kill -9."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MILLRACE = Path(sys.executable).with_name("millrace")
 
 
 class Process:
-    """``millrace broker`` on a free port; killed with the test if it still runs."""
+    """``millrace broker`` on a free port. A process that still runs is killed at the end of the test."""
 
     def __init__(self, data_dir: Path, *arguments: str, given: IO[Any] | int | None = None) -> None:
         command = [str(MILLRACE), "broker", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *arguments]
@@ -47,12 +47,15 @@ class Process:
         return status
 
     def private_bytes(self) -> int:
-        """Memory of the process alone: what it maps of files can be dropped at any time and does not count."""
+        """Return the private memory of the process.
+
+        Mapped files do not count, because the kernel can drop their pages.
+        """
         rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
         return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Private_Dirty:"))
 
     def cpu_seconds(self) -> float:
-        """CPU time that it has used."""
+        """Return the CPU time that the process has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -110,7 +113,7 @@ def test_from_the_command_to_the_first_acknowledgement_is_a_moment(
     calls = calls_to(process.address)
     calls.create("t")
     assert calls.produce("t", calls.batch(b"x")).base_offset == 0
-    # The goal is one second on a quiet machine, which the benchmark measures; here others may be at work.
+    # The benchmark measures the goal of one second on a quiet machine. Here other processes may be busy.
     assert process.cpu_seconds() < 10
 
 
@@ -240,7 +243,7 @@ def test_acknowledged_records_and_topics_survive_kill_9_at_any_moment(
                         acknowledged[name] = result.base_offset + 10
                 if number % 5 == 4:
                     victim = chance.choice(sorted(acknowledged))
-                    acknowledged.pop(victim)  # from now on it may be there or not
+                    acknowledged.pop(victim)  # from now on the record may be there or not
                     calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[victim]))
         except errors.MillraceError as error:
             assert not process.is_running or isinstance(error, errors.BrokerUnavailableError), error  # noqa: PT017
@@ -262,7 +265,7 @@ def test_it_stops_while_calls_wait(tmp_path: Path, calls_to: Any) -> None:
         calls.create("t")
         future = calls.stub.Fetch.future(calls.fetch_request({"t": {0: 0}}, max_wait_ms=60_000))
         eventually(lambda: broker.server.broker.statistics().delayed_fetches.delayed, "the delayed fetch")
-    # It is answered, and not cut off after the grace that calls in progress have.
+    # The fetch is answered, and not cut off after the grace period of calls in progress.
     assert future.result().topics[0].partitions[0].records == b""
 
 
@@ -309,7 +312,7 @@ def test_it_stops_cleanly_under_load_and_keeps_what_it_acknowledged(
 
 
 _TELLS_MEMORY = pytest.mark.skipif(
-    not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell a process's private memory"
+    not Path("/proc/self/smaps_rollup").exists(), reason="this system does not report a process's private memory"
 )
 
 

@@ -1,4 +1,4 @@
-"""Producing, fetching and locating records, over the wire."""
+"""Tests of produce, fetch and offset lookup over the wire."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_long_poll_waits_for_min_bytes_or_its_time(calls: Any, topic: str) -> 
     started = time.monotonic()
     fetched = calls.fetch(topic, 0, max_wait_ms=300, min_bytes=100_000)
     assert time.monotonic() - started >= 0.29
-    assert fetched.records, "what there is comes at the end of the wait"
+    assert fetched.records, "the available records come at the end of the wait"
     enough = calls.batch(b"x" * 100_000)
     thread = _later(lambda: calls.produce(topic, enough))
     assert len(calls.fetch(topic, 0, max_wait_ms=AN_HOUR_MS, min_bytes=100_000).records) > 100_000

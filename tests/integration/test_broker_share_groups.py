@@ -1,4 +1,4 @@
-"""Share groups on a real broker, over gRPC."""
+"""Tests of share groups on a real broker, over gRPC."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def group() -> str:
 
 @pytest.fixture
 def filled(calls: Any, topic: str) -> str:
-    """A topic with ten records, in batches of five."""
+    """Create a topic with ten records, in batches of five."""
     calls.create(topic)
     for _ in range(2):
         calls.produce(topic, calls.batch(*[b"x"] * 5))
@@ -122,7 +122,7 @@ def test_a_fetch_waits_for_records_that_are_given_back(calls: Any, group: str, f
         assert share.acknowledge("a", filled, 3, 4, pb.RELEASE) == 0
         assert waiting.result() == [3, 4]
         waiting = pool.submit(share.offsets, "b", filled, wait_ms=20_000)
-        assert share.beat("a", -1).member_epoch == -1  # it leaves, and everything it had is free
+        assert share.beat("a", -1).member_epoch == -1  # the member leaves, and its acquired records are available again
         assert waiting.result() == [0, 1, 2, 5, 6, 7, 8, 9]
 
 
@@ -287,7 +287,7 @@ def test_accepted_records_stay_accepted_after_a_restart(
 
 
 def test_many_members_process_every_record_once(calls: Any, group: str, topic: str) -> None:
-    """Nobody fails here: so every record is accepted exactly once, by whoever had it."""
+    """No member fails here, so the member that acquired a record accepts it exactly once."""
     calls.create(topic)
     for _ in range(10):
         calls.produce(topic, calls.batch(*[b"x"] * 30))

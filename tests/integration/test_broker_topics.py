@@ -1,4 +1,4 @@
-"""Topics, their configurations and schemas, over the wire."""
+"""Tests of topics, their configurations and schemas, over the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Transactions of a real broker over gRPC, as raw calls: what producers may do, and what readers see of it."""
+"""Tests of transactions on a real broker over gRPC, as raw calls.
+
+They cover the rules for producers and the records that readers see.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,11 @@ def test_readers_of_committed_records_see_what_was_committed_once_it_is(
     calls.produce(topic, calls.batch(b"between"))
     open_now = fetch(calls, topic)
     assert (open_now.last_stable_offset, open_now.high_watermark) == (1, 4)
-    assert values_of(open_now) == [b"before"], "it ends where the open transaction begins"
+    assert values_of(open_now) == [b"before"], "the response ends where the open transaction begins"
     assert values_of(fetch(calls, topic, UNCOMMITTED)) == [b"before", b"a1", b"a2", b"between"]
-    assert values_of(fetch(calls, topic, offset=2)) == [], "from within the open transaction there is nothing yet"
+    assert values_of(fetch(calls, topic, offset=2)) == [], (
+        "after the start of the open transaction there is nothing yet"
+    )
     producer.end()
     assert committed(calls, topic) == [b"before", b"a1", b"a2", b"between"]
 
@@ -89,7 +94,7 @@ def test_ranges_and_offsets_end_before_what_is_not_decided(calls: Any, topic: st
     read = pb.ReadRangeRequest(topic=topic, start_offset=0, end_offset=3, isolation_level=COMMITTED)
     first, *others = calls.stub.ReadRange(read, timeout=STALL_S)
     for chunk in others:
-        assert not chunk.aborted_transactions, "the first one has told"
+        assert not chunk.aborted_transactions, "the first one has reported it"
         first.records += chunk.records
     assert values_of(first) == [b"plain"]
     beyond = pb.ReadRangeRequest(topic=topic, start_offset=0, end_offset=4, isolation_level=COMMITTED)
@@ -109,7 +114,7 @@ def test_a_waiting_reader_of_committed_records_is_woken_by_the_commit(
     reader.start()
     eventually(lambda: module_broker.server.broker.waiters.committed_fetches.statistics().delayed > 0)
     producer.send(topic, b"b")
-    assert not answers, "records of open transactions wake nobody"
+    assert not answers, "records of open transactions wake no fetch"
     producer.end()
     reader.join(STALL_S)
     assert values_of(answers[0]) == [b"a", b"b"]
@@ -131,7 +136,7 @@ def test_the_end_raises_the_epoch_and_may_be_repeated(calls: Any, topic: str, pr
     producer.write(topic, b"b")
     producer.end()
     assert committed(calls, topic) == [b"a", b"b"]
-    assert isinstance(producer.end_error(), errors.InvalidTxnStateError), "nothing is open"
+    assert isinstance(producer.end_error(), errors.InvalidTxnStateError), "no transaction is open"
 
 
 def test_records_outside_of_what_was_added_are_refused(calls: Any, topic: str, producer: Producer) -> None:
@@ -242,7 +247,9 @@ def test_offsets_count_with_the_transaction(calls: Any, topic: str, producer: Pr
     calls.call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[group]))
     request = pb.TxnOffsetCommitRequest(group_id=group, generation_id=-1, **producer.fields)
     eventually(lambda: not isinstance(calls.error("TxnOffsetCommit", request), errors.CoordinatorLoadInProgressError))
-    assert isinstance(calls.error("TxnOffsetCommit", request), errors.AbortableTransactionError), "it was not added"
+    assert isinstance(calls.error("TxnOffsetCommit", request), errors.AbortableTransactionError), (
+        "the partition was not added"
+    )
     commit(5)
     assert offset() == -1
     producer.end()
@@ -301,7 +308,7 @@ def test_nothing_is_committed_when_one_of_them_cannot_be(calls: Any, topic: str)
     assert [committed(calls, topic, n) for n in range(2)] == [[b"one"], []]
 
 
-# --- looking, and ending what hangs ----------------------------------------------------------------------------------
+# --- queries, and hanging transactions -------------------------------------------------------------------------------
 
 
 def test_transactions_and_producers_are_described(calls: Any, topic: str, producer: Producer) -> None:
@@ -341,7 +348,7 @@ def test_a_hanging_transaction_can_be_aborted(tmp_path: Any, calls_to: Callable[
         calls = calls_to(broker.bootstrap_servers)
         calls.create(topic)
         producer = Producer(calls).init()
-        assert not producer.send(topic, b"hangs").error.code, "nobody knows of this partition"
+        assert not producer.send(topic, b"hangs").error.code, "no broker knows this partition"
         calls.produce(topic, calls.batch(b"behind it"))
         assert fetch(calls, topic).last_stable_offset == 0
         marker = pb.WriteTxnMarkersRequest.Marker(

@@ -1,4 +1,7 @@
-"""Transactions whose broker is killed with kill -9 at any moment: each is there as a whole, or not at all."""
+"""Tests of transactions whose broker is killed with kill -9 at any moment.
+
+Each transaction is visible completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Process]]:
 
 @dataclass
 class Attempt:
-    """A transaction that was tried: ``is_committed`` is None as long as nobody was told what became of it."""
+    """A tried transaction. ``is_committed`` is None as long as no client knows the outcome."""
 
     value: bytes
     partitions: frozenset[int]
@@ -51,7 +54,7 @@ class Attempt:
 
 @dataclass
 class History:
-    """What was tried, by all threads. ``steps`` are the query's epochs, each with its attempts."""
+    """All tried transactions of all threads. ``steps`` are the query's epochs, each with its attempts."""
 
     attempts: list[Attempt] = field(default_factory=list)
     steps: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
@@ -59,7 +62,7 @@ class History:
 
 
 def write_one(calls: Any, name: str, history: History, chance: random.Random) -> None:
-    """One transaction after the other, some of them aborted, until the broker is gone."""
+    """Run transactions, some of them aborted, until the broker is gone."""
     producer = Producer(calls, name).init()
     while True:
         chosen = frozenset(chance.sample(range(PARTITIONS), chance.randint(1, PARTITIONS)))
@@ -67,19 +70,19 @@ def write_one(calls: Any, name: str, history: History, chance: random.Random) ->
         history.attempts.append(attempt)
         wanted = chance.random() < 0.7
         if not wanted:
-            attempt.is_committed = False  # nobody will ask for it to be committed
+            attempt.is_committed = False  # no client will ask for its commit
         for partition in chosen:
             producer.write(TOPIC, attempt.value, partition=partition)
         if chance.random() < 0.1:
             attempt.is_committed = False
-            producer.init()  # a new instance takes over before it is ended
+            producer.init()  # a new instance fences the producer before the transaction ends
             continue
         producer.end(committed=wanted)
         attempt.is_committed = wanted
 
 
 def write_together(calls: Any, history: History, chance: random.Random) -> None:
-    """The steps of a query: some producers are committed as one, and a step is tried until it was."""
+    """Run the steps of a query. Each commits some producers together, and is retried until it succeeds."""
     while True:
         members = [Producer(calls, f"task-{number}", QUERY).init() for number in range(3)]
         value = b"step-%d-%d" % (history.next_step, chance.getrandbits(60))
@@ -114,7 +117,7 @@ def test_each_transaction_is_there_as_a_whole_or_not_at_all(
         process.wait()
     calls = calls_to(start().address)
     for number in range(WRITERS):
-        Producer(calls, f"writer-{number}").init()  # ends what was left open
+        Producer(calls, f"writer-{number}").init()  # aborts the open transactions
     for number in range(3):
         Producer(calls, f"task-{number}", QUERY).init()
     _check(calls, history)
@@ -151,7 +154,7 @@ def _check(calls: Any, history: History) -> None:
             where[value].append(partition)
     tried = {attempt.value: attempt for attempts in history.steps.values() for attempt in attempts}
     tried |= {attempt.value: attempt for attempt in history.attempts}
-    assert where.keys() <= tried.keys(), "nothing comes from nowhere"
+    assert where.keys() <= tried.keys(), "every record belongs to an attempt"
     for value, attempt in tried.items():
         found = sorted(where.get(value, []))
         assert found in ([], sorted(attempt.partitions)), f"{attempt}: found in {found}"

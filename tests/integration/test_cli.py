@@ -1,4 +1,4 @@
-"""The ``millrace`` command: what it prints, and how it exits."""
+"""Tests of the ``millrace`` command: its output and its exit codes."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ _MILLRACE = [sys.executable, "-m", "millrace.cli.main"]
 
 @pytest.fixture
 def run(module_broker: EmbeddedBroker) -> Run:
-    """Run the command against the broker; ``code`` is the exit code that is expected."""
+    """Run the command against the broker. ``code`` is the expected exit code."""
     return partial(run_millrace, environment={"MILLRACE_BOOTSTRAP_SERVERS": module_broker.bootstrap_servers})
 
 
@@ -109,7 +109,7 @@ def test_lines_in_and_out(run: Run) -> None:
     assert len(run("consume", "lines", "-n", "2", "-f", "value").stdout.splitlines()) == 2
     assert "no key separator" in run("produce", "lines", "--key-separator", "|", stdin="k:v\n", code=1).stderr
     assert "PARTITION" in run("consume", "lines", "-f", "table").stdout
-    # What one prints the other reads.
+    # One command prints what the other command reads.
     printed = run("consume", "lines").stdout
     run("topics", "create", "copy", "-p", "2")
     run("produce", "copy", "--format", "json", stdin=printed)
@@ -169,7 +169,7 @@ def test_what_was_sent_before_a_misfit_is_said(run: Run, tmp_path: Path) -> None
     run("topics", "create", "partly", "-p", "1", "--ddl", "id INT NOT NULL")
     lines = tmp_path / "lines.json"
     with lines.open("w") as file:
-        for _ in range(600_000):  # more than is read at once
+        for _ in range(600_000):  # more than one read returns
             file.write('{"id": 1}\n')
         file.write('{"id": null}\n')
     text = run("produce", "partly", str(lines), code=1).stderr

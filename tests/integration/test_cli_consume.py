@@ -1,4 +1,4 @@
-"""``millrace consume``, ``millrace groups`` and ``millrace perf consume`` against a real broker, in this process."""
+"""Tests of ``millrace consume``, ``groups`` and ``perf consume`` against a real broker, in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(module_broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", module_broker.bootstrap_servers)
 
     def run_command(*arguments: str, code: int = 0) -> str:
-        """What a command prints, on standard error if it fails."""
+        """Return a command's output, which is on standard error if the command fails."""
         capfd.readouterr()
         assert main(arguments) == code, capfd.readouterr()
         captured = capfd.readouterr()
@@ -35,7 +35,7 @@ def run(module_broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str], monkey
 
 @pytest.fixture(scope="module")
 def topic(module_broker: EmbeddedBroker) -> str:
-    """Two partitions; records 0 to 9 in each, a second apart, with keys and headers."""
+    """Create two partitions with records 0 to 9 in each, a second apart, with keys and headers."""
     with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
         # The records are of 1970.
         admin.create_topic("things", partitions=2, configs={"retention.ms": "-1"})

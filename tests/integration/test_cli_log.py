@@ -1,4 +1,4 @@
-"""``millrace log dump`` over the directory of a running broker, and over damage."""
+"""Tests of ``millrace log dump`` on a running broker's directory and on damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``millrace log verify``, ``repair`` and ``convert`` over a broker's directory, and a broker over what they made."""
+"""Tests of ``millrace log verify``, ``repair`` and ``convert`` on a broker's directory.
+
+A broker then opens the result.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def read(broker: EmbeddedBroker, topic: str, count: int) -> list[bytes]:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> tuple[Path, list[bytes]]:
-    """The data directory of a stopped broker with a topic, and the topic's values."""
+    """Return the data directory of a stopped broker with a topic, and the topic's values."""
     data = tmp_path / "data"
     with EmbeddedBroker(data) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("orders", partitions=1, configs=CONFIG)
@@ -75,7 +78,7 @@ def test_damage_is_found_mended_and_the_broker_continues(stopped: tuple[Path, li
     gone = range(header.base_offset, header.next_offset)
     assert f"offsets {gone[0]}..{gone[-1]}" in planned.stdout
     assert "--yes carries them out" in planned.stderr
-    assert path.read_bytes() == content, "nothing is done without --yes"
+    assert path.read_bytes() == content, "the command changes nothing without --yes"
     (step,) = [json.loads(line) for line in run("repair", data, "--yes", "--json").stdout.splitlines()]
     assert (step["file"], step["is_done"]) == (path.name, True)
     run("verify", data, "--deep")

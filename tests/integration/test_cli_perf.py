@@ -1,4 +1,4 @@
-"""The performance tools of the command: they run, and print Kafka's lines."""
+"""Tests of the command's performance tools: they run and print Kafka's lines."""
 
 import re
 import subprocess

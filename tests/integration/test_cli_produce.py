@@ -1,4 +1,4 @@
-"""``millrace produce``: what lines stand for, headers, and all of it in a transaction."""
+"""Tests of ``millrace produce``: input lines, headers, and transactions."""
 
 import json
 import subprocess

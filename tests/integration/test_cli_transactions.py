@@ -1,4 +1,4 @@
-"""``millrace transactions``: what is open is shown, what hangs is found and ended."""
+"""Tests of ``millrace transactions``, which shows open transactions and ends hanging ones."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """A broker that takes the records of transactions that it was not told of, as brokers before KIP-890 do."""
+    """Start a broker that accepts records of unknown transactions, as brokers before KIP-890 do."""
     options = {"transaction.partition.verification.enable": "false", "log.retention.ms": "-1"}
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
         yield running
@@ -63,7 +63,7 @@ def test_open_transactions_are_listed_and_described(admin: Admin, module_broker:
 
 
 def _leave_hanging(broker: EmbeddedBroker, topic: str) -> None:
-    """Write a record in a transaction that no coordinator has heard of."""
+    """Write a record in a transaction that no coordinator knows."""
     batch = build_columnar_batch(pa.record_batch({"value": pa.array([b"x"], pa.binary())}), timestamps_ms=NOW_MS)
     parts = stamped_parts(batch, ProducerStamp(4711, 0, 0, is_transactional=True))
     request = encode_produce_request(-1, 10_000, [(topic, [(0, parts)])], transactional_id="ghost")

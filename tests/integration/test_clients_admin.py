@@ -1,4 +1,4 @@
-"""Topics, schemas, configuration, offsets and ranges through a real broker."""
+"""Tests of topics, schemas, configuration, offsets and ranges through a real broker."""
 
 import socket
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 @pytest.fixture
 def unused_port() -> Iterator[int]:
-    """A port that is taken, and at which nobody listens."""
+    """Return a bound port at which no process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

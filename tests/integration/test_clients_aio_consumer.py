@@ -1,4 +1,4 @@
-"""Consuming from asyncio, against a real broker."""
+"""Tests of consumers in asyncio, against a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending from asyncio to a real broker."""
+"""Tests of producers in asyncio, against a real broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

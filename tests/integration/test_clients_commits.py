@@ -1,4 +1,7 @@
-"""Members of groups against a real broker: commits, wake-ups, interceptors, what is refused, and administration."""
+"""Tests of group members against a real broker.
+
+They cover commits, wake-ups, interceptors, refusals and administration.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def test_commits(group: Group) -> None:
 def test_reading_continues_where_the_group_has_committed(group: Group) -> None:
     group.create_topic(1, 100)
     for start in range(0, 100, 20):
-        # Automatically: at polls, and when the consumer is closed.
+        # Commits are automatic: at polls, and when the consumer is closed.
         with Consumer(group.config(max_poll_records=20)) as consumer:
             consumer.subscribe([group.name])
             assert [record.offset for record in read(20, consumer)] == list(range(start, start + 20))
@@ -207,7 +210,7 @@ def test_interceptors_see_records_and_commits(group: Group) -> None:
 
         def on_commit(self, offsets: Any) -> None:
             seen.append({partition.partition: place.offset for partition, place in offsets.items()})
-            raise RuntimeError("an interceptor's fault is its own")
+            raise RuntimeError("an error of an interceptor affects only the interceptor")
 
     consumer = group.member(interceptor_classes=[Halves], enable_auto_commit="false")
     assert [record.offset for record in read(5, consumer)] == [0, 2, 4, 6, 8]

@@ -1,4 +1,4 @@
-"""Reading from a real broker, as records and as tables."""
+"""Tests of reads from a real broker, as records and as tables."""
 
 import threading
 from collections.abc import Iterator
@@ -174,7 +174,7 @@ def test_rows_batches_read_like_columnar_ones(admin: Admin, module_broker: Embed
 
 
 def _append(server: object, topic: str, batch: bytes) -> None:
-    """Send a batch that our producer does not write, over the protocol."""
+    """Append a batch over the protocol that our producer does not write."""
     import grpc
 
     from millrace.protocol import millrace_pb2 as pb

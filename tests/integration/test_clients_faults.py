@@ -1,4 +1,4 @@
-"""Connections that break and brokers that restart: nothing is lost, duplicated or reordered."""
+"""Tests of broken connections and broker restarts: no loss, no duplicate, no reordering."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ from .waiting import STALL_S, eventually
 
 
 class Proxy:
-    """Passes bytes between clients and both ports of a broker, and can swallow answers and cut connections."""
+    """A proxy between clients and both ports of a broker. It can drop answers and cut connections."""
 
     def __init__(self, transport: str) -> None:
         self.transport = transport
@@ -236,7 +236,8 @@ def test_records_that_cannot_be_delivered_fail_in_time(proxied_broker: EmbeddedB
         away = producer.send("late", b"no broker").exception(STALL_S)
         assert isinstance(away, BrokerUnavailableError)
         proxy.target = proxied_broker
-        # The producer goes on, under a new id, once its connection is tried again: that may take longer than a record.
+        # The producer continues under a new producer id after a reconnect, which may take longer than a record's
+        # timeout.
         eventually(lambda: _is_delivered(producer))
 
 
@@ -278,7 +279,7 @@ def test_closing_without_waiting_fails_what_is_left(proxied_broker: EmbeddedBrok
 
 
 def test_transactions_are_whole_through_lost_answers(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
-    """Answers to any call are lost, in the middle of a transaction or at its end: it counts once, or not at all."""
+    """Answers to any call are lost, during a transaction or at its end. The transaction counts once or not at all."""
     with Admin(_config(proxy)) as admin:
         admin.create_topic("booked", partitions=2)
     stop = threading.Event()
@@ -317,7 +318,7 @@ def test_transactions_are_whole_through_lost_answers(proxied_broker: EmbeddedBro
 
 
 def _transact(producer: Producer, values: list[bytes], *, is_kept: bool) -> bool:
-    """Send values in a transaction; false when it was, or had to be, aborted."""
+    """Send values in a transaction. Return False if it was, or had to be, aborted."""
     producer.begin_transaction()
     try:
         futures = [producer.send("booked", value, partition=at % 2) for at, value in enumerate(values)]

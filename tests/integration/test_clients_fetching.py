@@ -1,4 +1,7 @@
-"""How a consumer gets records: over the network or from files that are here, ahead of its caller, within a bound."""
+"""Tests of a consumer's fetches.
+
+They come over the network or from local files. Prefetched records stay within a bound.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def test_what_waits_stays_within_its_bound(broker: EmbeddedBroker) -> None:
             stall.check(seen)
             seen += len(consumer.poll(100))
             statistics = consumer.statistics()
-            # The first batch is sent whatever its size: it may be larger than what was asked for.
+            # The first batch is sent whatever its size, and may be larger than the requested size.
             assert statistics.waiting_bytes <= bound + 1_100_000
             assert statistics.asked_bytes <= bound
 

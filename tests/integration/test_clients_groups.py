@@ -1,4 +1,4 @@
-"""Consumers that share topics as a group, against a real broker: rebalances, death and return."""
+"""Tests of group consumers against a real broker: rebalances, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_members_share_partitions_and_take_over_from_those_that_leave(group: Gro
     left = (first, third)
     records += poll_until(lambda: [len(each.assignment()) for each in left] == [2, 2], *left)
     records += read(400 - len(records), *left)
-    # Everybody let go cleanly, and committed: nothing was read twice.
+    # All members revoked and committed cleanly, so no record was read twice.
     assert places(records) == [(group.name, partition, n) for partition in range(4) for n in range(100)]
 
 
@@ -87,7 +87,7 @@ def test_what_a_killed_member_read_is_read_on_by_the_others(group: Group, tmp_pa
     try:
         alive = dict(zip(processes, outputs, strict=True))
         for _ in range(2):
-            # Any member may be the one that reads: a process that starts late may find no record left.
+            # Any member may be the one that reads, because a process that starts late may find no record left.
             eventually(lambda: any(map(_has_read_much, alive.values())), progress=lambda: _sizes(outputs))
             victim = next(process for process, output in alive.items() if _has_read_much(output))
             victim.send_signal(signal.SIGKILL)
@@ -101,7 +101,7 @@ def test_what_a_killed_member_read_is_read_on_by_the_others(group: Group, tmp_pa
             process.wait()
     lines = [tuple(map(int, line.split())) for output in outputs for line in output.read_text().splitlines()]
     assert set(lines) == {(partition, n) for partition in range(4) for n in range(3000)}
-    # What was read and not yet committed is read again, and nothing else.
+    # Only records that were read and not committed are read again.
     assert len(lines) <= 12000 + 2 * 50
 
 
@@ -159,7 +159,7 @@ def test_a_member_that_is_not_polled_leaves_and_its_commit_fails(group: Group) -
     with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms"):
         slow.commit()
     other.commit()
-    # The process goes on: it joins again, and is told what it lost.
+    # The process continues: it rejoins, and its listener gets the lost partitions.
     poll_until(lambda: len(slow.assignment()) == 1, slow, other)
     assert ("lost", [0, 1]) in told.events
     slow.commit()

@@ -1,4 +1,4 @@
-"""Producers that join what is committed together: places and fencing, with a broker between."""
+"""Tests of producers that commit together, on a real broker: reserved ids and fencing."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ def _write(producer: Producer, topic: str, epoch: int, attempt: str, value: byte
 
 
 def _committed(broker: EmbeddedBroker, topic: str) -> list[bytes | None]:
-    """What is committed, once nothing is open any more."""
+    """Return the committed values, once no transaction is open."""
     config = {"bootstrap.servers": broker.bootstrap_servers, "auto.offset.reset": "earliest"}
     values: list[bytes | None] = []
     with (
@@ -65,7 +65,7 @@ def test_one_producer_takes_part_in_epoch_after_epoch(admin: Admin, module_broke
         assert (outcome.was_committed_before, outcome.last_committed_epoch) == (True, 4)
     assert _committed(module_broker, "joined-epochs") == [b"0", b"1", b"2", b"3", b"4"]
     listed = [each.transactional_id for each in admin.list_transactions()]
-    assert len([name for name in listed if name.startswith("epochs-")]) <= 3, "places are used again"
+    assert len([name for name in listed if name.startswith("epochs-")]) <= 3, "ids are used again"
 
 
 def test_what_nobody_names_is_aborted_with_the_commit(admin: Admin, module_broker: EmbeddedBroker) -> None:
@@ -140,7 +140,7 @@ def test_a_stranger_is_refused(admin: Admin, module_broker: EmbeddedBroker) -> N
 
 
 def test_a_stranger_is_refused_where_its_epoch_was_committed_too(admin: Admin, module_broker: EmbeddedBroker) -> None:
-    """Its writes would be passed over, and nobody would be told."""
+    """Its records would be skipped without any error."""
     admin.create_topic("joined-stranger", partitions=1)
     with _producer(module_broker, "stranger") as producer:
         producer.join_commit(4, attempt="a", owner="query one")
@@ -202,7 +202,7 @@ def test_an_attempt_continues_through_a_restart_of_the_broker(tmp_path: Path) ->
     with EmbeddedBroker(tmp_path / "broker", port=int(port)) as broker:
         with _producer(broker, "restarted") as producer, Admin(broker.bootstrap_servers) as admin:
             second = _write(producer, "restarted", 0, "only", b"after")
-            assert first.transactional_id != second.transactional_id, "what is open is not taken for a free place"
+            assert first.transactional_id != second.transactional_id, "an id with an open transaction is not free"
             admin.commit_transactions("restarted", 0, committed=[first, second], attempt="only")
             assert producer.join_commit(0, attempt="only").was_committed_before
         assert _committed(broker, "restarted") == [b"after", b"before"]

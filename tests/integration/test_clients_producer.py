@@ -1,4 +1,4 @@
-"""Sending records and tables to a real broker."""
+"""Tests of records and tables sent to a real broker."""
 
 import threading
 from collections import Counter
@@ -65,7 +65,7 @@ def test_callbacks_and_tombstones(admin: Admin, producer: Producer, module_broke
     called = threading.Event()
     future = producer.send("tombs", None, key=b"k", partition=1)
     future.add_done_callback(lambda done: called.set())
-    future.add_done_callback(lambda done: 1 / 0)  # logged; the sender goes on
+    future.add_done_callback(lambda done: 1 / 0)  # logged, and the sender continues
     assert called.wait(STALL_S)
     assert future.result().partition == 1
     later = threading.Event()
@@ -144,7 +144,7 @@ def test_typed_records_are_checked_when_sent(admin: Admin, producer: Producer, m
             producer.send("strict", value)
     with pytest.raises(SchemaMismatchError, match="leave key out"):
         producer.send("strict", {"id": 1}, key=b"k")
-    # What only the cast finds fails that record alone.
+    # A value that only fails in the cast fails that record alone.
     bad = producer.send("strict", {"id": 2, "tags": [3]})
     last = producer.send("strict", {"id": 3})
     assert isinstance(bad.exception(STALL_S), SchemaMismatchError)
@@ -187,7 +187,7 @@ def test_too_large_records(admin: Admin, module_broker: EmbeddedBroker) -> None:
             MessageTooLargeError,
             type(None),
         ]
-        # A refused batch does not break the sequence of those that follow.
+        # A refused batch does not break the sequence numbers of the later ones.
         assert producer.send("large", b"after").result(STALL_S).offset == 2
 
 

@@ -1,4 +1,4 @@
-"""Ways of sending and options of a producer: lists, callbacks, partitioners, interceptors, limits, topics that grow."""
+"""Tests of producer options: lists, callbacks, partitioners, interceptors, limits, growing topics."""
 
 import contextlib
 import threading
@@ -182,7 +182,7 @@ def test_columns_added_meanwhile_are_found_for_records_too(admin: Admin, produce
 
 
 class _FirstLetter(Partitioner):
-    """A record goes where its value's first letter says; those that begin with ``?`` go anywhere."""
+    """A partitioner by the first letter of the value. Values that begin with ``?`` have no partition."""
 
     def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
         first = bytes(record.value)[:1]
@@ -211,7 +211,7 @@ def test_a_partitioner_of_ones_own(admin: Admin, module_broker: EmbeddedBroker) 
 
 
 class _Stamping(ProducerInterceptor):
-    """Adds a header, and remembers what was acknowledged."""
+    """An interceptor that adds a header, and records acknowledgements."""
 
     def __init__(self) -> None:
         self.acknowledged: list[RecordMetadata | BatchMetadata | None] = []

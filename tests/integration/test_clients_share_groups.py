@@ -1,4 +1,4 @@
-"""Queues: consumers of a share group against a real broker."""
+"""Tests of share group consumers against a real broker."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_is_released_comes_again_and_what_is_rejected_does_not(queue: Queue
     consumer.acknowledge(again, AcknowledgeType.RELEASE)
     (again,) = _next(consumer)
     assert again.delivery_count == 3
-    # group.share.delivery.count.limit: after that it is given to nobody any more.
+    # After group.share.delivery.count.limit deliveries no member gets the record.
     consumer.acknowledge(again, AcknowledgeType.RELEASE)
     assert not consumer.poll(300)
 

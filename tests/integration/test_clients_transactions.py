@@ -1,4 +1,7 @@
-"""Transactions of producers against a real broker: committed, aborted, fenced, with offsets, prepared, restarted."""
+"""Tests of transactional producers against a real broker.
+
+Transactions are committed, aborted, fenced, prepared and restarted, also with offsets.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -88,7 +91,7 @@ def test_the_block_commits_or_aborts(admin: Admin, module_broker: EmbeddedBroker
         with pytest.raises(ZeroDivisionError), producer.transaction():
             _send_and_fail(producer, "blocks", b"bad")
         with producer.transaction():
-            pass  # nothing in it
+            pass  # an empty transaction
         with producer.transaction():
             producer.send("blocks", b"good too")
     assert _read(module_broker, "blocks") == [b"good", b"good too"]

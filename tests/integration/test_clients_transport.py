@@ -1,4 +1,7 @@
-"""How clients find the broker's port for frames, what they do without it, and that callers notice no difference."""
+"""Tests of the clients' transports: how clients find the frame port, and what they do without it.
+
+Callers see no difference.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 
 def _frames(broker: EmbeddedBroker) -> int:
-    """Connections for frames that are open at the broker."""
+    """Return the number of open frame connections at the broker."""
     assert broker.server._frames is not None
     return len(broker.server._frames._connections)
 
@@ -164,7 +167,7 @@ def test_threads_share_a_client(config: dict[str, Any], ready: str) -> None:
 
 
 def test_callbacks_come_in_a_thread_of_the_producers(config: dict[str, Any], ready: str) -> None:
-    """Who waits for a result may hold a lock that a callback wants."""
+    """A caller that waits for a result may hold a lock that a callback needs."""
     held, called = threading.Lock(), []
 
     def on_delivery(metadata: Any, error: Any) -> None:
@@ -180,7 +183,7 @@ def test_callbacks_come_in_a_thread_of_the_producers(config: dict[str, Any], rea
         assert threading.current_thread() not in called
 
 
-# --- finding it -------------------------------------------------------------------------------------------------------
+# --- discovery --------------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_without_frames_is_spoken_to_over_grpc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -280,7 +283,7 @@ def test_a_process_that_was_forked_has_connections_of_its_own(module_broker: Emb
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Any]:
-    """Starts brokers in processes of their own, on the same data and port."""
+    """Return a function that starts brokers in processes of their own, on the same data and port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     running: list[subprocess.Popen[str]] = []
@@ -317,7 +320,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_calls(process: Any, transport:
         producer.send("t", b"before").result(STALL_S)
         assert [record.value for record in consumer.poll(20_000)] == [b"before"]
         sent = [producer.send("t", str(number)) for number in range(1000)]
-        broker.send_signal(signal.SIGKILL)  # a fetch is parked there, and records are under way
+        broker.send_signal(signal.SIGKILL)  # one fetch is parked there, and records are in flight
         broker.wait()
         with pytest.raises(BrokerUnavailableError, match="no broker answers"):
             admin.list_topics()

@@ -1,7 +1,8 @@
-"""A consumer reads from the replica that the leader names, and comes back when that is over (KIP-392).
+"""Tests of consumers that read from the closest replica (KIP-392).
 
-The leader is a real broker behind a listener that changes two answers: the metadata name a second broker, and fetches
-of a consumer in its rack are sent there. The replica is another real broker, whose records tell that they are its own.
+The leader is a real broker behind a listener that changes two answers. The metadata names a second broker, and the
+answer to a fetch from its rack names that broker as preferred read replica. The replica is another real broker with
+records of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import STALL_S, Stall
 
-_ANSWERED_BY: Any = grpc.unary_unary_rpc_method_handler  # untyped in its stubs
+_ANSWERED_BY: Any = grpc.unary_unary_rpc_method_handler  # the stubs have no type for it
 TOPIC = "orders"
 PARTITION = TopicPartition(TOPIC, 0)
 RECORDS = 10
@@ -29,15 +30,15 @@ LEADER_ID, REPLICA_ID = 0, 1
 
 
 class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in its stubs only
-    """What stands before the leader: passes calls on, but for what only a broker with followers would answer."""
+    """A listener before the leader. It forwards calls, and answers those that need a broker with followers."""
 
     def __init__(self, leader: EmbeddedBroker, replica_port: int) -> None:
         self._channel = grpc.insecure_channel(leader.bootstrap_servers)
         self._replica_port = replica_port
         self.replica_end = RECORDS
-        """What the leader takes for the end of the replica's log."""
+        """The end offset of the replica's log as the leader knows it."""
         self.fetches: list[int] = []
-        """Offsets that were asked for here."""
+        """Offsets that were fetched here."""
         self._server = grpc.server(ThreadPoolExecutor(8))
         self._server.add_generic_rpc_handlers([self])
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -84,7 +85,7 @@ def _pass_on(request: bytes, call: Callable[..., bytes]) -> bytes:
 
 
 def _without_frames(request: bytes, call: Callable[..., bytes]) -> bytes:
-    """Nobody is to go round this listener."""
+    """Remove the frame port, so that all clients use this listener."""
     response = pb.ApiVersionsResponse.FromString(call(request, timeout=STALL_S))
     response.frame_port = 0
     return response.SerializeToString()
@@ -160,7 +161,7 @@ def test_a_consumer_reads_in_its_rack_and_others_from_the_leader(pair: Pair) -> 
 def test_the_leader_is_asked_again_after_the_metadatas_age(pair: Pair) -> None:
     with pair.consumer("near", **{"metadata.max.age.ms": 300}) as consumer:
         _read(consumer, RECORDS)
-        pair.leader.replica_end = RECORDS - 1  # from now on it keeps the consumer
+        pair.leader.replica_end = RECORDS - 1  # from now on the replica keeps the consumer
         stall = Stall("fetches from the leader")
         while pair.leader.fetches.count(RECORDS) < 2:
             stall.check()
@@ -183,7 +184,7 @@ def test_when_the_replica_goes_reading_continues_at_the_leader(pair: Pair) -> No
 def test_a_replica_that_lags_does_not_reset_a_position(pair: Pair) -> None:
     with pair.consumer("near") as consumer:
         assert _read(consumer, 5) == [f"near {number}" for number in range(5)]
-        consumer.seek(PARTITION, 7)  # which the replica has not got, though the leader thought so
+        consumer.seek(PARTITION, 7)  # an offset that the replica lacks, although the leader expects it there
         pair.leader.replica_end = 5
         assert _read(consumer, 3) == ["far 7", "far 8", "far 9"]
         assert pair.leader.fetches[0] == 0

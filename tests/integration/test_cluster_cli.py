@@ -1,4 +1,7 @@
-"""The commands about clusters, on three real brokers and ZooKeeper; and a whole cluster by one command."""
+"""Tests of the cluster commands on three real brokers and ZooKeeper.
+
+One command also starts and ends a whole cluster.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def run(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command against the cluster, and returns what it prints."""
+    """Return a function that runs a command against the cluster and returns its output."""
     monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
 
     def run(*arguments: str, status: int = 0) -> str:
@@ -62,7 +65,7 @@ def test_a_plan_is_proposed_carried_out_and_verified(cluster: Cluster, run: Run,
 
 
 def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
-    """What is copied is more than one fetch brings: the second waits until the limit has made up for the first."""
+    """The copy needs more than one fetch. The second fetch waits until the throttle allows more."""
     cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
     _fill(cluster, TopicPartition(topic, 0), records=4, size_bytes=900_000)
     slow, quick = (str(_plan(tmp_path, topic, number, 3, 2)) for number in (0, 1))
@@ -74,7 +77,7 @@ def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: s
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
     ]
-    assert len(_throttled(run, "3", "brokers")) == 2, "what is done ends no limit of what moves still"
+    assert len(_throttled(run, "3", "brokers")) == 2, "a completed move removes no throttle of a move in progress"
     assert "in progress" in run("reassign", "verify", slow, status=1)
     assert "cancelled 1 of 1" in run("reassign", "cancel", slow)
     eventually(lambda: not cluster.admin.list_partition_reassignments())
@@ -95,7 +98,7 @@ def test_a_plan_that_is_refused_changes_nothing(cluster: Cluster, run: Run, topi
 
 
 def _throttled(run: Run, name: str, kind: str = "topics") -> list[str]:
-    """The limits of replication that a topic or broker has."""
+    """Return the replication throttles of a topic or broker."""
     described = json.loads(run("configs", "describe", kind, name, "--json"))
     return sorted(each["name"] for each in described if "throttled" in each["name"])
 
@@ -223,7 +226,7 @@ def test_options_of_all_brokers_change_while_they_run(cluster: Cluster, run: Run
 
 @contextlib.contextmanager
 def _up(data: Path, brokers: int) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """The command, and where ZooKeeper and the brokers are reached."""
+    """Start the command, and return it with the addresses of ZooKeeper and the brokers."""
     command = [str(MILLRACE), "cluster", "up", "--brokers", str(brokers), "--port", "0", "--data-dir", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -246,7 +249,7 @@ def _answers(address: str) -> bool:
 
 
 def test_a_whole_cluster_is_up_by_one_command_and_ends_with_its_terminal(tmp_path: Path) -> None:
-    """Closing it sends SIGHUP. What was written is there when the cluster is up again."""
+    """Closing the terminal sends SIGHUP. The written records are there after the next start."""
     data, values = tmp_path / "data", [b"%d" % number for number in range(10)]
     with _up(data, 3) as (process, addresses):
         brokers = ",".join(addresses[1:])

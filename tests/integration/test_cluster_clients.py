@@ -1,4 +1,4 @@
-"""Clients of three real brokers: leaders and coordinators elsewhere by the next call, and brokers that are gone."""
+"""Tests of clients of three real brokers: leaders and coordinators elsewhere, and lost brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = {"retry.backoff.ms": "20", "socket.connection.setup.timeout.ms": "10000"
 
 @pytest.fixture(scope="module")
 def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Brokers 1, 2 and 3, which tests leave as they were."""
+    """Start brokers 1, 2 and 3, which every test leaves unchanged."""
     with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.start(1, 2, 3)
         yield cluster
@@ -50,13 +50,13 @@ def test_what_is_asked_of_a_leader_is_asked_of_the_next_one_when_it_has_moved(cl
     wanted = {TopicPartition(topic, n): "latest" for n in range(3)}
     with Admin({"bootstrap.servers": cluster.bootstrap_servers, **QUICK}) as admin:
         assert [each.offset for each in admin.list_offsets(wanted).values()] == [50, 50, 50]
-        cluster.stop(1)  # the client's metadata says that it leads partition 0
+        cluster.stop(1)  # the client's metadata names this broker as leader of partition 0
         assert [each.offset for each in admin.list_offsets(wanted).values()] == [50, 50, 50]
         cluster.start(1)
         eventually(lambda: set(cluster.isr(topic)) == {1, 2})
         cluster.admin.elect_leaders()
         eventually(lambda: cluster.leader(topic) == 1)
-        # It is led by broker 1 again, and this client believes that broker 2 leads it.
+        # Broker 1 leads it again, and this client still has broker 2 as the leader.
         located = admin.locate_range(topic, 0, 0)
         assert (located.log_start_offset, located.high_watermark) == (0, 50)
         read = b"".join(admin.read_range(topic, 0, 0, 50))
@@ -143,7 +143,7 @@ def test_a_topic_is_found_at_once_at_brokers_that_have_not_heard_of_it_yet(clust
 def test_a_leader_tells_the_ends_of_a_topic_that_it_has_only_been_made_the_leader_of(
     cluster: Cluster, topic: str
 ) -> None:
-    """It hears that it leads first, and of the topic's name and options a moment later: here, never."""
+    """The broker learns that it leads before it learns the topic's name and options. Here it never learns these."""
     cluster.admin.create_topic(topic, assignment={0: [2]})
     eventually(lambda: cluster.end_offset(topic) == 0)
     catalog = cluster.brokers[2].server.broker.catalog
@@ -224,12 +224,12 @@ def test_a_share_group_gets_records_of_all_partitions_wherever_they_are_and_its_
 def test_an_id_is_that_of_one_kind_of_group_wherever_both_are_coordinated(cluster: Cluster, topic: str) -> None:
     cluster.admin.create_topic(topic, replication_factor=3)
     options = {"bootstrap.servers": cluster.bootstrap_servers, **QUICK}
-    for name in ("__consumer_offsets", "__share_group_state"):  # made by the first group of the kind
+    for name in ("__consumer_offsets", "__share_group_state"):  # created by the first such group
         kind = Consumer if name == "__consumer_offsets" else ShareConsumer
         with kind({**options, "group.id": f"first-{name}-{topic}"}) as first:
             first.subscribe([topic])
             first.poll(100)
-    # No partition of the one topic is to be led where that of the same number of the other is.
+    # No partition of one topic may have the leader of the other topic's partition of the same number.
     leaders = {each.partition: each.leader for each in cluster.admin.describe_topic("__consumer_offsets").partitions}
     others = {number: [each for each in (1, 2, 3) if each != leader] for number, leader in leaders.items()}
     moves = {TopicPartition("__share_group_state", n): [*ids, leaders[n]] for n, ids in others.items()}

@@ -1,4 +1,4 @@
-"""Three real brokers on a real ZooKeeper: the controller, and what it does with topics and brokers."""
+"""Tests of the controller on three real brokers and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .zookeeper_server import ZooKeeperServer
 
 @pytest.fixture(scope="module")
 def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Brokers 1, 2 and 3, which tests leave as they were."""
+    """Start brokers 1, 2 and 3, which every test leaves unchanged."""
     with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster"), metrics_port="0") as cluster:
         cluster.start(1, 2, 3)
         yield cluster
@@ -206,7 +206,7 @@ def test_others_lead_what_was_on_a_disk_that_failed(
         cluster.start(2)
         cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
         files.broken.append(next(each for each in directories if (each / f"{topic}-0").exists()))
-        produce(cluster, topic, 10)  # it is tried again until the other broker leads
+        produce(cluster, topic, 10)  # retried until the other broker leads
         assert (cluster.leader(topic, 0), cluster.isr(topic, 0)) == (2, (2,))
         assert cluster.end_offset(topic) == 10
         assert cluster.leader(topic, 1) == 1
@@ -270,7 +270,7 @@ def test_a_creation_while_there_is_no_controller_is_answered_in_time_and_done_by
         wanted = pb.NewTopic(name=topic, num_partitions=-1, replication_factor=-1, assignment=assignment)
         request = pb.CreateTopicsRequest(topics=[wanted], timeout_ms=SESSION_MS // 4)
         with Admin(cluster.brokers[2].bootstrap_servers) as admin:
-            first.pause()  # one that is killed is replaced at once
+            first.pause()  # a killed broker is replaced at once
             answer = admin._connections.call(lambda stub: stub.CreateTopics, request, changes="create a topic")
             assert answer.results[0].error.code == errors.RequestTimedOutError.code
             assert "is created, but not all of its partitions have leaders yet" in answer.results[0].error.message

@@ -1,4 +1,7 @@
-"""Three real brokers whose sessions with ZooKeeper end at any moment, and ZooKeeper out of reach for all of them."""
+"""Tests of three real brokers whose ZooKeeper sessions expire at any moment.
+
+ZooKeeper is also unreachable for all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ ROUNDS = 12
 
 
 def is_whole(admin: Admin, topics: set[str]) -> bool:
-    """Whether all brokers are there, and all topics, of all of which every replica is in sync."""
+    """Tell whether all brokers are registered and all topics exist with every replica in sync."""
     described = admin.list_topics()
     partitions = [partition for topic in described for partition in topic.partitions]
     return (
@@ -38,12 +41,12 @@ def test_sessions_that_end_at_any_moment_leave_a_whole_cluster(
         cluster.start(1, 2, 3)
         created: set[str] = set()
         for number in range(ROUNDS):
-            pause(chance.choice([0, 0.005, 0.02, 0.1]))  # when it happens is what is being varied
+            pause(chance.choice([0, 0.005, 0.02, 0.1]))  # the test varies this moment
             cluster.expire(chance.choice([1, 2, 3]))
             try:
                 cluster.admin.create_topic(f"t{number}", partitions=3)
             except (errors.InvalidReplicationFactorError, errors.RequestTimedOutError, errors.UnknownOutcomeError):
-                continue  # nobody is registered just now, or it cannot be known whether it was done
+                continue  # no broker is registered now, or the result of the call is unknown
             created.add(f"t{number}")
         assert len(created) > ROUNDS / 3
         eventually(lambda: is_whole(cluster.admin, created))
@@ -61,14 +64,15 @@ def test_brokers_continue_without_zookeeper_and_register_again_when_it_is_back(
         cluster.admin.create_topic("t", partitions=3, replication_factor=3)
         epochs = {each: cluster.member(each).broker_epoch for each in (1, 2, 3)}
         with Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"}) as producer:
-            producer.send("t", b"value").result(STALL_S)  # it has its producer id, which is taken from ZooKeeper
+            # the producer already has its producer id, which comes from ZooKeeper
+            producer.send("t", b"value").result(STALL_S)
             proxy.cut()
             ended = time.monotonic() + 2 * SESSION_MS / 1000
             while time.monotonic() < ended:
                 for partition in range(3):
                     producer.send("t", b"value", partition=partition).result(STALL_S)
         with zookeeper_client(zookeeper_server.address + "/" + cluster.connect.partition("/")[2]) as client:
-            # Its notice is there no more when the brokers come back.
+            # The notification is gone when the brokers come back.
             client.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"777"}}')
             client.create("/config/brokers/2", b'{"version":1,"config":{"leader.replication.throttled.rate":"77"}}')
         proxy.heal()

@@ -1,7 +1,7 @@
-"""What every store must do (ZooKeeper's semantics), run against each that there is: a real ZooKeeper is one of them.
+"""Tests of ZooKeeper's semantics for every coordination store, a real ZooKeeper included.
 
-An event may be told a little after the call that made it, so tests wait for what they expect, and look for what must
-not be told after a later event has been.
+An event may arrive a little after the call that caused it. So tests wait for expected events. They check for unwanted
+events after a later event has arrived.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def settle_events(session: Coordination) -> None:
-    """Wait until everything is told that this session's changes so far have caused."""
+    """Wait until all events of this session's changes so far have arrived."""
     told: list[WatchEvent] = []
     path = f"/settled-{uuid.uuid4().hex}"
     session.exists(path, told.append)
@@ -238,7 +238,7 @@ def test_an_expired_session_is_told_and_can_do_nothing_more(store: Store) -> Non
     assert session.state is SessionState.EXPIRED
     eventually(lambda: events)
     assert other.exists("/mine") is None
-    assert events == [WatchEvent(EventType.DELETED, "/mine")]  # the watch of the other session only
+    assert events == [WatchEvent(EventType.DELETED, "/mine")]  # only the other session's watch
     for call in (lambda: session.get("/"), lambda: session.create("/x"), lambda: session.children("/")):
         with pytest.raises(SessionExpiredError):
             call()
@@ -391,7 +391,7 @@ def test_multi_applies_nothing_when_one_operation_fails(
         session.multi([Create("/new"), Create("/new/child"), Write("/kept", b"after"), Delete("/gone"), failing])
     assert (session.children("/"), session.get("/kept"), session.get("/")) == before
     assert events == []
-    session.create("/new")  # also the counters are as before
+    session.create("/new")  # the counters are unchanged too
 
 
 def test_ensure_path_makes_what_is_missing(store: Store) -> None:
@@ -416,7 +416,7 @@ def test_an_error_of_a_transaction_names_the_node_at_fault(
 
 
 def test_a_controller_is_elected_only_under_the_epoch_that_was_read(store: Store) -> None:
-    """As Kafka's controller does it: who became controller meanwhile has raised the epoch."""
+    """Kafka's controller does it in this way: another broker that became controller meanwhile has raised the epoch."""
     first, second = store.connect(), store.connect()
     first.create("/controller_epoch", b"1")
     read = second.get("/controller_epoch")[1].version

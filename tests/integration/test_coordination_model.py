@@ -1,4 +1,4 @@
-"""Any sequence of operations does the same to the embedded store as to a real ZooKeeper, watches included."""
+"""Model test: the embedded store equals a real ZooKeeper for any operations, watches included."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WHO = st.integers(0, 1)
 
 
 class _Side:
-    """One store with two sessions, what their watches were told, and what names its sessions for comparison."""
+    """One store with two sessions, the events of their watches, and session names for the comparison."""
 
     def __init__(self, store: EmbeddedStore | ZooKeeperStore) -> None:
         self.store = store
@@ -71,7 +71,7 @@ class _Side:
         self.sessions[who] = self.store.connect()
 
     def settle(self) -> None:
-        """Wait until all watches that fired were told: a later one of the same session has been."""
+        """Wait until the events of all fired watches have arrived, by waiting for a later event of the same session."""
         for session in self.sessions:
             self._marks += 1
             told: list[WatchEvent] = []
@@ -123,7 +123,7 @@ class _EmbeddedIsZooKeeper(RuleBasedStateMachine):
             side.settle()
             side.reopen(who)
             side.settle()
-        # In which order the ephemerals of a session go, ZooKeeper does not say.
+        # ZooKeeper does not define the order in which a session's ephemeral nodes are deleted.
         self.both(lambda side: [sorted(map(repr, events)) for events in side.events])
         for side in self.sides:
             for events in side.events:

@@ -1,4 +1,4 @@
-"""What only a store that is elsewhere can do to its callers: lose their connection, their answers, their session."""
+"""Tests of lost connections, answers and sessions of a remote coordination store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def chroot() -> str:
 
 @pytest.fixture
 def connect(zookeeper_server: ZooKeeperServer, chroot: str) -> Iterator[Connect]:
-    """Opens sessions: ``connect(address, **options)``, all under one chroot."""
+    """Return ``connect(address, **options)``, which opens sessions under one chroot."""
     stores = []
 
     def open_session(address: str = zookeeper_server.address, **options: object) -> ZooKeeperCoordination:
@@ -101,7 +101,7 @@ def test_a_session_outlives_its_connection_and_reads_wait_for_it(
 def test_what_was_not_sent_is_known_not_to_be_done(
     connect: Connect, proxy: Proxy, background: ThreadPoolExecutor
 ) -> None:
-    session = connect(proxy.address, zookeeper_connection_timeout_ms=2_000)  # enough for a busy machine to connect
+    session = connect(proxy.address, zookeeper_connection_timeout_ms=2_000)  # enough time for a busy machine to connect
     session.create("/a", b"before")
     cut(proxy, session)
     calls: list[Future[Any]] = [background.submit(session.set, "/a", b"after"), background.submit(session.get, "/a")]
@@ -127,7 +127,7 @@ def test_the_outcome_of_a_write_whose_answer_was_lost_can_be_found_out(
     assert other.get("/epoch")[0] == b"5"
     proxy.heal()
     assert find_out(session, take) is Outcome.APPLIED
-    assert find_out(other, take) is Outcome.NOT_APPLIED  # the same data, but not its node
+    assert find_out(other, take) is Outcome.NOT_APPLIED  # the same data, but another session's node
     other.set("/epoch", b"6")
     assert find_out(session, take) is Outcome.UNKNOWN
     other.delete("/controller")
@@ -160,7 +160,7 @@ def test_watches_are_told_what_they_missed_once_and_continue(connect: Connect, p
     events: list[WatchEvent] = []
     for path in ("/changed", "/deleted", "/same", "/again"):
         session.get(path, events.append)
-    session.get("/same", events.append)  # as once
+    session.get("/same", events.append)  # as at the first time
     session.exists("/created", events.append)
     session.exists("/none", events.append)
     for path in ("/full", "/deleted", "/same"):
@@ -204,7 +204,7 @@ def test_a_watch_set_again_after_a_missed_event_reports_the_next_change(connect:
     events: list[WatchEvent] = []
 
     def watch(event: WatchEvent) -> None:
-        session.get("/a", watch)  # before it is counted: a read that meets the next cut may find the change made there
+        session.get("/a", watch)  # before the change is counted, because a read during the next cut may find the change
         events.append(event)
 
     session.get("/a", watch)
@@ -235,7 +235,7 @@ def test_what_waits_for_a_session_that_turns_out_to_be_over_is_never_done(
     ]
     end(other._config.address.hosts)  # type: ignore[call-arg]
     eventually(lambda: other.exists("/mine") is None)
-    assert session.state is SessionState.SUSPENDED  # it cannot know
+    assert session.state is SessionState.SUSPENDED  # the session cannot know it
     proxy.heal()
     for call in waiting:
         with pytest.raises(SessionExpiredError, match="open a new one"):
@@ -252,7 +252,7 @@ def test_what_waits_for_a_session_that_turns_out_to_be_over_is_never_done(
 
 
 def test_expiry_is_survived_by_registering_again(connect: Connect, zookeeper_server: ZooKeeperServer) -> None:
-    """What a broker does: each session's end opens the next, which registers again."""
+    """Register as a broker does: when a session ends, open the next one and register again."""
     observer = connect()
     registered = threading.Semaphore(0)
     sessions: list[ZooKeeperCoordination] = []
@@ -363,6 +363,6 @@ def test_connections_can_be_encrypted_and_both_ends_known(connect: Connect, zook
     assert len(owner.get("/a")[0]) == 100_000
     with pytest.raises(AccessDeniedError, match="/a"):
         connect().set("/a", b"")
-    options["zookeeper_ssl_truststore_location"] = ""  # the system's authorities do not know this one
+    options["zookeeper_ssl_truststore_location"] = ""  # the system's certificate authorities do not include this one
     with pytest.raises(EnvironmentProblemError, match=r"zookeeper\.ssl"):
         connect(zookeeper_server.secure_address, zookeeper_connection_timeout_ms=1_000, **options)

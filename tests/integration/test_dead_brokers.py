@@ -1,7 +1,7 @@
-"""Brokers whose processes end, stand still, or only refuse connections: leaders change at once, or with the session.
+"""Tests of brokers whose processes end, stop, or only refuse connections.
 
-Sessions are so long here that nothing happens by their end: ``ZooKeeperServer.sessions`` says that the dead broker's
-is still there when a test is over.
+Leaders change at once, or with the session. Sessions are so long here that none expires during a test.
+``ZooKeeperServer.sessions`` shows at the end of a test that the dead broker's session is still there.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .zookeeper_server import Proxy, ZooKeeperServer, zookeeper_client
 
 SESSION_MS = 60_000
 PATIENCE_S = 50.0
-"""Less than a session: a wait for its end fails."""
+"""Shorter than a session, so that a wait for its expiry fails."""
 
 
 class Registrations:
-    """What ZooKeeper has of a cluster's brokers."""
+    """The registrations of a cluster's brokers in ZooKeeper."""
 
     def __init__(self, server: ZooKeeperServer, client: Any, cluster: Cluster) -> None:
         self._server = server
@@ -40,22 +40,22 @@ class Registrations:
         self._root = "/" + cluster.connect.partition("/")[2]
 
     def session(self, broker_id: int) -> int:
-        """The session under which a broker is registered."""
+        """Return the session under which a broker is registered."""
         return int(self._client.get(self._root + paths.broker_path(broker_id))[1].ephemeralOwner)
 
     def epoch(self, broker_id: int) -> int:
-        """The broker epoch; -1: it is not registered."""
+        """Return the broker epoch, or -1 if the broker is not registered."""
         stat = self._client.exists(self._root + paths.broker_path(broker_id))
         return -1 if stat is None else int(stat.czxid)
 
     def controller(self) -> int:
-        """The controller; -1: there is none."""
+        """Return the controller, or -1 if there is none."""
         if self._client.exists(self._root + paths.CONTROLLER) is None:
             return -1
         return ControllerNode.decode(self._client.get(self._root + paths.CONTROLLER)[0]).broker_id
 
     def is_alive(self, session: int) -> bool:
-        """Whether a session has not ended."""
+        """Tell whether a session has not ended."""
         return session in self._server.sessions()
 
 
@@ -73,7 +73,7 @@ def registrations(cluster: Cluster, zookeeper_server: ZooKeeperServer) -> Iterat
 
 
 class Writer:
-    """A producer at its defaults (acks=all) that sends numbers to a partition, one after the other."""
+    """A producer at its defaults (acks=all) that sends consecutive numbers to a partition."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.acknowledged: list[int] = []
@@ -95,7 +95,7 @@ class Writer:
             number += 1
 
     def until_more(self) -> None:
-        """Wait until records are acknowledged that are sent from now on."""
+        """Wait until records that are sent from now on are acknowledged."""
         enough = len(self.acknowledged) + 2
         eventually(lambda: self.failed or len(self.acknowledged) >= enough, PATIENCE_S)
         assert not self.failed
@@ -111,7 +111,7 @@ class Writer:
 
 
 def values(cluster: Cluster, topic: str) -> list[int]:
-    """All records of partition 0."""
+    """Return all values of partition 0."""
     with Consumer({"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         end = cluster.end_offset(topic)
@@ -122,7 +122,7 @@ def values(cluster: Cluster, topic: str) -> list[int]:
 
 
 def lead_all_internal_partitions(admin: Admin, leader: int) -> None:
-    """Make one of three brokers the coordinator of everything."""
+    """Make one of three brokers the coordinator of all groups and transactions."""
 
     def partitions() -> dict[TopicPartition, int]:
         topics = [each for each in admin.list_topics(include_internal=True) if each.is_internal]
@@ -165,7 +165,7 @@ def test_a_killed_leader_is_replaced_before_its_session_ends_and_returns_at_once
         assert registrations.epoch(3) == -1
         cluster.start_process(3)
         eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3}, PATIENCE_S)
-        assert registrations.is_alive(session), "the session of the killed process has not ended by then"
+        assert registrations.is_alive(session), "the session of the killed process has not expired by then"
     assert values(cluster, topic) == writer.acknowledged
 
 
@@ -189,7 +189,7 @@ def test_a_killed_controller_leader_and_coordinator_is_replaced_before_its_sessi
         eventually(lambda: len(list(sharing.poll(200))), PATIENCE_S)
         eventually(lambda: len(list(consumer.poll(200))), PATIENCE_S)
         consumer.commit({partition: 1})
-        # Broker 1 is to be the coordinator of all of them.
+        # Broker 1 shall be the coordinator of all of them.
         lead_all_internal_partitions(admin, 1)
         assert registrations.controller() == 1
         session = registrations.session(1)
@@ -204,7 +204,7 @@ def test_a_killed_controller_leader_and_coordinator_is_replaced_before_its_sessi
         assert set(sharing.commit().values()) == {None}
         assert registrations.controller() in (2, 3)
         assert registrations.epoch(1) == -1
-        assert registrations.is_alive(session), "the session of the killed process has not ended by then"
+        assert registrations.is_alive(session), "the session of the killed process has not expired by then"
     with contextlib.closing(Admin(f"{cluster.processes[2].address},{cluster.processes[3].address}")) as left:
         assert left.describe_cluster().controller_id in (2, 3)
     assert [each for each in values(cluster, topic) if each >= 0] == writer.acknowledged
@@ -213,7 +213,7 @@ def test_a_killed_controller_leader_and_coordinator_is_replaced_before_its_sessi
 def test_a_paused_leader_leads_until_its_session_ends(
     zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str
 ) -> None:
-    """Connections to a stopped process are accepted by the kernel: it may go on at any moment."""
+    """The kernel accepts connections to a stopped process, which may continue at any moment."""
     with (
         Cluster(zookeeper_server, tmp_path, zookeeper_session_timeout_ms="4000") as cluster,
         zookeeper_client(zookeeper_server.address) as client,
@@ -227,7 +227,8 @@ def test_a_paused_leader_leads_until_its_session_ends(
             seen = 0
             while True:
                 leader, registered = cluster.leader(topic), registrations.epoch(3)
-                if not registrations.is_alive(session):  # it had not ended when the two were read, if it is there now
+                # if the session still exists, it had not expired when both values were read
+                if not registrations.is_alive(session):
                     break
                 assert (leader, registered) == (3, epoch)
                 seen += 1
@@ -239,7 +240,7 @@ def test_a_paused_leader_leads_until_its_session_ends(
 
 
 class Listener(Proxy):
-    """A broker's port that may be closed while the broker lives: connections are reset, and new ones refused."""
+    """A broker's port that can be closed while the broker runs. Connections are then reset, and new ones refused."""
 
     def __init__(self, target: int) -> None:
         super().__init__(target)
@@ -280,8 +281,9 @@ def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_
                 port.refuse()
             eventually(lambda: registrations.epoch(3) not in (-1, epoch), PATIENCE_S)
             assert registrations.session(3) == session, "the broker registered again in its session"
-            behind = calls_to(f"127.0.0.1:{targets[0]}")  # past the port that refuses, where no controller is heard
-            assert behind.fetch(topic, 0).error.code == NotLeaderError.code, "it knows that it leads no more"
+            # at the port that does not refuse, and that gets no controller requests
+            behind = calls_to(f"127.0.0.1:{targets[0]}")
+            assert behind.fetch(topic, 0).error.code == NotLeaderError.code, "the broker knows that it no longer leads"
             for port in ports:
                 port.accept_again()
             writer.until_more()

@@ -1,4 +1,4 @@
-"""Appends with acks=all that wait for replicas while leaders change: answered once, and at once."""
+"""Tests of acks=all appends that wait while leaders change: one immediate answer each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_appends_that_wait_are_answered_once_when_leaders_change(tmp_path: Path,
         cluster.create("t", (1, 2, 3))
         append(cluster, 1, "t", b"before")
         cluster.settle("t")
-        cluster.kill(3)  # counts as in sync: nothing is acknowledged from now on
+        cluster.kill(3)  # still in the ISR, so no record is acknowledged from now on
 
         def waiting() -> PurgatoryStatistics:
             return cluster.broker(1).statistics().replication.waiting
@@ -54,4 +54,4 @@ def test_appends_that_wait_are_answered_once_when_leaders_change(tmp_path: Path,
         if happens != "the replica is deleted":
             cluster.settle("t")
             cluster.assert_identical("t")
-            assert cluster.log(1, "t").high_watermark == 1 + PARKED  # nothing of it is lost
+            assert cluster.log(1, "t").high_watermark == 1 + PARKED  # the record is not lost

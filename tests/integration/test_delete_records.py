@@ -1,4 +1,4 @@
-"""Deleting records before an offset: over the wire, by the admin client and by the command."""
+"""Tests of DeleteRecords: over the wire, by the admin client and by the command."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_start_survives_a_restart(tmp_path: Path) -> None:
 def test_a_reader_of_deleted_segments_continues(
     admin: Admin, calls: Any, topic: str, module_broker: EmbeddedBroker
 ) -> None:
-    """Mapped files, as Spark's tasks read them, and a stream that has begun."""
+    """The readers are mapped files, as Spark's tasks read them, and a started stream."""
     calls.create(topic, configs=SMALL)
     fill(calls, topic, 30)
     located = admin.locate_range(topic, 0, 0, 30)
@@ -99,7 +99,7 @@ def test_a_reader_of_deleted_segments_continues(
     assert not Path(located.extents[0].path).exists()
     found = [value for buffer in mapped for value in values(buffer, 0, 30)]
     assert found == [b"%04d" % number * 100 for number in range(30)]
-    with contextlib.suppress(errors.OffsetOutOfRangeError):  # unless all had been sent by then
+    with contextlib.suppress(errors.OffsetOutOfRangeError):  # unless all records had been sent by then
         for chunk in stream:
             read += values(chunk, 0, 30)
     assert read == found[: len(read)]
@@ -112,7 +112,7 @@ def test_a_waiting_fetch_learns_of_it_at_once(calls: Any, admin: Admin, topic: s
     request = calls.fetch_request({topic: {0: 3}}, max_wait_ms=30_000)
     waiting = threading.Thread(target=lambda: fetching.append(calls.call("Fetch", request)))
     waiting.start()
-    while not fetching:  # the fetch may not have begun to wait when the first deletion comes
+    while not fetching:  # the fetch may not have begun to wait at the first deletion
         admin.delete_records({TopicPartition(topic, 0): "latest"})
         waiting.join(0.05)
     assert fetching[0].topics[0].partitions[0].log_start_offset == 3

@@ -1,6 +1,7 @@
-"""Direct ingest and what Delta asks of writers: each feature is kept as Spark keeps it, or the table is refused.
+"""Tests of direct ingest and Delta's writer features.
 
-The tables are made by Spark. What is taken is read again by Spark, and what is refused is untouched.
+Each feature is handled as Spark handles it, or the table is refused. Spark creates the tables and reads the results. A
+refused table is unchanged.
 """
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ def built(spark, directory, **column):
 
 
 def add(directory, number, rows, schema=SCHEMA, arrow=ARROW):
-    """What a direct ingest does with the rows of a batch, without the stream around it."""
+    """Write the rows of a batch as direct ingest does, without a stream."""
     table = TargetTable(str(directory), schema, (), merge=False)
     files = DataFiles(str(directory), arrow, table.partition_by, table.indexed_columns)
     (described,) = files(iter([pa.RecordBatch.from_pylist(rows, arrow)]))
@@ -73,7 +74,7 @@ def test_tables_with_these_are_written_as_spark_writes_them(spark, tmp_path, fea
     found = spark.read.format("delta").load(str(directory))
     assert {row["n"] for row in found.collect()} == expected
     if feature == "deletionVectors":
-        # What was added can be deleted, and not only what was there.
+        # Added rows can be deleted, as earlier rows can.
         spark.sql(f"DELETE FROM delta.`{directory}` WHERE n = 2")
         assert {row["n"] for row in spark.read.format("delta").load(str(directory)).collect()} == expected - {2}
         assert add(directory, 3, [{"n": 4, "m": None}]) is not None
@@ -82,7 +83,7 @@ def test_tables_with_these_are_written_as_spark_writes_them(spark, tmp_path, fea
         changes = {(row["n"], row["_change_type"]) for row in feed.load(str(directory)).collect()}
         assert changes == {(n, "insert") for n in (0, -1, -2, 1, 2, 3)} | {(-1, "delete")}
     if feature == "v2Checkpoint":
-        assert add(directory, 2, [{"n": 9, "m": None}]) is None, "the batch is known from the checkpoint"
+        assert add(directory, 2, [{"n": 9, "m": None}]) is None, "the checkpoint names the batch"
 
 
 PARTED = [
@@ -105,7 +106,7 @@ def test_tables_partitioned_by_times_decimals_and_floats(spark, tmp_path, sql, n
     written = pa.schema([("n", pa.int64()), ("p", arrow)])
     assert add(directory, 0, [{"n": 2, "p": value}], schema, written) is not None
     found = spark.sql(f"SELECT n FROM delta.`{directory}` WHERE p = {literal} ORDER BY n").collect()
-    assert [row["n"] for row in found] == [1, 2], "to Spark it is the same partition value"
+    assert [row["n"] for row in found] == [1, 2], "both are the same partition value to Spark"
     values = DeltaTable(str(directory)).to_pyarrow_table().column("p").to_pylist()
     assert len({str(each) for each in values}) == 1, "to delta-rs as well"
 

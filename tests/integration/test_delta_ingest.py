@@ -1,4 +1,7 @@
-"""Direct ingest against Spark's own sink: the same tables, each row once, whatever happens in between."""
+"""Tests of direct ingest against Spark's own sink.
+
+Both write the same tables, each row once, whatever fails in between.
+"""
 
 import datetime as dt
 import json
@@ -112,7 +115,7 @@ def numbers_in(table):
 
 
 def forget_last_batch(checkpoint):
-    """As if the driver had died after the table's commit and before it told its checkpoint."""
+    """Remove the last commit from the checkpoint, as if the driver had died after the table's commit."""
     last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
     last.unlink()
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
@@ -146,7 +149,7 @@ def test_skipping_files_by_statistics_loses_no_row(spark, module_broker, table):
     counts = []
     columns = ["tiny", "n", "big", "x", "y", "price", "word", "day", "at", "wall", "place.at"]
     for column in columns:
-        # A literal: only these skip files. The largest of all is NaN where there is one.
+        # Only literals skip files. NaN is the largest value, where there is one.
         largest = every_file.agg(F.max(column)).first()[0]
         condition = F.col(column) >= F.lit(largest)
         counts.append([frame.filter(condition).select(F.lit(column)) for frame in (every_file, skipping)])
@@ -164,7 +167,7 @@ def test_a_batch_that_spark_forgot_is_not_written_again(spark, words, table):
     files = sorted(path.name for path in table.glob("*.parquet"))
     words.numbers(10, first=250)
     again = run(spark, words, table)
-    # It is not even read again; then the query goes on.
+    # The batch is not even read again. Then the query continues.
     assert [(batch.batch_id, batch.rows, batch.table_version) for batch in again] == [(2, 0, None), (3, 10, 4)]
     assert set(files) < {path.name for path in table.glob("*.parquet")}
     assert numbers_in(table) == list(range(260))
@@ -223,7 +226,7 @@ def test_a_table_by_partitions(spark, words, table):
     assert numbers_in(table) == list(range(250))
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{table}`").first()
     assert detail["partitionColumns"] == ["word"]
-    # Whoever goes on without naming them keeps them.
+    # A later query that does not name them keeps them.
     words.numbers(5, first=250)
     run(spark, words, table)
     assert numbers_in(table) == list(range(255))

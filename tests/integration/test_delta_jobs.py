@@ -1,4 +1,7 @@
-"""``jobs/delta_to_topic.py`` and ``jobs/upsert_to_delta.py`` run as users run them: a table to a topic and back."""
+"""Tests of ``jobs/delta_to_topic.py`` and ``jobs/upsert_to_delta.py`` run as users run them.
+
+A table goes to a topic and back.
+"""
 
 import json
 import signal
@@ -29,7 +32,7 @@ def run(job, *arguments):
 
 
 def run_until(job, *arguments, is_done):
-    """Run a job that goes on and on, and stop it once it has done something."""
+    """Run a job without an end, and stop it once it has done the wanted work."""
     command = [sys.executable, JOBS / job, *arguments, "--continuous"]
     process = subprocess.Popen(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -51,7 +54,7 @@ def run_until(job, *arguments, is_done):
 
 
 def records_in(servers, topic):
-    """Records that are committed, with the markers of their transactions."""
+    """Return the committed records, with the markers of their transactions."""
     with Admin(servers) as admin:
         partitions = [TopicPartition(topic, number) for number in range(2)]
         ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
@@ -80,7 +83,7 @@ def test_a_table_goes_to_a_topic_and_its_changes_to_another_table(module_broker,
     code, printed = run_until(*out, *servers, is_done=lambda: written() >= before + 3)
     assert code == 0, printed
     assert "stopping: " in printed
-    # Each run began where the one before had ended; the record of a deleted row has a key alone.
+    # Each run began where the one before had ended. The record of a deleted row has only a key.
     columns = ("--select", "CAST(get_json_object(CAST(key AS STRING), '$.id') AS INT) AS id")
     columns += ("--select", "get_json_object(CAST(value AS STRING), '$.name') AS name")
     back = ("upsert_to_delta.py", "--topic", topic, "--table", copy, "--key", "id", "--delete-when", "value IS NULL")

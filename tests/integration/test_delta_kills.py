@@ -1,6 +1,7 @@
-"""Topic to Delta, added and merged, while driver, executor, workers and broker are killed: each row as it should be.
+"""Tests of appends and merges from topic to Delta, while processes are killed.
 
-The jobs are those that users run, and the tables are read by delta-rs; the auditor must come to the same result.
+The driver, an executor, workers and the broker are killed. The jobs are the users' own, and delta-rs reads the tables.
+The auditor must give the same result.
 """
 
 import os
@@ -34,8 +35,10 @@ PIPELINES = {
         ("_checkpoints/upsert", "no rows were counted: the query merges"),
     ),
 }
-"""Jobs, the options of which each start takes some (the writers of a table take turns on one checkpoint), and what is
-audited how."""
+"""Jobs, and how each is audited.
+
+Each start uses some of the options. The writers of a table take turns on one checkpoint.
+"""
 
 
 @pytest.fixture
@@ -46,14 +49,14 @@ def broker(tmp_path):
 
 @pytest.fixture
 def jobs(broker, tmp_path):
-    """Starts a job; all are killed in the end."""
+    """Return a function that starts a job. All jobs are killed at the end."""
     always = ["--topic", "changes", "--table", tmp_path / "table", "--bootstrap-servers", broker.address]
     with started_jobs(tmp_path, *always, "--max-offsets-per-trigger", BATCH_RECORDS) as start:
         yield lambda script, *more: start(JOBS / script, *more)
 
 
 class History:
-    """Changes of keys at random: what was sent, and what is left of it."""
+    """Random changes of keys: the sent ones, and the rows that remain."""
 
     def __init__(self, chance):
         self._chance = chance
@@ -77,7 +80,10 @@ def rows_in(table, *names):
 
 
 def audited(broker, table, checkpoint):
-    """What the auditor says, who has the checkpoint, the table and the topic and knows nothing of what was sent."""
+    """Return the auditor's result.
+
+    It has the checkpoint, the table and the topic, and no knowledge of the sent records.
+    """
     command = [MILLRACE, "audit", "-c", table / checkpoint, "-t", table, "-b", broker.address]
     ended = run_to_end(command)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -112,7 +118,7 @@ def test_killed_at_random_moments_the_table_has_every_row_once(broker, jobs, tmp
         hits += job.is_running
         kill_one(victim, job, broker, chance)
     end(job, victims[-1])
-    # A broker's death may end the job, and be seen in the next round.
+    # A killed broker may end the job. The next round notices it.
     assert hits >= rounds // 2, job.output
     last = jobs(script, *ways[0], "--max-offsets-per-trigger", 1_000_000)
     last.finish()

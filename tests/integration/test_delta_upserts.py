@@ -1,6 +1,6 @@
-"""The work of ``upsert``: few tasks for a small batch, and the same rows whichever way a table allows.
+"""Tests of ``upsert``: few tasks for a small batch, and equal rows by each merge.
 
-Batches are DataFrames that are given to the writer as ``foreachBatch`` does, but for one query.
+Batches are DataFrames that the test gives to the writer, as ``foreachBatch`` does. One test uses a query.
 """
 
 import math
@@ -30,7 +30,7 @@ def writer(table, **options):
 
 
 def batch(spark, *changes, columns=COLUMNS):
-    """Changes of id, word and op, in their order."""
+    """Create changes of id, word and op, in their order."""
     return spark.createDataFrame([(*change, at) for at, change in enumerate(changes)], columns)
 
 
@@ -55,7 +55,7 @@ SECOND = [(3, "C", "u"), (4, None, "d"), (2, "B", "i")]
 
 
 def check(spark, table, into):
-    """Two batches, the first of them twice."""
+    """Write two batches, the first of them twice, and check the table."""
     into(batch(spark, *FIRST), 0)
     assert rows_in(spark, table) == [(1, "A"), (3, "c"), (4, "d")]
     into(batch(spark, *SECOND), 1)
@@ -138,7 +138,7 @@ VALUES = [
 
 
 def test_values_of_all_types_are_those_that_spark_wrote(spark, tmp_path):
-    """Row 1 stays as Spark wrote it, in a file that is written anew; row 2 is updated, row 3 is new."""
+    """Row 1 stays as Spark wrote it, in a file that is rewritten. Row 2 is updated, and row 3 is new."""
     names = [f"c{number}" for number in range(len(VALUES))]
     columns = ", ".join(f"{name} {sql}" for name, (sql, *_) in zip(names, VALUES, strict=True))
     schema, (first, second) = f"id BIGINT, {columns}", ([value[at] for value in VALUES] for at in (1, 2))
@@ -152,7 +152,7 @@ def test_values_of_all_types_are_those_that_spark_wrote(spark, tmp_path):
     found = spark.read.format("delta").load(str(table))
     assert found.schema == old.schema
     assert list(map(text, found.orderBy("id").collect())) == list(map(text, expected.orderBy("id").collect()))
-    # NaN is larger than any number to Spark, and no file is passed over that holds one.
+    # NaN is larger than any number in Spark, and no file with a NaN is skipped.
     assert {row["id"] for row in found.where("c4 > 1e300").collect()} == {1, 3}
     assert {row["id"] for row in found.where("c7 >= TIMESTAMP'9999-01-01'").collect()} == {2}
 
@@ -178,7 +178,7 @@ def test_several_tables_of_one_batch_read_it_once(spark, tmp_path):
 
 @pytest.fixture
 def changes(module_broker):
-    """Options of a reader of a topic with changes of as many keys."""
+    """Return the options of a reader of a topic with changes of that many keys."""
     servers, topic = module_broker.bootstrap_servers, f"changes-{uuid.uuid4().hex[:8]}"
     with Admin(servers) as admin, Producer(servers) as producer:
         admin.create_topic(topic, partitions=2, schema="id BIGINT NOT NULL, word STRING", key_columns=["id"])
@@ -189,7 +189,7 @@ def changes(module_broker):
 
 
 def tasks_of(spark, query):
-    """How many tasks the jobs of a query had."""
+    """Return the number of tasks of each of a query's jobs."""
     tracker, count = spark.sparkContext.statusTracker(), 0
     for job in tracker.getJobIdsForGroup(str(query.runId)):
         for stage in tracker.getJobInfo(job).stageIds:

@@ -1,4 +1,7 @@
-"""Streams into Delta tables by ``append`` and ``upsert``, and a table's changes back: each batch once."""
+"""Tests of streams into Delta tables by ``append`` and ``upsert``, and back.
+
+Each batch counts once. A table's changes also go to a topic.
+"""
 
 import json
 import uuid
@@ -22,7 +25,7 @@ SCHEMA = "id INT NOT NULL, word STRING, op STRING"
 
 
 class Changes:
-    """A topic of changes by ``id``, keyed by it."""
+    """A topic of changes, with ``id`` as the key."""
 
     def __init__(self, broker, schema=SCHEMA, partitions=2):
         self.name, self.servers = f"changes-{uuid.uuid4().hex[:8]}", broker.bootstrap_servers
@@ -67,7 +70,7 @@ def rows_in(table, *names):
 
 
 def forget_last_batch(checkpoint):
-    """As if the driver had died after the table's commit and before it told its checkpoint."""
+    """Remove the last commit from the checkpoint, as if the driver had died after the table's commit."""
     last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
     last.unlink()
     (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
@@ -82,7 +85,7 @@ def test_changes_are_applied_the_latest_of_each_key(spark, changes, table):
     changes.send((1, "a", "i"), (2, "b", "i"), (1, "aa", "u"), (3, "c", "i"), (3, None, "d"))
     run(changes.read(spark), into, table / "_checkpoint")
     assert rows_in(table) == [(1, "aa"), (2, "b")]
-    # On top of rows that are there: updated, deleted, made anew after a deletion, unknown to the table.
+    # Changes of existing rows: updated, deleted, inserted again after a deletion, and unknown to the table.
     changes.send((1, None, "d"), (2, "bb", "u"), (4, "d", "i"), (1, "A", "i"), (5, None, "d"), (2, "B", "u"))
     run(changes.read(spark), into, table / "_checkpoint")
     assert rows_in(table) == [(1, "A"), (2, "B"), (4, "d")]
@@ -100,7 +103,7 @@ def test_tombstones_delete_and_order_can_be_another_than_that_of_offsets(spark, 
     columns = "id,word,__offset,__partition,__tombstone"
     run(changes.read(spark, columns=columns), upsert(str(table), key=["id"]), tmp_path / "c")
     assert rows_in(table) == [(2, "b")]
-    # One key in two partitions: by offset there is no saying which is newer.
+    # One key is in two partitions, and offsets cannot show which record is newer.
     changes.send((7, "old"), partition=0)
     changes.send((7, "new"), partition=1)
     with pytest.raises(StreamingQueryException) as failure:
@@ -121,7 +124,7 @@ def test_a_guard_keeps_changes_that_are_older_than_the_row(spark, changes, table
         changes.send(*batch)
         run(changes.read(spark).selectExpr(*versioned), into, tmp_path / "c")
     assert rows_in(table, "id", "version") == [(1, 5), (2, 6), (3, 5), (4, 1)]
-    # A checkpoint made anew reads all of it again, under another query's id.
+    # A new checkpoint reads all records again, under another query id.
     run(changes.read(spark).selectExpr(*versioned), into, tmp_path / "again")
     assert rows_in(table, "id", "version") == [(1, 5), (2, 6), (3, 5), (4, 1)]
 
@@ -133,7 +136,7 @@ def test_several_tables_of_one_stream_of_which_some_had_the_batch(spark, changes
 
     def dies(rows, transaction):
         if dead:
-            raise ValueError("killed between the tables")
+            raise ValueError("killed between the commits of the two tables")
         return rows
 
     fragile = upsert(str(state), key=["id"], delete_when="op = 'd'", drop=["op"], select=lambda rows: dies(rows, 0))
@@ -227,7 +230,7 @@ def test_small_files_are_put_together_after_so_many_batches(spark, changes, tmp_
     forget_last_batch(tmp_path / "c1")
     query = ingest(spark, limited, str(one), checkpoint=str(tmp_path / "c1"))
     finish(query)
-    assert [row[0] for row in rows_in(one)] == list(range(40)), "the batch is known after its files were put together"
+    assert [row[0] for row in rows_in(one)] == list(range(40)), "the batch is known after the files were compacted"
 
 
 def test_small_files_are_put_together_after_so_many_seconds_or_bytes(spark, changes, tmp_path):
@@ -256,7 +259,7 @@ def test_small_files_are_put_together_after_so_many_seconds_or_bytes(spark, chan
 
 
 def records_of(servers, topic):
-    """Key and value of each committed record, by partition and offset."""
+    """Return key and value of each committed record, by partition and offset."""
     config = {"bootstrap.servers": servers, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     with Consumer(config) as consumer:
         partitions = consumer.partitions_for(topic)
@@ -298,7 +301,7 @@ def test_changes_of_a_table_come_to_topics_in_their_order(spark, module_broker, 
         value = None if record.value is None else json.loads(record.value)["word"]
         words.setdefault(json.loads(record.key)["id"], []).append(value)
     assert words == expected
-    # Without a version the rows that are there come first, then what changes. A replayed batch is not written again.
+    # Without a version the existing rows come first, and then the changes. A replayed batch is not written again.
     forget_last_batch(tmp_path / "c2")
     spark.sql(f"DELETE FROM {name} WHERE id = 3")
     follow(typed.name, "c2")

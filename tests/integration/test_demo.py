@@ -1,8 +1,8 @@
-"""The demo, killed with SIGKILL in any of its steps and run again: the tables come out the same, row for row.
+"""Tests of the demo, killed with SIGKILL in any step and run again.
 
-Each round wants more rows than the one before, so that there is something to do in every step of every round: a batch
-on top of the state, tables and offsets that the last kill left behind. The expected rows come from the data files
-through pyarrow alone; the tables are read with delta-rs.
+The tables have the same rows as without a kill. Each round wants more rows than the one before, so that every step of
+every round has work. That work is a batch on top of the state, tables and offsets that the last kill left. The expected
+rows come from the data files through pyarrow alone. The tables are read with delta-rs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ HANGING_UP = re.compile(
     rb'(?:  File "[^"]*pyspark/daemon\.py", line \d+, in worker\n|\Z)'
     rb"(?:BrokenPipeError: .*\n|\Z)"
 )
-"""What PySpark prints when Spark hangs up on an idle planning worker: their daemon cannot be replaced by a setting.
+"""PySpark's output when Spark disconnects an idle planning worker. No setting can replace PySpark's daemon there.
 
-It writes line by line and ends with the job, so that the log may end at any of the lines."""
+The daemon writes line by line and ends with the job, so the log may end at any of the lines.
+"""
 END_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.02
 HOUR_US = 3_600_000_000
@@ -47,7 +48,7 @@ HOUR_US = 3_600_000_000
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the demo: how it begins, how long a kill in it may wait, what can be killed, what it writes."""
+    """A step of the demo: its start, the longest delay of a kill in it, the possible victims and its output."""
 
     starts_with: str
     seconds: float
@@ -61,13 +62,13 @@ STEPS = (
     Step("ingest flights", 4.0, WITH_SPARK, "flights"),
     Step("hourly departures, stream", 8.0, WITH_SPARK, "hourly_departures"),
     Step("hourly departures, backfill", 6.0, WITH_SPARK, "hourly_departures_backfill"),
-    # The broker and Spark have gone by then.
+    # The broker and Spark have ended by then.
     Step("report", 1.0, ("group",)),
 )
 
 
 class Demo:
-    """A running demo in a process group of its own. Everything it prints goes to ``demo.out``."""
+    """A running demo in a process group of its own. Its output goes to ``demo.out``."""
 
     def __init__(self, work_dir: Path, rows: int) -> None:
         self._out = work_dir / "demo.out"
@@ -95,7 +96,7 @@ class Demo:
         )
 
     def kill(self, victim: str) -> None:
-        """Kill the broker, the driver of Spark (if they are there), or all at once."""
+        """Kill the broker, the driver of Spark (if they run), or all at once."""
         if victim == "group":
             for process in (self.process.pid, *descendants(self.process.pid)):
                 kill_one(process)
@@ -106,7 +107,7 @@ class Demo:
                     kill_one(process)
 
     def finish(self) -> str:
-        """Wait for the good end of the demo; gives what it printed."""
+        """Wait for the successful end of the demo, and return its output."""
         try:
             status = exit_code(self.process)
         finally:
@@ -130,7 +131,7 @@ def command_line(process: int) -> bytes:
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids below ``root``, from /proc."""
+    """Return the process ids below ``root``, from /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -147,13 +148,13 @@ def descendants(root: int) -> list[int]:
 
 
 def run_and_kill(work_dir: Path, rows: int, step: Step, victim: str, chance: random.Random) -> None:
-    """Run the demo into ``step``, kill ``victim`` somewhere in it, and see it end."""
+    """Run the demo into ``step``, kill ``victim`` at some moment of it, and wait for its end."""
     demo = Demo(work_dir, rows)
     try:
         demo.wait_for(lambda: f"{STARTED} {step.starts_with}" in demo.printed(), f"step {step.starts_with}")
         assert demo.process.poll() is None, demo.printed()[-4000:]
         if step.writes is not None and chance.random() < 0.5:
-            # At the commit of the table or right after it, before Spark has noted that the batch is done.
+            # The kill comes at the commit of the table or right after it, before Spark has logged the batch as done.
             versions = work_dir / "tables" / step.writes / "_delta_log"
             before = len(list(versions.glob("*.json")))
             demo.wait_for(lambda: len(list(versions.glob("*.json"))) > before, "a commit of the table")
@@ -206,7 +207,7 @@ def assert_tables_are_right(work_dir: Path, datasets: list[Dataset]) -> None:
 
 
 def assert_the_next_commands_run(printed: str) -> None:
-    """Run the commands that the demo shows at its end. The last starts a broker, which ends when its input does."""
+    """Run the commands that the demo shows at its end. The last one starts a broker, which ends when its input does."""
     _, _, shown = printed.partition("Try next")
     commands = [line.strip() for line in shown.splitlines() if line.startswith("  millrace ")]
     assert len(commands) == 3, shown
@@ -218,9 +219,9 @@ def assert_the_next_commands_run(printed: str) -> None:
 
 
 def kills(rounds: int, chance: random.Random) -> list[tuple[Step, str]]:
-    """Each step in turn, and for the steps with Spark each kind of victim in an order of chance.
+    """Return the kills: each step in turn, and each kind of victim of the steps with Spark in a random order.
 
-    Fewer rounds than steps are some of them by chance, and the last.
+    If there are fewer rounds than steps, the kills are some random steps and the last one.
     """
     plan: list[tuple[Step, str]] = []
     chosen = sorted(chance.sample(range(len(STEPS) - 1), min(rounds, len(STEPS)) - 1))
@@ -250,5 +251,5 @@ def test_killed_in_any_step_and_run_again_the_tables_are_the_same(tmp_path: Path
         written = HANGING_UP.sub(b"", (tmp_path / "logs" / name).read_bytes()[size:])
         assert b"Traceback" not in written, f"{name} of a run without a fault"
     if rounds <= len(STEPS):
-        # The last round was killed in its report: all rows had gone through by then, and none went through again.
+        # The last round was killed in its report. All rows had been processed by then, and none was processed again.
         assert printed.count("nothing new") >= 2 * 5, printed

@@ -1,4 +1,4 @@
-"""Who is told where segment files are, and that a task reads them wherever it finds them."""
+"""Tests of the paths of segment files that a broker gives out, and of tasks that read them."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ VALUES = [b"%d" % number for number in range(20)]
 
 
 def own_address():
-    """An address of this host that is not loopback."""
+    """Return an address of this host that is not loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("203.0.113.7", 9))
@@ -45,7 +45,7 @@ def read_directly(servers):
 
 
 def paths_told(broker, *, is_local):
-    """The paths that a caller on this host or on another one is told."""
+    """Return the paths that a caller on this host or on another one gets."""
     inner = broker.server.broker
     budget = inner.admission.rooms[CallClass.CLIENT].response_bytes
     context = RequestContext(

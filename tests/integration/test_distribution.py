@@ -1,4 +1,4 @@
-"""The wheel and the sdist hold everything that users run, and work outside of the repository."""
+"""Tests of the wheel and the sdist: complete, and usable outside of the repository."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist, and the wheel that is built from it."""
+    """Build the sdist, and the wheel from it."""
     directory = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT, cwd=directory)
     return directory
@@ -73,7 +73,7 @@ ONE_RECORD = (
     "        consumer.seek_to_beginning()\n"
     "        print(consumer.poll(timeout_ms=60_000)[0].value, millrace.__file__)\n"
 )
-"""A program that starts a broker, writes a record, reads it, and says where the code lies."""
+"""A program that starts a broker, writes a record, reads it, and prints the path of the code."""
 
 
 def test_the_installed_wheel_runs_a_broker_a_topic_and_a_record(built: Path, tmp_path: Path) -> None:
@@ -81,7 +81,8 @@ def test_the_installed_wheel_runs_a_broker_a_topic_and_a_record(built: Path, tmp
     run(sys.executable, "-m", "venv", "--without-pip", "clean", cwd=tmp_path)
     python = tmp_path / "clean" / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", wheel, cwd=tmp_path)
-    # What the wheel depends on is here already; our own code is not, for its path file is not read from there.
+    # The dependencies of the wheel are installed here. Our own code is not, because the path file is not read from
+    # there.
     packages = next((tmp_path / "clean" / "lib").glob("python*/site-packages"))
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     millrace = tmp_path / "clean" / "bin" / "millrace"

@@ -1,4 +1,4 @@
-"""What a leader tells a follower within a fetch session (KIP-227)."""
+"""Tests of a leader's answers to a follower within a fetch session (KIP-227)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from .waiting import STALL_S
 
 
 def test_what_came_with_an_error_is_told_again(tmp_path: Path) -> None:
-    """A follower takes nothing else from such an answer; with nothing appended it would never hear of the watermark."""
+    """A follower ignores everything else in such an answer.
+
+    Without a new record it would never get the high watermark.
+    """
     with ReplicaCluster(tmp_path, brokers=2) as cluster:
         cluster.create("t", (1, 2))
         with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:
@@ -27,7 +30,7 @@ def test_what_came_with_an_error_is_told_again(tmp_path: Path) -> None:
             response: pb.FetchResponse = cluster.run(asking)
             return response
 
-        # A follower in the epoch that is about to begin, of which the leader has not heard.
+        # A follower in the next leader epoch, which the leader does not know yet.
         wanted = pb.FetchRequest.PartitionFetch(
             partition=0, fetch_offset=1, partition_max_bytes=100, current_leader_epoch=1, last_fetched_epoch=0
         )

@@ -1,4 +1,7 @@
-"""``jobs/from_kafka.py`` against a real Kafka broker: every record once with all it has, and groups that go on."""
+"""Tests of ``jobs/from_kafka.py`` against a real Kafka broker.
+
+Every record is copied once with all its fields, and groups continue.
+"""
 
 import contextlib
 import json
@@ -26,7 +29,7 @@ START_MS = 1_600_000_000_000
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory):
-    """A Kafka broker of this module; its JARs are the benchmarks', resolved by Maven once."""
+    """Start a Kafka broker for this module. Maven resolves its JARs once, and the benchmarks use the same ones."""
     root = tmp_path_factory.mktemp("kafka")
     for shared in ("jars", "m2"):
         (root / shared).symlink_to(Workspace().folder(shared))
@@ -35,7 +38,7 @@ def kafka(tmp_path_factory):
 
 
 class Orders:
-    """A topic in Kafka whose values are numbers, with gaps in its offsets where transactions ended."""
+    """A topic in Kafka whose values are numbers. Markers of transactions leave gaps in its offsets."""
 
     def __init__(self, kafka, partitions=2, **configs):
         self.kafka, self.name = kafka, f"orders-{uuid.uuid4().hex[:8]}"
@@ -92,7 +95,7 @@ class Orders:
 
 @pytest.fixture
 def job(kafka, module_broker):
-    """Starts the job; all are ended."""
+    """Return a function that starts the job. All jobs are stopped at the end."""
     started = []
 
     def start(topic, *more):
@@ -119,7 +122,7 @@ def ended(process, code=0):
 
 
 def copied(broker, topic):
-    """What readers see here: by partition the records, with their offsets."""
+    """Return the copied records with their offsets, by partition, as readers see them."""
     config = {"bootstrap.servers": broker.bootstrap_servers, "auto.offset.reset": "earliest"}
     with Consumer({**config, "isolation.level": "read_committed"}) as consumer:
         partitions = consumer.partitions_for(topic)
@@ -156,7 +159,7 @@ def test_records_keep_all_they_have_and_groups_continue_where_they_were(kafka, m
         reader = admin.list_group_offsets(f"reader-{orders.name}")
         done = admin.list_group_offsets(f"done-{orders.name}")
     assert f"group reader-{orders.name} continues at 0: " in output
-    # Record 20 of partition 0 is number 40; 51 of partition 1 is after its first 50 records and a marker.
+    # Record 20 of partition 0 is number 40. Record 51 of partition 1 follows its first 50 records and a marker.
     next_values = {
         place.partition: next(each.value for each in found[place.partition] if each.offset >= committed.offset)
         for place, committed in reader.items()
@@ -199,11 +202,11 @@ def test_killed_and_stopped_it_copies_every_record_once(kafka, module_broker, jo
     following.send_signal(signal.SIGTERM)
     ended(following)
     assert facts(copied(module_broker, orders.name)) == orders.expected(range(count + 100))
-    assert "0 records in" in ended(job(orders)), "there is nothing left to copy"
+    assert "0 records in" in ended(job(orders)), "no record is left to copy"
 
 
 def wait_for_batches(process, count):
-    """Read what a job prints until it has committed so often."""
+    """Read a job's output until it has committed that many batches."""
     seen = 0
     while seen < count:
         line = while_it_works(process, process.stdout.readline, "a line of the job")

@@ -1,7 +1,7 @@
-"""The README and the guides do what they say: each of their Python and shell blocks runs as it stands.
+"""Tests of the README and the guides: each Python and shell block runs as it stands.
 
-A test makes what its guide takes for granted, such as topics with records. ``documented.NOT_RUN`` names the blocks that
-no test can run.
+A test creates what its guide takes for granted, such as topics with records. ``documented.NOT_RUN`` names the blocks
+that no test can run.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_the_spark_guide_reads_decodes_writes_and_ingests(reader: Reader) -> Non
     [letter] = rows(reader, "orders_bad")
     assert (letter["topic"], letter["partition"], letter["offset"]) == ("orders", 0, 5)
     assert sorted(values(reader, "orders_loud", 2)) == [b"SEVEN", b"TWELVE"]
-    # A stream of Spark's sink and a direct ingest have written the flights, each with a checkpoint of its own.
+    # A stream of Spark's sink and a direct ingest have written the flights, each with its own checkpoint.
     assert len(rows(reader, "flights")) == 2 * 6
 
 

@@ -1,4 +1,7 @@
-"""What an interrupted micro-batch ends with is to Spark the end that was asked for, and all other errors are not."""
+"""Tests of interrupted micro-batches: Spark takes their error as a requested end.
+
+All other errors fail the query.
+"""
 
 import traceback
 

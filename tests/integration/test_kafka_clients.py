@@ -1,4 +1,4 @@
-"""Kafka's clients against the broker's listener: librdkafka's (confluent-kafka) and kafka-python, unmodified."""
+"""Tests of unmodified Kafka clients at the broker's listener: librdkafka (confluent-kafka) and kafka-python."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_aiokafka_reads_what_it_wrote(module_broker: EmbeddedBroker, topic: str)
 def test_both_kinds_of_client_read_the_same_records_at_the_same_offsets(
     module_broker: EmbeddedBroker, topic: str
 ) -> None:
-    """Records of a millrace producer are columnar in the log, those of librdkafka are rows."""
+    """The records of a millrace producer are columnar in the log, and those of librdkafka are rows."""
     create_topic(module_broker, topic)
     with Producer(module_broker.bootstrap_servers) as own:
         for number in range(100):
@@ -137,7 +137,7 @@ def test_both_kinds_of_client_read_the_same_records_at_the_same_offsets(
 
 
 def positions(member: confluent_kafka.Consumer) -> list[int]:
-    """Offsets of the next records of the partitions that a member has."""
+    """Return the positions of a member's partitions."""
     return sorted(each.offset for each in member.position(member.assignment()))
 
 
@@ -152,7 +152,7 @@ def test_members_of_a_group_share_the_partitions_and_continue_where_it_committed
         member.subscribe([topic])
     seen: list[bytes] = []
     stall = Stall("all records, from two members")
-    # A member that is given a partition of which nothing was committed begins it again.
+    # A member that gets a partition without a committed offset begins at its start.
     while not all(positions(member) == [25, 25] for member in members):
         stall.check([positions(member) for member in members])
         for member in members:

@@ -1,4 +1,4 @@
-"""Administration with Kafka's admin clients: groups, configurations, partitions, records, the cluster."""
+"""Tests of Kafka's admin clients: groups, configurations, partitions, records, and the cluster."""
 
 from __future__ import annotations
 

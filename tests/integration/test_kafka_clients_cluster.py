@@ -1,4 +1,4 @@
-"""Kafka's clients of three real brokers: leaders and coordinators elsewhere, and a broker that goes and comes."""
+"""Tests of Kafka clients of three brokers: leaders and coordinators elsewhere, and restarts."""
 
 from __future__ import annotations
 

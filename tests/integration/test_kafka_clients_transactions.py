@@ -1,4 +1,4 @@
-"""Transactions of Kafka's clients, which keep a producer's epoch from one transaction to the next."""
+"""Tests of transactions of Kafka clients that keep a producer's epoch between transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listener as Kafka's clients see it: versions, order, limits, and requests that no client sends."""
+"""Tests of the Kafka listener: versions, order, limits, and requests that no client sends."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_api_versions_of_an_unknown_version_is_answered_in_version_0(module_brok
         correlation_id, answer = wire.receive(ApiKey.API_VERSIONS, 0)
         assert (correlation_id, answer.error_code) == (9, _UNSUPPORTED_VERSION)
         assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(ApiKey.API_VERSIONS, 4)]
-        assert wire.call(ApiVersionsRequest(), 0).error_code == 0, "the connection goes on"
+        assert wire.call(ApiVersionsRequest(), 0).error_code == 0, "the connection stays open"
 
 
 @pytest.mark.parametrize(("name", "version"), [("has spaces", "1"), ("", "1"), ("x", "-1")])
@@ -157,7 +157,7 @@ def test_a_full_broker_lets_kafkas_clients_wait_and_tells_those_of_millrace(tmp_
     ):
         create_topic(broker, "t")
         slow.greet()
-        slow.sock.sendall(slow.written("Produce", b"x" * 1000)[:-1])  # it is being received, and has the place
+        slow.sock.sendall(slow.written("Produce", b"x" * 1000)[:-1])  # the request is being received, and has the place
         eventually(lambda: _limits(broker).requests == 1)
         before = _limits(broker).delayed
         for wire in (first, second):

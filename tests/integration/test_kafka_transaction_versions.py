@@ -1,4 +1,7 @@
-"""Transaction version 2 of Kafka's producers: another epoch for each transaction, and no call that adds partitions."""
+"""Tests of Kafka's transaction version 2.
+
+Each transaction has another epoch, and no call adds partitions.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ from .waiting import Stall
 
 
 class Producer(NamedTuple):
-    """A producer by hand."""
+    """A producer whose requests are written by hand."""
 
     wire: KafkaWire
     name: str
@@ -45,7 +48,7 @@ class Producer(NamedTuple):
     epoch: int
 
     def send(self, topic: str, value: bytes, *, sequence: int = 0, version: int = 12) -> int:
-        """The error code of a batch, after retries while the last transaction is being completed."""
+        """Send a batch, retry while the last transaction is being completed, and return the error code."""
         batch = build_rows_batch(
             [Record(value=value, timestamp_ms=1)],
             producer_id=self.producer_id,

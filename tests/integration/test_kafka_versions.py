@@ -1,4 +1,4 @@
-"""Each call of Kafka in each of its versions: whatever the broker answers can be written and read."""
+"""Tests of each Kafka call in each version: the broker's answer can be written and read."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from .waiting import Stall
 _VERSIONS = {key: call.versions for key, call in kafka_calls(BrokerConfig.load({})).items()}
 _ACKS = {"acks": -1}
 _OTHERS: dict[int, dict[str, Any]] = {ApiKey.PRODUCE: _ACKS, ApiKey.METADATA: {"topics": ()}}
-"""Fields of requests that have no default, or an unusual one."""
+"""Request fields without a default, or with an unusual one."""
 _UNKNOWN_ID = UUID(int=7)
 _NOT_YET = (14, 15, 16)
-"""Errors while a coordinator is made or loaded."""
+"""Errors while a coordinator is created or loaded."""
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_records_are_fetched_in_each_version(wire: KafkaWire, module_broker: Emb
     if version >= 7:
         first = fetch(1, session=(0, 0))
         assert first.session_id
-        assert not fetch(1, session=(first.session_id, 1)).responses, "nothing is new"
+        assert not fetch(1, session=(first.session_id, 1)).responses, "nothing has changed"
         assert fetch(1, session=(first.session_id, 1)).error_code == 71
         assert fetch(1, session=(first.session_id ^ 1, 1)).error_code == 70
     if version >= 13:

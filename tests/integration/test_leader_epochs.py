@@ -1,4 +1,4 @@
-"""Leader epochs: who is behind is fenced, and a consumer notices when the log was cut below it (KIP-320)."""
+"""Tests of leader epochs: fenced clients, and consumers that detect a truncation (KIP-320)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 def produce(broker: EmbeddedBroker, *values: bytes) -> None:
-    """A batch for each."""
+    """Append a batch for each value."""
     with Producer(broker.bootstrap_servers) as producer:
         for value in values:
             producer.send(TOPIC, value).result(STALL_S)
@@ -80,7 +80,7 @@ def test_requests_of_another_epoch_are_refused_and_ends_of_epochs_told(broker: E
         return answer.error.code, answer.end.leader_epoch, answer.end.end_offset
 
     assert ends(0) == (0, 0, 2)
-    assert ends(1) == (0, -1, -1)  # nothing was appended in it yet
+    assert ends(1) == (0, -1, -1)  # no record was appended in this epoch yet
     produce(broker, b"c")
     assert ends(0) == (0, 0, 2)
     assert ends(1) == (0, 1, 3)
@@ -132,13 +132,13 @@ def test_a_new_epoch_without_loss_goes_unnoticed(broker: EmbeddedBroker) -> None
         assert consumer.committed([PARTITION])[PARTITION] == OffsetAndMetadata(offset=5, leader_epoch=3)
     raise_epoch(broker, TOPIC)
     produce(broker, b"more")
-    with consumer_of(broker) as consumer:  # begins at what was committed in an older epoch
+    with consumer_of(broker) as consumer:  # begins at an offset that was committed in an older epoch
         assert read(consumer, 1) == [(5, b"more")]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 def test_a_leader_older_than_what_the_group_has_committed_is_not_believed(broker: EmbeddedBroker, reset: str) -> None:
-    """It was taken for dead, and does not know yet that another broker leads."""
+    """The broker was taken for dead, and does not know the new leader yet."""
     produce(broker, b"a")
     with consumer_of(broker, reset) as consumer:
         consumer.commit({PARTITION: OffsetAndMetadata(offset=2, leader_epoch=1)})
@@ -166,7 +166,7 @@ def test_a_consumer_finds_the_leader_though_the_broker_that_it_asks_knows_only_t
             consumer.assign([place])
             consumer.seek(place, OffsetAndMetadata(offset=2, leader_epoch=1))
             assert read(consumer, 1) == [(2, b"c")]
-            assert cluster.broker(1).replicas.leads("t", 0), "it has not heard of the next leader by then"
+            assert cluster.broker(1).replicas.leads("t", 0), "the broker does not know the next leader by then"
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
@@ -177,7 +177,7 @@ def test_a_consumer_continues_where_the_logs_part(broker: EmbeddedBroker, tmp_pa
         assert len(read(consumer, 4)) == 4
         again = truncated(broker, tmp_path / "broker", TOPIC, 2)
         try:
-            produce(again, b"C", b"D", b"E", b"F")  # without epochs, 4 would look like a good place to go on
+            produce(again, b"C", b"D", b"E", b"F")  # without epochs, 4 would look like a valid position
             assert read(consumer, 4) == [(2, b"C"), (3, b"D"), (4, b"E"), (5, b"F")]
         finally:
             again.stop()
@@ -191,8 +191,8 @@ def test_without_a_policy_the_error_names_where_the_logs_part(broker: EmbeddedBr
     again = truncated(broker, tmp_path / "broker", TOPIC, 3)
     try:
         produce(again, b"D", b"E", b"F")
-        with consumer_of(again, "none") as consumer:  # by the epoch that was committed
-            for _ in range(2):  # until somebody seeks
+        with consumer_of(again, "none") as consumer:  # by the committed epoch
+            for _ in range(2):  # until the application seeks
                 with pytest.raises(LogTruncationError, match="from offset 3 on") as raised:
                     read(consumer, 1)
                 assert raised.value.divergent_offset == 3
@@ -221,4 +221,4 @@ def test_a_topic_created_again_starts_its_epochs_again(broker: EmbeddedBroker) -
             try:
                 records += [record.value for record in consumer.poll(200)]
             except UnknownTopicOrPartitionError:
-                continue  # while it was not there
+                continue  # while the broker was down

@@ -1,4 +1,4 @@
-"""A broker that is killed loses nothing that it acknowledged and invents nothing."""
+"""Tests of killed brokers: no acknowledged record is lost, and none is invented."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def append_until_killed(directory: Path, seed: int) -> list[tuple[int, int]]:
     with subprocess.Popen([sys.executable, str(SCRIPT), str(directory), str(seed)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
-        # A timer of its own: the kill comes anywhere, not just after an acknowledgement.
+        # A separate timer kills at any moment, not just after an acknowledgement.
         timer = threading.Timer(choose.uniform(0, 0.25), process.send_signal, [signal.SIGKILL])
         timer.start()
         lines = process.stdout.read().splitlines()
@@ -73,7 +73,7 @@ def test_killed_at_random_moments(tmp_path: Path, script: ModuleType, rounds: in
             assert acknowledged[0][0] >= acknowledged_end
             acknowledged_end = acknowledged[-1][1] + 1
         manager, log = reopen(tmp_path)
-        # The last batch may have been written without its acknowledgement getting out.
+        # The last batch may have been written without an acknowledgement.
         assert acknowledged_end <= log.log_end_offset <= acknowledged_end + BATCH_RECORDS_MAX, f"seed {seed}"
         for expected, (offset, value) in enumerate(all_values(log)):
             assert (offset, value) == (expected, script.value_at(expected)), f"seed {seed}"
@@ -88,7 +88,7 @@ def test_killed_at_random_moments(tmp_path: Path, script: ModuleType, rounds: in
 
 
 def test_killed_without_a_clean_restart_between(tmp_path: Path, script: ModuleType) -> None:
-    """Recovery after recovery: no marker, only what the kills left behind; torn tails and lost indexes among it."""
+    """Recovery follows recovery without a clean shutdown marker. The kills leave torn tails and lost indexes."""
     choose = random.Random(7)
     for seed in range(100, 106):
         append_until_killed(tmp_path, seed)

@@ -1,4 +1,7 @@
-"""``jobs/make_examples.py`` as users run it: topics filled with records of their time, appended to when run again."""
+"""Tests of ``jobs/make_examples.py`` as users run it.
+
+It fills topics with records of the present time, and a second run appends.
+"""
 
 from __future__ import annotations
 

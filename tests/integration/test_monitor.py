@@ -1,4 +1,4 @@
-"""Groups and metrics know of a batch as soon as it is done, whoever asks."""
+"""Tests of groups and metrics, which know a batch as soon as it is done."""
 
 import json
 import sys
@@ -65,7 +65,7 @@ def send(broker, topic, count):
 
 
 def run(spark, broker, topic, directory, name="query", **options):
-    """Copy what is there in batches of 8; returns the query's id."""
+    """Copy the available records in batches of 8, and return the query's id."""
     given = {
         "kafka.bootstrap.servers": broker.bootstrap_servers,
         "subscribe": topic,
@@ -130,7 +130,7 @@ def test_metrics_can_be_scraped(spark, module_broker, filled, tmp_path):
     assert scrape(port, "read_bytes_total", **topic) > 0
     assert scrape(port, "decode_seconds_total", **topic) > 0
     assert scrape(port, "lag_records", **topic, partition="0") == 0
-    # Nobody runs the query, and it falls behind.
+    # No process runs the query, and its lag grows.
     send(module_broker, filled, 5)
     await_value(lambda: scrape(port, "lag_records", **topic, partition="0"), 5)
     assert scrape(port, "lag_bytes", **topic, partition="0") > 0

@@ -1,4 +1,4 @@
-"""Nexmark's queries as DataFrames over topics give, row for row, what DuckDB gives over the same events."""
+"""Tests of Nexmark's queries as DataFrames over topics, against DuckDB on the same events."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from millrace.clients import Producer
 pytestmark = pytest.mark.spark
 
 COUNT = 100_000
-# Over five hours, from daytime into the next day. Times are multiples of 200 ms, so that some bids of the few active
-# people are exactly as far apart as sessions allow, and bids as high or windows as full as others are common.
+# The events span five hours, from daytime into the next day. Times are multiples of 200 ms. So some bids of the few
+# active people are exactly the session gap apart, and equal bids and equally full windows are common.
 SETTINGS = Settings(
     base_time_ms=int(datetime(2015, 7, 14, 18, 30, tzinfo=UTC).timestamp() * 1000),
     events_per_second=5,
@@ -50,7 +50,7 @@ def events(spark, module_broker, admin, source: Generator) -> frames.Events:
 
 
 def in_order(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows sorted by all columns, with the columns and types of the reference."""
+    """Return rows sorted by all columns, with the columns and types of the reference."""
     table = reference.without_zone(table).select(schema.names).cast(schema)
     return table.sort_by([(name, "ascending") for name in schema.names]).combine_chunks()
 

@@ -1,4 +1,4 @@
-"""``millrace offsets``: a query's checkpoint is shown and reset, and the query goes on from there."""
+"""Tests of ``millrace offsets``: it shows and resets a checkpoint, and the query continues there."""
 
 import json
 import uuid
@@ -60,7 +60,7 @@ class Numbers:
         return sorted(DeltaTable(str(self.table)).to_pyarrow_table()["n"].to_pylist())
 
     def command(self, name, *arguments, code=0):
-        # This very process ran the query: it holds the lock until Spark has told it that the run is over.
+        # This process ran the query and holds the lock until Spark has reported the end of the run.
         assert monitor(self.spark).drain(STALL_S)
         servers = ["--bootstrap-server", self.servers] if name == "reset" else []
         assert main(["offsets", name, "--checkpoint", str(self.checkpoint), *servers, *arguments]) == code
@@ -82,7 +82,7 @@ def test_a_query_reads_again_what_it_is_put_back_to(numbers, sink, capfd):
     assert "nothing was changed" in shown.err
     assert shown.out.split()[-5:] == [numbers.topic, "0", "20", "15", "-5"]
     run()
-    assert numbers.rows() == list(range(20)), "it was a dry run"
+    assert numbers.rows() == list(range(20)), "the reset was a dry run"
 
     numbers.command("reset", "--shift-by", "-5", "--execute")
     numbers.send(3)
@@ -126,7 +126,10 @@ def test_offsets_that_were_exported_are_put_back(numbers, tmp_path, capfd):
 
 
 def test_a_running_query_ends_rather_than_continuing_beside_a_reset(numbers, spark):
-    """Where our lock is not seen, from another host say: who logs the batch first has it, and the query says so."""
+    """Our lock is not visible from another host, for example.
+
+    The first to log the batch wins, and the query fails with a clear error.
+    """
     query = numbers.writer().start(str(numbers.table))
     try:
         while len(numbers.rows() if DeltaTable.is_deltatable(str(numbers.table)) else []) < 20:

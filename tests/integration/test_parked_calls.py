@@ -1,4 +1,7 @@
-"""Calls that wait for others cost memory and no place; brokers, members and operators have room of their own."""
+"""Tests of parked calls: they take memory and no place.
+
+Brokers, members and operators have reserved room.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from .waiting import STALL_S, eventually
 _LONG_MS = 600_000
 _MEMORY_BYTES = 400_000
 _QUARTER = b"x" * (_MEMORY_BYTES // 4 - frames.REQUEST_HEAD_BYTES + frames.HEAD_BYTES)
-"""The message of a request that takes a quarter of the memory."""
+"""Return the message of a request that takes a quarter of the memory."""
 
 
 def _admission(broker: EmbeddedBroker) -> AdmissionStatistics:
@@ -35,7 +38,10 @@ def _admission(broker: EmbeddedBroker) -> AdmissionStatistics:
 def _parked_fetches(
     calls: Any, broker: EmbeddedBroker, count: int, *, grpc: bool, topic: str, at_once: int = 100
 ) -> Iterator[list[Any]]:
-    """Fetches that wait: all of one client's connection over gRPC, or one of each connection; ``at_once`` are sent."""
+    """Start fetches that wait, over one client's gRPC connection or a connection each.
+
+    ``at_once`` are sent together.
+    """
     request = calls.fetch_request({topic: {0: calls.offset(topic, -1).offset}}, max_wait_ms=_LONG_MS)
     parked: list[Any] = []
     with contextlib.ExitStack() as opened:
@@ -86,7 +92,7 @@ def test_full_parked_memory_answers_the_longest_parked_empty(
                 answer = longest.result(STALL_S) if grpc else pb.FetchResponse.FromString(longest.receive())
                 result = answer.topics[0].partitions[0]
                 assert (result.error.code, result.records) == (0, b"")
-                assert not late[-1].done(), "a new call is never refused for it"
+                assert not late[-1].done(), "a new call is never refused because of it"
             eventually(lambda: _admission(broker).parked == room_for)
             assert (_admission(broker).evicted, _admission(broker).refused) == (3, 0)
             assert calls.produce("t", calls.batch(b"x")).base_offset == 0
@@ -212,7 +218,7 @@ def test_calls_that_wait_for_memory_of_their_requests_are_not_refused_however_fe
         calls = calls_to(broker.bootstrap_servers)
         calls.create("t")
         with contextlib.ExitStack() as slow:
-            for _ in range(4):  # each has a place, and memory for a message that it does not send all of
+            for _ in range(4):  # each has a place, and memory for a message that it does not send completely
                 each = slow.enter_context(Frames(broker))
                 each.greet()
                 each.sock.sendall(each.written("Produce", _QUARTER)[:-1])
@@ -249,10 +255,10 @@ def test_a_client_that_reads_no_answer_fills_no_memory_beyond_one_answer(
             silent.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
             silent.greet()
             silent.sock.settimeout(0.2)
-            with contextlib.suppress(TimeoutError):  # it takes so much and no more
+            with contextlib.suppress(TimeoutError):  # it takes this much and no more
                 for _ in range(10_000):
                     silent.sock.sendall(request * 100)
-                pytest.fail("the broker reads requests without end")
+                pytest.fail("the broker reads requests without a limit")
             found = _admission(broker)
             assert found.bytes_in_use < 2 * 4_000_000
             (connection,) = broker.server._frames._connections  # type: ignore[union-attr]
@@ -263,7 +269,7 @@ def test_a_client_that_reads_no_answer_fills_no_memory_beyond_one_answer(
 def test_answers_that_nobody_reads_leave_polls_of_idle_partitions_alone(
     tmp_path: Path, calls_to: Callable[[str], Any]
 ) -> None:
-    # Answers of more than the buffers of a socket take, on Linux 4 MiB and less.
+    # The answers exceed the buffers of a socket, which take up to 4 MiB on Linux.
     options = {"queued.max.request.bytes": 12_000_000, "fetch.max.bytes": 12_000_000}
     with EmbeddedBroker(tmp_path / "data", options=options) as broker, contextlib.ExitStack() as opened:
         calls = calls_to(broker.bootstrap_servers)
@@ -282,7 +288,7 @@ def test_answers_that_nobody_reads_leave_polls_of_idle_partitions_alone(
 
 
 def _unread(opened: contextlib.ExitStack, broker: EmbeddedBroker | BrokerServer) -> Frames:
-    """A connection that takes little before it is read from."""
+    """Open a connection whose buffers hold little while the client does not read."""
     each = opened.enter_context(Frames(broker))
     each.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     each.greet()
@@ -335,9 +341,9 @@ def test_consumers_that_read_no_answer_do_not_stall_replication(tmp_path: Path) 
         request.topics.add(name="t", partitions=[wanted])
         for _ in range(50):
             _unread(opened, leader).send("Fetch", request)
-        # Two answers fill the memory of clients' responses; the other consumers wait for it.
+        # Two answers fill the memory for responses to clients, and the other consumers wait for it.
         eventually(lambda: leader.broker.statistics().admission.parked >= 40)
         for _ in range(20):
-            assert not append(cluster, 1, "t", b"y" * 100_000).HasField("error"), "acks=all goes on"
+            assert not append(cluster, 1, "t", b"y" * 100_000).HasField("error"), "acks=all appends continue"
         assert cluster.isr("t") == {1, 2, 3}
         assert cluster.isr_changes == []

@@ -1,4 +1,4 @@
-"""Calls from a broker to others, against real brokers: as frames, and over gRPC where those cannot be had."""
+"""Tests of calls between real brokers: as frames, or over gRPC without a frame port."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def broker_one(directory: Path, **options: Any) -> EmbeddedBroker:
 
 
 def with_peers(broker: EmbeddedBroker, work: Any, *, cluster_id: str = "") -> Any:
-    """Run ``work(peers)``, which knows the broker by its address."""
+    """Run ``work(peers)``, which has the broker's address."""
 
     async def run() -> Any:
         peers = Peers(cluster_id)
-        peers.know(1, "127.0.0.1", broker.port)  # as who it is, and as another one
+        peers.know(1, "127.0.0.1", broker.port)  # under its own broker id, and under another one
         peers.know(2, "127.0.0.1", broker.port)
         try:
             return await work(peers)
@@ -43,7 +43,7 @@ def with_peers(broker: EmbeddedBroker, work: Any, *, cluster_id: str = "") -> An
 
 
 def connections(broker: EmbeddedBroker) -> int:
-    """How many connections for frames there are."""
+    """Return the number of frame connections."""
     frames = broker.server._frames
     return 0 if frames is None else len(frames._connections)
 

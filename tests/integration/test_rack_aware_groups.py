@@ -1,4 +1,4 @@
-"""Racks in groups: subscriptions carry the members', and the leader knows those of the brokers."""
+"""Tests of racks in groups: subscriptions carry the members', the leader knows the brokers'."""
 
 from __future__ import annotations
 

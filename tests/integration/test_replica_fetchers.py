@@ -1,4 +1,4 @@
-"""The number of fetchers changes while followers fetch."""
+"""Test of a changed number of fetchers while followers fetch."""
 
 from __future__ import annotations
 

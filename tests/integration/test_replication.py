@@ -1,4 +1,7 @@
-"""Replicas on real brokers: what is acknowledged survives, logs stay the same, whoever leads (docs/design/0031)."""
+"""Tests of replication on real brokers (docs/design/0031).
+
+Acknowledged records survive, and logs stay equal, whichever broker leads.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def test_what_is_not_on_all_in_sync_is_not_read(pair: ReplicaCluster) -> None:
     assert append(pair, 1, "t", b"b", acks=1).base_offset == 1
     assert (pair.log(1, "t").log_end_offset, pair.log(1, "t").high_watermark) == (2, 1)
     assert values_of(pair, "t") == [b"a"]
-    pair.wait_for_isr("t", 1)  # the leader is the only one in sync, after a while
+    pair.wait_for_isr("t", 1)  # after a while only the leader is in sync
     eventually(lambda: pair.log(1, "t").high_watermark == 2)
     assert values_of(pair, "t") == [b"a", b"b"]
 
@@ -80,7 +83,7 @@ def test_acks(pair: ReplicaCluster) -> None:
     pair.wait_for_isr("t", 1)
     end = pair.log(1, "t").log_end_offset
     assert append(pair, 1, "t", b"refused").error.code == 19
-    assert pair.log(1, "t").log_end_offset == end  # nothing was appended
+    assert pair.log(1, "t").log_end_offset == end  # no record was appended
     assert append(pair, 1, "t", b"one more", acks=1).base_offset == end
     pair.start(2)
     pair.tell("t", 2)
@@ -94,7 +97,7 @@ def test_acks(pair: ReplicaCluster) -> None:
 
 
 def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) -> None:
-    """KIP-101, first scenario: it must not go back to a watermark that it knew, for it may be elected."""
+    """KIP-101, first scenario: the follower must not truncate to its old high watermark, because it may be elected."""
     pair.create("t", (1, 2))
     append(pair, 1, "t", b"m0", b"m1")
     held = pair.log(2, "t")
@@ -102,10 +105,10 @@ def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) 
     pair.kill(2)
     checkpoint = pair._directory / "2" / "replication-offset-checkpoint"
     for path in (checkpoint, checkpoint.with_name(checkpoint.name + ".crc32c")):
-        path.unlink(missing_ok=True)  # what it knew of the watermark is older than what was acknowledged
+        path.unlink(missing_ok=True)  # its high watermark is older than the acknowledgement
     pair.kill(1)
     pair.start(2)
-    pair.tell("t", 2)  # a follower of a leader that is dead
+    pair.tell("t", 2)  # a follower of a dead leader
     assert pair.log(2, "t").log_end_offset == 2
     pair.elect("t", 2, isr=[2])
     assert values_of(pair, "t") == [b"m0", b"m1"]
@@ -120,9 +123,9 @@ def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) 
 def test_logs_that_have_parted_become_one(
     pair: ReplicaCluster, does_truncate_on_fetch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-101, second scenario: other records at the same offset, in another epoch, are truncated away.
+    """KIP-101, second scenario: records at the same offset in another epoch are truncated.
 
-    Leaders say at a fetch where that is; or followers ask for it, as they do of leaders that do not.
+    Leaders name that offset in the answer to a fetch. Followers of leaders that do not name it ask for it.
     """
     settings = partial(ReplicationSettings, does_truncate_on_fetch=does_truncate_on_fetch)
     monkeypatch.setattr(manager, "ReplicationSettings", settings)
@@ -183,7 +186,7 @@ def test_the_isr_shrinks_and_grows(cluster: ReplicaCluster) -> None:
     append(cluster, 1, "t", b"a")
     cluster.kill(3)
     started = time.monotonic()
-    assert append(cluster, 1, "t", b"b").base_offset == 1  # waits until the one that is dead is not in sync any more
+    assert append(cluster, 1, "t", b"b").base_offset == 1  # waits until the dead broker has left the ISR
     assert time.monotonic() - started > 0.5
     assert cluster.isr("t") == {1, 2}
     cluster.start(3)
@@ -254,7 +257,7 @@ def test_a_follower_whose_disk_refuses_does_not_keep_others_waiting(pair: Replic
     pair.settle("t")
     broken = pair.log(2, "t")
     broken._local.failure = StorageError("input/output error")
-    assert append(pair, 1, "t", b"b").base_offset == 1  # once the follower is not in sync any more
+    assert append(pair, 1, "t", b"b").base_offset == 1  # once the follower has left the ISR
     assert pair.isr("t") == {1}
     assert append(pair, 1, "t", b"c", partition=1).base_offset == 0
     pair.settle("t", 1)
@@ -280,7 +283,7 @@ def test_deleted_records_continue_all_replicas(pair: ReplicaCluster) -> None:
     assert delete(4, 10_000).low_watermark == 4
     assert [pair.log(each, "t").log_start_offset for each in (1, 2)] == [4, 4]
     pair.kill(2)
-    pair.broker(1).replicas.brokers_alive(frozenset({1, 2}))  # nobody has noticed yet
+    pair.broker(1).replicas.brokers_alive(frozenset({1, 2}))  # no broker has noticed yet
     assert delete(6, 100).error.code == 7
     assert pair.log(1, "t").log_start_offset == 6
 
@@ -289,14 +292,14 @@ def test_a_new_leader_does_not_say_less_than_the_one_before(cluster: ReplicaClus
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")
     cluster.settle("t")
-    cluster.log(2, "t").hold_watermark(0)  # what it knows is older than what the leader has said
+    cluster.log(2, "t").hold_watermark(0)  # its state is older than the leader's answer
     follower = cluster.broker(2).replicas.find("t", 0)
     assert follower is not None
     cluster.kill(1)
     cluster.kill(3)
     assert isinstance(follower.machine.role, Follower)
     follower.machine.role._high_watermark = 0
-    cluster.elect("t", 2)  # alone with an ISR of three
+    cluster.elect("t", 2)  # the only live replica of an ISR of three
 
     def answer() -> pb.ListOffsetsResponse.PartitionOffset:
         latest = pb.ListOffsetsRequest.PartitionTime(partition=0, timestamp=-1)
@@ -312,7 +315,7 @@ def test_a_new_leader_does_not_say_less_than_the_one_before(cluster: ReplicaClus
 
 
 def noted(function: Any, noted_in: list[int], broker_id: int) -> Any:
-    """Note that something is called, and whose it is."""
+    """Record each call of a function, with its owner."""
 
     def calling(*args: Any, **named: Any) -> Any:
         noted_in.append(broker_id)
@@ -353,7 +356,7 @@ def test_what_controllers_may_not_say(cluster: ReplicaCluster) -> None:
         request = replace(cluster.request({key: state}), controller_epoch=epoch)
         return cluster.run(cluster.broker(broker_id).replicas.become(request))[key]
 
-    assert isinstance(become(1, 1), StaleControllerEpochError)  # an epoch that is known
+    assert isinstance(become(1, 1), StaleControllerEpochError)  # a known epoch
     assert become(1, 5, leader_epoch=1) is None
     with pytest.raises(StaleControllerEpochError):
         become(1, 4, leader_epoch=2)
@@ -367,7 +370,7 @@ def test_what_controllers_may_not_say(cluster: ReplicaCluster) -> None:
     cluster.epoch = 6
     assert cluster.delete_replica("t", 2) is None
     assert cluster.broker(2).logs.get("t", 0) is None
-    assert cluster.delete_replica("t", 2) is None  # again does no harm
+    assert cluster.delete_replica("t", 2) is None  # a second request does no harm
 
 
 def test_committed_offsets_survive_their_coordinator(cluster: ReplicaCluster) -> None:
@@ -439,7 +442,7 @@ def test_transactions_over_brokers(cluster: ReplicaCluster) -> None:
 def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_decides_again(
     cluster: ReplicaCluster,
 ) -> None:
-    """The controller takes it for dead. What it answered its clients would be of the past."""
+    """The controller takes the broker for dead. Its answers to clients would be outdated."""
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")
     cluster.settle("t")
@@ -455,7 +458,7 @@ def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_deci
     assert append(cluster, 1, "t", b"no", acks=1).error.code == NotLeaderError.code
     assert cluster.broker(1).replicas.statistics().led == 0
     cluster.tell("t", 1)
-    assert cluster.broker(1).replicas.leads("t", 0), "nobody else was elected: it leads again, in the same epoch"
+    assert cluster.broker(1).replicas.leads("t", 0), "no other broker was elected, so it leads again, in the same epoch"
     for broker_id in (2, 3):
         cluster.start(broker_id)
     cluster.tell("t", 2, 3)
@@ -469,7 +472,7 @@ def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_deci
 
 
 def test_a_leader_whose_replica_was_moved_away_unheard_stops_when_it_hears_of_others(cluster: ReplicaCluster) -> None:
-    """It was taken for dead meanwhile: so nobody told it to stop."""
+    """The broker was taken for dead meanwhile, so the controller did not send it a StopReplica request."""
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")
     key = Key("t", 0)
@@ -487,7 +490,7 @@ def test_a_leader_whose_replica_was_moved_away_unheard_stops_when_it_hears_of_ot
     assert [each.error.code for each in late] == [NotLeaderError.code]
     assert append(cluster, 1, "t", b"no", acks=1).error.code == NotLeaderError.code
     append(cluster, 2, "t", b"b")
-    cluster.assign("t", 2, 3, 1)  # and comes back
+    cluster.assign("t", 2, 3, 1)  # and restarts
     cluster.settle("t")
     cluster.assert_identical("t")
     assert values_of(cluster, "t") == [b"a", b"b"]

@@ -1,8 +1,8 @@
-"""Brokers die, come back, and lead in turn, drawn from a seed, under producers that are acknowledged by all in sync.
+"""Tests of brokers that are killed, restarted and elected in a random order.
 
-What was acknowledged is there once, in the order in which it was sent, and all replicas have the same bytes. A round
-that fails prints its seed; with ``REPLICA_KILL_SEED`` the rounds begin with it, and do the same, though not at the same
-times.
+Producers use acks=all meanwhile. Each acknowledged record is there once, in the order of sending, and all replicas have
+the same bytes. A failed round prints its seed. With ``REPLICA_KILL_SEED`` the rounds begin with it and repeat the same
+steps, though not at the same times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = 8
 
 
 class Chaos:
-    """A controller that kills, starts and elects. No partition is ever left without a replica in sync that is up."""
+    """A controller that kills, starts and elects. Each partition always keeps a live replica in the ISR."""
 
     def __init__(self, cluster: ReplicaCluster, seed: int) -> None:
         self.cluster = cluster
@@ -34,7 +34,7 @@ class Chaos:
         self.done: list[str] = []
 
     def step(self) -> None:
-        """Do something."""
+        """Do one random action."""
         up, down = sorted(self.cluster.servers), sorted(set(self.cluster.ids) - set(self.cluster.servers))
         action = self.choose.choice([self.elect, self.kill, self.kill, self.stop, self.start, self.start])
         if action == self.start and down:
@@ -45,20 +45,20 @@ class Chaos:
             self.elect()
 
     def elect(self) -> None:
-        """Let another replica in sync lead a partition."""
+        """Elect another in-sync replica of a partition."""
         partition = self.choose.randrange(PARTITIONS)
         leader = self.choose.choice(sorted(self.cluster.isr("t", partition) & set(self.cluster.servers)))
         self.done.append(f"{leader} leads {partition}")
         self.cluster.elect("t", leader, partition=partition)
 
     def kill(self) -> None:
-        """See ``go``."""
+        """Kill a broker. See ``go``."""
 
     def stop(self) -> None:
-        """See ``go``."""
+        """Stop a broker. See ``go``."""
 
     def go(self, broker_id: int, *, is_killed: bool) -> None:
-        """End a broker, and have others lead what it led."""
+        """End a broker, and elect other leaders for its partitions."""
         others = set(self.cluster.ids) - {broker_id}
         if not all(self.cluster.isr("t", each) & others for each in range(PARTITIONS)):
             return
@@ -70,14 +70,14 @@ class Chaos:
             self.cluster.elect("t", leader if leader in left else left[0], partition=each, isr=left)
 
     def start(self, broker_id: int) -> None:
-        """Bring a broker back."""
+        """Restart a broker."""
         self.done.append(f"{broker_id} comes back")
         self.cluster.start(broker_id)
         self.cluster.tell("t", broker_id)
 
 
 class Sender:
-    """Sends numbers to a partition until it is told to end, and keeps those that were acknowledged."""
+    """A client that sends numbers to a partition until told to end, and keeps the acknowledged ones."""
 
     def __init__(self, producer: Producer, partition: int) -> None:
         self.acknowledged: list[int] = []
@@ -109,7 +109,7 @@ def test_what_was_acknowledged_is_there_once_and_in_order(tmp_path: Path, rounds
 
 
 def run(directory: Path, seed: int) -> None:
-    """One round, in a cluster of its own."""
+    """Run one round in a cluster of its own."""
     with ReplicaCluster(directory, options={"log.segment.bytes": "2000"}) as cluster:
         cluster.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2), min_insync_replicas="1")
         options = {

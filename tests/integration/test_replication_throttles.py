@@ -1,4 +1,7 @@
-"""Limits on replication on real brokers: who is catching up waits, and keeps nobody in sync waiting (KIP-73)."""
+"""Tests of replication throttles on real brokers (KIP-73).
+
+A lagging replica waits, and does not delay in-sync replicas.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def test_replicas_that_are_catching_up_are_throttled(pair: ReplicaCluster) -> No
     pair.assign("t", 1, 2)
     eventually(lambda: pair.log(2, "t").log_end_offset > 0)
     eventually(lambda: pair.broker(1).replicas.throttles.to_followers.is_exceeded)
-    assert pair.log(2, "t").log_end_offset < 30  # the limit's ten seconds at once, and not much more
+    assert pair.log(2, "t").log_end_offset < 30  # ten seconds' worth of the throttle at once, and not much more
     assert pair.isr("t") == {1}
     assert append(pair, 1, "t", b"acknowledged without it").base_offset == 30
     pair.broker(1).replicas.set_throttle_rates(leader_bytes_per_s=math.inf, follower_bytes_per_s=math.inf)
@@ -53,7 +56,7 @@ def test_a_follower_that_takes_little_keeps_none_in_sync_waiting(pair: ReplicaCl
     eventually(lambda: limit.is_exceeded)
     for number in range(5):
         assert append(pair, 1, "t", b"acknowledged").base_offset == number + 1
-    assert pair.isr("t") == {1, 2}  # else who waited would have been acknowledged without it
+    assert pair.isr("t") == {1, 2}  # otherwise the waiting append would have been acknowledged without it
     assert limit.is_exceeded
     assert pair.log(2, "t", 1).log_end_offset < 30
     follower.set_throttle_rates(leader_bytes_per_s=math.inf, follower_bytes_per_s=math.inf)

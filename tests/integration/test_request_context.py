@@ -1,4 +1,4 @@
-"""The context that every listener gives to the handlers: principal, listener, client id, client address."""
+"""Tests of the request context of each listener: principal, listener, client id, client address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRANGE_ID = "grün grpc-java/1.5 of team a"
 
 @pytest.fixture
 def contexts(monkeypatch: pytest.MonkeyPatch) -> list[RequestContext]:
-    """The contexts of all calls that handlers get from now on. The handlers do their work as always."""
+    """Record the contexts of all calls of handlers from now on. The handlers do their work as always."""
     seen: list[RequestContext] = []
 
     def recorded(handler: Any) -> Any:
@@ -109,7 +109,7 @@ def test_handlers_get_the_client_id_of_every_kind_of_client(
         "sharer": {"ShareGroupHeartbeat", "FindCoordinator"},
     }
     for context in contexts:
-        # Clients look over gRPC for the port that answers frames.
+        # Clients ask over gRPC for the port that answers frames.
         listener = "PLAINTEXT" if context.api_name == "ApiVersions" else LISTENERS[transport]
         check(context, listener=listener, client_id=context.client_id)
         assert context.client_id in names

@@ -1,4 +1,4 @@
-"""Versions of schemas and schemas of payloads in a real broker."""
+"""Tests of schema versions and payload schemas in a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session of the profile low-latency, as that of these tests is, writes on local disks."""
+"""Tests of the low-latency profile: what a session writes on local disks."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""How far share groups are: lag, resets and deletions, by the admin client and on the command line."""
+"""Tests of share group offsets: lag, resets and deletions.
+
+They use the admin client and the command line.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ FIRST, SECOND = TopicPartition("jobs", 0), TopicPartition("jobs", 1)
 
 
 def _fill(admin: Admin, bootstrap_servers: str) -> None:
-    """Ten records of 1970, a second apart, in the first of two partitions, a batch each."""
+    """Append ten records of 1970, a second apart, in the first of two partitions, each in its own batch."""
     admin.create_topic("jobs", partitions=2, configs={"retention.ms": "-1"})
     with Producer(bootstrap_servers) as producer:
         for number in range(10):
@@ -54,7 +57,7 @@ def _take(consumer: ShareConsumer, count: int) -> list[ConsumerRecord]:
 
 
 def _accept(consumer: ShareConsumer, offsets: set[int]) -> None:
-    """Take all ten records, accept some, give back the others."""
+    """Acquire all ten records, accept some, and release the others."""
     for record in _take(consumer, 10):
         consumer.acknowledge(record, AcknowledgeType.ACCEPT if record.offset in offsets else AcknowledgeType.RELEASE)
     assert all(error is None for error in consumer.commit().values())
@@ -70,9 +73,9 @@ def test_lag_counts_what_is_not_done_with_also_after_a_restart(tmp_path: Path) -
         assert (lag.committed, lag.log_end, lag.lag) == (2, 10, 7)
         assert lag.lag_bytes is not None
         assert lag.lag_bytes > 8 * 100
-        # The oldest record that is not done with is that of 00:00:02.
+        # The oldest record that is not acknowledged has the time 00:00:02.
         assert lag.lag_seconds == pytest.approx(time.time() - 2, abs=60)
-        assert before[SECOND].committed in (None, 0)  # read of by now, or not yet
+        assert before[SECOND].committed in (None, 0)  # the record may be read by now
     with EmbeddedBroker(tmp_path / "broker", options=OPTIONS) as broker, Admin(broker.bootstrap_servers) as admin:
         (after,) = [each for each in admin.group_lag("workers", measure=False) if each.partition == 0]
         assert (after.committed, after.lag, after.lag_bytes) == (2, 7, None)
@@ -154,7 +157,7 @@ def test_on_the_command_line(
         assert "START-OFFSET" in described
         assert "CONSUMER-ID" not in described
         assert "NEW-OFFSET" in run("reset-offsets", "workers", "--topic", "jobs", "--to-latest")
-        assert starts()[0] == (2, 7)  # that was shown only
+        assert starts()[0] == (2, 7)  # a dry run
         run("reset-offsets", "workers", "--topic", "jobs", "--to-latest", "--execute")
         assert starts() == [(10, 0), (0, 0)]
         run("reset-offsets", "workers", "--topic", "jobs:0", "--to-datetime", "1970-01-01T00:00:04", "--execute")

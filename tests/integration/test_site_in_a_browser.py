@@ -1,6 +1,7 @@
-"""The documentation site in Chromium: no page is wider than the screen, and each has its navigation.
+"""Tests of the documentation site in Chromium.
 
-Needs Chromium (``apt install chromium``), so that only ``make soak`` runs it (``make soak ONLY=site``).
+No page is wider than the screen, and each has its navigation. The tests need Chromium (``apt install chromium``), so
+only ``make soak`` runs them (``make soak ONLY=site``).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built once."""
+    """Build the site, once for all tests."""
     directory = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
@@ -72,7 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    """The site on loopback."""
+    """Serve the site on loopback."""
     handler = functools.partial(_Quiet, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -83,7 +84,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 def _dom(chromium: str, url: str, profile: Path) -> str:
-    """Give the page as it is after its scripts have run."""
+    """Return the page after its scripts have run."""
     flags = [
         "--headless",
         "--no-sandbox",

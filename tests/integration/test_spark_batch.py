@@ -1,4 +1,4 @@
-"""``spark.read.format("millrace")`` against a real broker: rows, columns, positions, splits, refusals."""
+"""Tests of ``spark.read.format("millrace")`` against a real broker: rows, columns, positions, splits, refusals."""
 
 import json
 import random
@@ -44,14 +44,14 @@ def keep(admin, name, **kwargs):
 
 @pytest.fixture(scope="module")
 def opaque(admin, producer):
-    """A topic, and the rows that a reader must find: by partition, in order."""
+    """Create a topic, and return the expected rows of a reader by partition, in order."""
     name = keep(admin, f"opaque-{uuid.uuid4().hex[:8]}", partitions=PARTITIONS)
     chosen = random.Random(1)
     rows = {partition: [] for partition in range(PARTITIONS)}
     for first in range(0, COUNT, 100):
         table = []
         for number in range(first, first + 100):
-            # Partition 0 has most: splits must not follow partitions.
+            # Partition 0 has most rows, so splits must not follow partitions.
             partition = chosen.choice([0, 0, 0, 0, 1, 2])
             key = None if number % 7 == 0 else b"k%d" % number
             value = None if number % 11 == 0 else chosen.randbytes(chosen.randrange(200))
@@ -335,7 +335,7 @@ def test_a_topic_created_again_is_not_the_one_that_was_loaded(read, admin, produ
     producer.send(name, b"old")
     producer.flush()
     frame = read(name)
-    for _ in range(4):  # so that every worker process has read the topic that was
+    for _ in range(4):  # so that every worker process has read the earlier topic
         assert frame.count() == 1
     admin.delete_topic(name)
     keep(admin, name, partitions=1)

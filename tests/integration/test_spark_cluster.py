@@ -1,4 +1,7 @@
-"""On a standalone cluster whose Python has everything but millrace, which comes as a zip file or from a wheel."""
+"""Tests on a standalone cluster whose Python has everything but millrace.
+
+Millrace comes as a zip file or from a wheel.
+"""
 
 import json
 import os
@@ -42,7 +45,10 @@ KEPT_VARIABLES = ("HOME", "JAVA_HOME", "MILLRACE_CACHE", "SPARK_SUBMIT_OPTS")
 
 @pytest.fixture(scope="module")
 def submit(cluster, module_broker):
-    """Starts a driver with the steps to take, by default with the zip file; all are killed in the end."""
+    """Return a function that starts a driver with its steps, by default with the zip file.
+
+    All drivers are killed at the end.
+    """
     clean = clean_environment(cluster.directory / "environment")
     package = cluster.directory / "millrace.zip"
     build_package(package)
@@ -76,7 +82,7 @@ def submit(cluster, module_broker):
                     start_new_session=True,
                 )
             )
-        started[-1].log = Path(log.name)  # spark-submit has the program's errors on its standard output
+        started[-1].log = Path(log.name)  # spark-submit writes the program's errors to its standard output
         return started[-1]
 
     yield start
@@ -107,12 +113,15 @@ def send_words(producer, first):
 
 @pytest.fixture(scope="module")
 def done(submit, topics, cluster):
-    """What the steps that are not disturbed found, and where they wrote."""
+    """Return the results and output directories of the undisturbed steps."""
     return found_by(cluster, submit(cluster.directory, "read", "view", "stream", "ingest", "sink"))
 
 
 def exit_code(cluster, process):
-    """Wait until a driver has ended; the work of executors is progress, too. A stuck driver gives up its cores."""
+    """Wait until a driver has ended.
+
+    The executors' work counts as progress. A stuck driver is killed to free its cores.
+    """
     working = [process, *(worker.process for worker in cluster.workers)]
     try:
         eventually(
@@ -127,7 +136,7 @@ def exit_code(cluster, process):
 
 
 def found_by(cluster, process):
-    """What each step of a driver that ends well has printed."""
+    """Return the output of each step of a driver that ends successfully."""
     assert exit_code(cluster, process) == 0, errors_in(process.log.read_text())
     found = {}
     for line in process.log.read_text().splitlines():
@@ -161,7 +170,7 @@ def test_executors_that_have_the_wheel_need_nothing_sent(cluster, submit, topics
 
 
 def install_wheel(python, directory):
-    """Our wheel, built from this checkout, in the environment of an interpreter; what it depends on is there."""
+    """Install our wheel, built from this checkout, with an interpreter whose environment has the dependencies."""
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", directory, PROJECT)
     [wheel] = directory.glob("millrace-*.whl")
     run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", wheel)
@@ -221,7 +230,7 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
 
 
 def test_rows_of_failed_killed_and_overtaken_attempts_are_not_committed(cluster, submit, module_broker, tmp_path):
-    """One attempt fails, one kills its executor, one never ends and is overtaken by its speculative copy."""
+    """One attempt fails, one kills its executor, and one never ends and is overtaken by its speculative copy."""
     with Admin(module_broker.bootstrap_servers) as admin:
         admin.create_topic("attempts", partitions=6, configs={"retention.ms": "-1"})
     process = submit(tmp_path, "attempts", script=ATTEMPTS)
@@ -234,26 +243,26 @@ def test_rows_of_failed_killed_and_overtaken_attempts_are_not_committed(cluster,
     with Admin(module_broker.bootstrap_servers) as admin:
         eventually(
             lambda: admin.list_offsets(latest, isolation_level="read_committed") == admin.list_offsets(latest),
-            "the transactions of attempts that do not count to end",
+            "the transactions of the other attempts to end",
         )
     assert written(module_broker, "attempts") == expected
     assert len(written(module_broker, "attempts", "read_uncommitted")) >= 60 + 3 * 8, "the attempts have written rows"
 
 
 def kept(cluster):
-    """The words in the table of the direct ingest."""
+    """Return the words in the table of the direct ingest."""
     if not DeltaTable.is_deltatable(str(cluster.directory / "kept")):
         return []
     return sorted(map(int, DeltaTable(cluster.directory / "kept").to_pyarrow_table()["value"].to_pylist()))
 
 
 def copies(broker):
-    """The words in the topic of the sink, as far as they are committed."""
+    """Return the committed words in the topic of the sink."""
     return written(broker, "copies")
 
 
 def written(broker, topic, isolation="read_committed"):
-    """The numbers in a topic."""
+    """Return the numbers in a topic."""
     config = {"bootstrap.servers": broker.bootstrap_servers, "isolation.level": isolation}
     with Consumer(config) as consumer:
         partitions = consumer.partitions_for(topic)
@@ -267,7 +276,7 @@ def written(broker, topic, isolation="read_committed"):
 
 
 def executors_of(worker):
-    """The processes of a worker's executors."""
+    """Return the processes of a worker's executors."""
     found = set()
     for entry in Path("/proc").iterdir():
         try:

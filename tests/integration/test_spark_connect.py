@@ -1,4 +1,4 @@
-"""Through Spark Connect: reads, SQL, sink, streams, direct ingest, and errors in a sentence."""
+"""Tests of Spark Connect: reads, SQL, sink, streams, direct ingest, and one-sentence errors."""
 
 import contextlib
 import json
@@ -26,9 +26,9 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def default_port_is_taken():
-    """Another program has the default port of Spark Connect."""
+    """Bind the default port of Spark Connect, as another program might."""
     with socket.socket() as taken:
-        with contextlib.suppress(OSError):  # a program outside the tests may have it
+        with contextlib.suppress(OSError):  # a program outside the tests may have bound it
             taken.bind(("127.0.0.1", 15002))
             taken.listen()
         yield
@@ -36,7 +36,7 @@ def default_port_is_taken():
 
 @pytest.fixture(scope="module")
 def done(module_broker, directory, default_port_is_taken):
-    """What the client found."""
+    """Return the client's results."""
     with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
         admin.create_topic("numbers", partitions=2, schema="n BIGINT NOT NULL, word STRING")
         admin.create_topic("copies", partitions=1)
@@ -64,7 +64,7 @@ def test_a_direct_ingest_commits_each_batch_once_under_the_query_s_id(done, dire
     assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(NUMBERS))
     assert table.metadata().partition_columns == ["word"]
     batches = [line.split() for line in (directory / "batches").read_text().splitlines()]
-    assert [int(number) for number, _, _ in batches] == [0, 1, 2, 3, 3], "the last one was run again"
+    assert [int(number) for number, _, _ in batches] == [0, 1, 2, 3, 3], "the last batch was run again"
     assert batches[-1] == ["3", "0", "None"]
     assert done["ingest"] == done["again"]
     assert table.transaction_version(done["ingest"]) == 3

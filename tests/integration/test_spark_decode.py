@@ -1,4 +1,4 @@
-"""The option ``decode``: payloads of opaque topics as columns, and what becomes of bad records."""
+"""Tests of the option ``decode``: payloads of opaque topics as columns, and bad records."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _avro(schema, record, schema_id=None):
 
 @pytest.fixture(scope="module")
 def registered(admin):
-    """Ids of the schemas: old and new of one subject, and the key's."""
+    """Register the schemas and return their ids: old and new of one subject, and the key's."""
     schemas = [(OLD, ("orders-value", 1)), (NEW, ("orders-value", 2)), (KEY, ("orders-key", 1))]
     return [
         schema.id
@@ -61,7 +61,7 @@ def registered(admin):
 
 @pytest.fixture
 def fill(admin, module_broker):
-    """Makes an opaque topic with (key, value) records in one partition."""
+    """Return a function that creates an opaque topic with (key, value) records in one partition."""
 
     def make(records):
         name = f"payloads-{uuid.uuid4().hex[:8]}"

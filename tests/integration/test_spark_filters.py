@@ -1,4 +1,4 @@
-"""Filters, by the option and pushed down, give the very rows that Spark's own filter leaves of all rows."""
+"""Tests of filters, by option and pushed down, against Spark's own filter of all rows."""
 
 import datetime
 import math
@@ -47,7 +47,7 @@ def typed(admin, module_broker):
     schema = parse_ddl(DDL)
     admin.create_topic(name, partitions=2, schema=schema, configs={"retention.ms": "-1"})
     with Producer({"bootstrap.servers": module_broker.bootstrap_servers}) as producer:
-        # Every batch is large enough for statistics, and has its part of the values.
+        # Every batch is large enough for statistics, and has its own range of the values.
         for first in range(0, ROWS, 500):
             table = pa.Table.from_pylist([row(number) for number in range(first, first + 500)], schema=schema)
             times = pa.array([START_MS + number for number in range(first, first + 500)])
@@ -67,7 +67,7 @@ def load(spark, module_broker):
 
 @pytest.fixture(scope="module")
 def everything(spark, load, typed):
-    """All rows, held by Spark, so that its own filter is what is applied to them."""
+    """Return all rows, cached by Spark, so that Spark applies its own filter to them."""
     frame = load(typed, includeMetadata="true")
     return spark.createDataFrame(frame.collect(), frame.schema)
 
@@ -111,7 +111,7 @@ CONDITIONS = [
 
 
 def comparable(rows):
-    """NaN equals itself, as Spark has it."""
+    """Return values as Spark compares them: NaN equals itself."""
     found = [tuple("NaN" if isinstance(v, float) and math.isnan(v) else str(v) for v in each) for each in rows]
     return sorted(found)
 

@@ -1,4 +1,7 @@
-"""``jobs/ingest_to_delta.py`` run as users run it: exactly once through kills, and a sentence when it cannot."""
+"""Tests of ``jobs/ingest_to_delta.py`` run as users run it.
+
+It writes each row exactly once through kills, and fails with one sentence.
+"""
 
 import os
 import re
@@ -27,10 +30,10 @@ KEPT_VARIABLES = ("HOME", "JAVA_HOME", "MILLRACE_CACHE", "SPARK_SUBMIT_OPTS")
 
 
 class Run:
-    """A job in a process group of its own, with what it prints."""
+    """A job in a process group of its own, with its output."""
 
     def __init__(self, command, **environment):
-        # Nothing of this process's environment but what a fresh shell has: no PYSPARK_PYTHON, no activated venv.
+        # The environment is that of a new shell: no PYSPARK_PYTHON, no activated venv.
         kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         self.process = subprocess.Popen(
             [str(part) for part in command],
@@ -111,14 +114,14 @@ def test_killed_and_stopped_a_job_still_ingests_every_row_once(module_broker, ru
 
     produce(range(count))
     limited = ("--max-offsets-per-trigger", 2000)
-    # By spark-submit, as the command says, in an empty environment. Killed with -9, Python, JVM and all.
+    # spark-submit runs the documented command in an empty environment. Python and JVM are killed with -9.
     command = ingest(module_broker, topic, table, *limited)
     first = run(spark_submit_command(command[0], *map(str, command[1:])))
     first.await_rows(4000)
     first.send(signal.SIGKILL)
     first.end()
     assert first.rows() < count
-    # Started again by Python alone it goes on, and on, until it is told to stop.
+    # Started again by Python alone, the job continues without an end until it is stopped.
     committed = len(rows_of(table))
     second = run([sys.executable, *ingest(module_broker, topic, table, *limited, "--continuous")])
     second.await_rows(1)
@@ -127,23 +130,23 @@ def test_killed_and_stopped_a_job_still_ingests_every_row_once(module_broker, ru
     second.process.send_signal(signal.SIGTERM)
     assert second.end() == 0, second.output
     assert "stopping" in second.output
-    # Spark's daemon may write a traceback when the JVM drops a worker that was idle; all others would be ours.
+    # Spark's daemon may write a traceback when the JVM drops an idle worker. Any other traceback is ours.
     assert "python_streaming_source_runner" not in second.output
     assert "error: " not in second.output
     assert rows_of(table) == [(number, f"name {number}") for number in range(count + 500)]
 
 
 def rows_of(table):
-    """The table as delta-rs reads it."""
+    """Return the table as delta-rs reads it."""
     found = DeltaTable(str(table)).to_pyarrow_table().to_pydict()
     return sorted(zip(found["n"], found["name"], strict=True))
 
 
-# --- what cannot be done -------------------------------------------------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------------------
 
 
 def test_what_the_options_get_wrong_is_one_sentence(module_broker, run, tmp_path):
-    """Three calls of the job in one process, for Spark takes its time to start."""
+    """Three calls of the job share one process, because Spark takes long to start."""
     topic = f"there-{uuid.uuid4().hex[:8]}"
     with Admin(module_broker.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1)
@@ -201,7 +204,7 @@ def test_a_java_that_is_too_old(module_broker, run, tmp_path):
 
 
 def test_jars_that_cannot_be_had(module_broker, run, tmp_path):
-    """Nothing in the cache, and no repository that answers."""
+    """The cache is empty, and no repository answers."""
     ran = run(
         [sys.executable, *ingest(module_broker, "t", tmp_path / "table")],
         MILLRACE_CACHE=str(tmp_path / "cache"),
@@ -216,7 +219,7 @@ def test_jars_that_cannot_be_had(module_broker, run, tmp_path):
 
 @pytest.mark.slow
 def test_a_poisoned_maven_repository_does_no_harm(run, tmp_path):
-    """Maven left metadata of a module and a JAR cut short; Spark's own ``--packages`` fails on these."""
+    """Maven left a module's metadata and a truncated JAR. Spark's own ``--packages`` fails with these."""
     module = tmp_path / "home" / ".m2" / "repository" / "org" / "slf4j" / "slf4j-api" / "2.0.13"
     module.mkdir(parents=True)
     (module / "slf4j-api-2.0.13.pom").write_text(

@@ -1,8 +1,8 @@
-"""What the tests of Spark's own Kafka source require, as behaviour of ours.
+"""Tests of the requirements that the tests of Spark's own Kafka source check.
 
-The cases are those of the suites for its micro-batch source and its relation. Some are shown elsewhere and only
-named here: limits and restarts by ``test_spark_reader`` and ``test_spark_streaming``, losses by ``test_spark_losses``,
-transactions by ``test_spark_transactions``, rows, columns and positions of batches by ``test_spark_batch``.
+The cases are those of the suites for its micro-batch source and its relation. Other files show some of them: limits and
+restarts in ``test_spark_reader`` and ``test_spark_streaming``, losses in ``test_spark_losses``, transactions in
+``test_spark_transactions``, rows, columns and positions of batches in ``test_spark_batch``.
 """
 
 import json
@@ -24,7 +24,7 @@ FOREVER = {"retention.ms": "-1"}
 
 
 class Topics:
-    """Makes topics and sends numbers to their partitions; number ``n`` has the time ``START_MS + n``."""
+    """A factory of topics that sends numbers to their partitions. Number ``n`` has the time ``START_MS + n``."""
 
     def __init__(self, broker, admin):
         self.servers, self.admin = broker.bootstrap_servers, admin
@@ -43,7 +43,7 @@ class Topics:
             producer.flush()
 
     def filled(self):
-        """Three partitions: the first has 0..9, the second 10..19, the third nothing."""
+        """Create three partitions: the first has 0..9, the second 10..19, the third nothing."""
         topic = self.create(3)
         self.send(topic, {0: range(10), 1: range(10, 20)})
         return topic
@@ -136,7 +136,7 @@ def test_a_stream_starts_where_it_is_told(topics, query, start, kind):
     running.run()
     assert running.values() == list(expected)
     if expected:
-        # And goes on with what comes, in the partition that had nothing, too.
+        # The stream continues with new records, also in the partition that was empty.
         topics.send(topic, {0: [100], 2: [101]})
         assert query(**subscription(kind, topic), **options(topic)).run().values() == [100, 101]
 
@@ -242,7 +242,7 @@ def test_topics_of_a_pattern_are_deleted_and_made_while_it_is_read(topics, query
         topics.admin.delete_topic(f"{prefix}.0")
         topics.send(topics.create(name=f"{prefix}.2"), {0: [2]})
         running.await_rows(3)
-        # A topic of the same name is another topic, and is read from its start.
+        # A new topic of the same name is another topic, and is read from its start.
         topics.send(topics.create(name=f"{prefix}.0"), {0: [3]})
         running.await_rows(4)
         topics.admin.delete_topic(f"{prefix}.1")
@@ -303,7 +303,7 @@ def test_a_watermark_on_the_records_time(topics, stream, tmp_path):
         .count()
         .selectExpr("CAST(window.start AS LONG)", "count")
     )
-    # The time of the second batch is past the first one's window.
+    # The time of the second batch is after the first batch's window.
     first = Query(counted, tmp_path / "checkpoint")
     first._writer = first._writer.outputMode("append")
     first.run()

@@ -1,4 +1,4 @@
-"""Records that a query should have read and cannot are never passed over: exact offsets, why, and what to do.
+"""Tests of lost records: exact offsets, the reason and the remedy, never a silent skip.
 
 The readers are called as Spark calls them; ``test_spark_streaming`` has the same through Spark.
 """
@@ -17,7 +17,7 @@ from .reader_model import START_MS, Model, checkpointed, rows_of, source, stream
 
 
 def losing(reader, start):
-    """The sentence that the next batch from ``start`` fails with, when it is planned at the latest."""
+    """Return the error of the next batch from ``start``, at the latest from its planning."""
     with pytest.raises(OffsetsLostError) as caught:
         reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     reader.stop()
@@ -41,12 +41,12 @@ def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplo
     sentence = f"offsets 4..10 of {model.name}-0 are gone (by DeleteRecords, because the topic has no retention"
     assert sentence in losing(reader, start)
     assert sentence in batch_loss(model, **options)
-    # A retention that reaches behind the records: a retention check that runs meanwhile deletes none of them.
+    # The retention is so long that a retention check meanwhile deletes no record.
     admin.alter_configs(model.name, {"retention.ms": str(START_MS)})
     assert f"by retention, retention.ms={START_MS}, retention.bytes=-1, or DeleteRecords" in losing(
         stream(model, options), start
     )
-    # Told all the same, and with the same words, where the query is to go on.
+    # The error still names, with the same words, where the query is to continue.
     accepting = stream(model, {**options, "failOnDataLoss": "false"})
     end = accepting.latestOffset(start, ReadAllAvailable())
     assert [row[2] for row in rows_of(accepting, accepting.partitions(start, end))] == list(range(11, 30))
@@ -70,7 +70,7 @@ def test_a_reader_that_is_too_late_for_tombstones_gets_a_warning(new_model, capl
     start = checkpointed(reader.initialOffset())
     reader.latestOffset(start, ReadAllAvailable())
     reader.stop()
-    assert not caplog.records, "a new query does not go on from anywhere"
+    assert not caplog.records, "a new query has no offset to continue from"
     later = stream(model, {})
     later.latestOffset({**start, "@initial": False}, ReadAllAvailable())
     later.latestOffset({**start, "@initial": False}, ReadAllAvailable())

@@ -1,6 +1,7 @@
-"""Filters of the Spark source against a list model of the topic, for any split and path; and how much they spare.
+"""Tests of the Spark source's filters against a list model, for any split and path.
 
-The readers are called as Spark calls them, without Spark; ``test_spark_filters`` compares with Spark's own filter.
+They also count skipped rows. The readers are called as Spark calls them, without Spark; ``test_spark_filters`` compares
+with Spark's own filter.
 """
 
 import pickle
@@ -28,7 +29,7 @@ many = settings(max_examples=60, suppress_health_check=[HealthCheck.function_sco
 
 
 class Row:
-    """A record as the model has it; ``ms`` counts from the start of all."""
+    """A record in the model. ``ms`` counts from the start of the topic."""
 
     def __init__(self, partition, offset, number, word, ms):
         self.partition, self.offset, self.number, self.word, self.ms = partition, offset, number, word, ms
@@ -39,7 +40,10 @@ class Row:
 
 @pytest.fixture(scope="module")
 def topic(module_broker, admin):
-    """A typed topic of small segments: numbers rise with few late ones, words come in runs, times are out of order."""
+    """Create a typed topic of small segments.
+
+    Numbers rise with few late ones, words come in runs, and times are out of order.
+    """
     name = f"pruned-{uuid.uuid4().hex[:8]}"
     configs = {"retention.ms": "-1", "segment.bytes": "30000", "index.interval.bytes": "1000"}
     admin.create_topic(name, partitions=PARTITIONS, schema=SCHEMA, configs=configs)
@@ -157,7 +161,7 @@ def test_any_filter_by_any_split_and_path_gives_the_rows_that_it_is_true_for(
 
 
 def counted(module_broker, name, condition):
-    """What the tasks of a filtered read decode and pass over."""
+    """Return how much the tasks of a filtered read decode and skip."""
     found, schema = source(module_broker, name, filter=condition)
     reader, counters = found.reader(schema), ReadCounters()
     tasks = reader.partitions()
@@ -170,10 +174,10 @@ def counted(module_broker, name, condition):
 @pytest.mark.parametrize(
     ("condition", "decoded", "skipped"),
     [
-        ("number >= 2350", 1, 11),  # the last batch of the longest partition alone
-        ("word = 'run1'", 1, 11),  # the run's other batch has nothing but nulls
+        ("number >= 2350", 1, 11),  # only the last batch of the longest partition
+        ("word = 'run1'", 1, 11),  # the other batch of the run has only nulls
         ("word IS NULL", 2, 10),
-        ("__offset BETWEEN 310 AND 320", 2, 0),  # cut away in planning, and with it the third partition
+        ("__offset BETWEEN 310 AND 320", 2, 0),  # skipped in planning, together with the third partition
         ("__partition = 2", 1, 0),
         ("number < -100", 0, 12),
     ],

@@ -1,7 +1,7 @@
-"""The source's readers on a real broker, called as Spark calls them, against a list model of the topic.
+"""Tests of the source's readers on a real broker against a list model of the topic.
 
-Without Spark a case takes milliseconds: so every limit, split, path and restart is tried here, and Spark itself only
-has to be shown to call the readers (``test_spark_batch``, ``test_spark_streaming``).
+The readers are called as Spark calls them. Without Spark a case takes milliseconds, so these tests cover every limit,
+split, path and restart. ``test_spark_batch`` and ``test_spark_streaming`` only show that Spark calls the readers.
 """
 
 import json
@@ -28,7 +28,7 @@ TIERED = {
     "local.retention.bytes": "1",
     "flush.messages": "1",
 }
-"""Of topics whose sealed segments are soon in the store only."""
+"""Options of topics whose sealed segments are soon only in the store."""
 
 many = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -47,7 +47,7 @@ reading = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def module_broker(tmp_path_factory):
-    """A broker that has tiered topics too, with a directory as their store."""
+    """Start a broker that has tiered topics too, with a directory as their store."""
     options = {
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.uri": tmp_path_factory.mktemp("remote").as_uri(),
@@ -93,7 +93,7 @@ limiting = st.fixed_dictionaries(
 def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_model, data, options, limits, tiered):
     model = new_model(data.draw(st.integers(1, PARTITIONS), "partitions"), **(TIERED if tiered else {}))
     if tiered and options["directReads"] == "always":
-        options["directReads"] = "auto"  # a file may go to the store between planning and reading
+        options["directReads"] = "auto"  # a file may be moved to the store between planning and reading
     options |= limits
     options["startingOffsets"] = data.draw(st.sampled_from(["earliest", "latest"]))
     options["byReference"] = data.draw(st.sampled_from(["false", "true"]))
@@ -113,15 +113,15 @@ def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_mo
         end = checkpointed(reader.latestOffset(offset, limit))
         is_logged = end != offset
         if data.draw(st.booleans(), "the driver dies after it logged the batch"):
-            # What was planned is planned again by another process, which knows the logged offsets alone; and by then
-            # the topic has grown.
+            # Another process plans the same batch again from the logged offsets. By then the topic has grown.
             reader.stop()
             grow(model, data)
             reader = stream(model, options)
             if "@initial" in offset:
                 offset = checkpointed(reader.initialOffset())
             if not is_logged:
-                # Spark logs no batch without records: a query that has not read any yet starts anew.
+                # Spark logs no batch without records. A query that has not read any record yet starts from the
+                # beginning.
                 end = offset
                 if "@initial" in offset:
                     began = {int(partition): start for partition, start in offset[model.name].items()}
@@ -197,7 +197,7 @@ def test_a_limit_in_bytes_cuts_batches_of_about_that_size(filled, limit):
     everything = {partition: (0, len(values)) for partition, values in filled.rows.items()}
     assert sorted(row for rows in found for row in rows) == sorted(filled.expected(everything))
     sizes = [sum(len(value) for value, *_ in rows) for rows in found]
-    # In the log a record takes more than its value, and a batch of the log (1,500 bytes and more) is never cut.
+    # A record in the log takes more than its value, and a batch of the log (1,500 bytes and more) is never split.
     assert max(sizes) <= limit + 3 * 5_000
     assert len(found) <= 3 + 3 * sum(sizes) // limit
     reader.stop()
@@ -340,7 +340,7 @@ def test_tasks_read_no_faster_than_they_may(filled):
     started = time.monotonic()
     rows = rows_of(reader, tasks)
     assert sorted(rows) == sorted(filled.expected({partition: (0, len(had)) for partition, had in filled.rows.items()}))
-    # One after the other or at once: they share the rate. What the last one read is not waited for.
+    # The tasks share the rate, one after the other or at once. No task waits for the last read.
     size = sum(task.split.bytes for task in tasks[:-2])
     assert time.monotonic() - started > size / 200_000
 

@@ -1,6 +1,7 @@
-"""Reads beside a log that changes: segments roll, are deleted and compacted between planning, mapping and reading.
+"""Tests of reads from a log that rolls, expires and is compacted meanwhile.
 
-A list model of the topic says what each offset must hold. The readers are called as Spark calls them.
+The changes come between planning, mapping and reading. A list model of the topic has the expected record of each
+offset. The readers are called as Spark calls them.
 """
 
 import random
@@ -18,7 +19,7 @@ BROKER_OPTIONS = {"log.cleaner.backoff.ms": 20, "log.segment.delete.delay.ms": 0
 
 
 def read_beside(work, reader, limit):
-    """Micro-batches while ``work`` goes on in a thread, and until all of it is read."""
+    """Read micro-batches while ``work`` runs in a thread, and until all records are read."""
     failures = []
 
     def run():
@@ -65,7 +66,7 @@ def test_what_is_read_while_segments_roll_and_are_deleted_is_what_was_there(new_
             partition = step % 2
             before = len(model.rows[partition]) - chosen.randrange(200)
             if step % 3 and before > deleted[partition]:
-                # Noted first: a reader may find the records gone before the answer is here.
+                # The offset is recorded first, because a reader may find the records gone before the answer arrives.
                 deleted[partition] = before
                 admin.delete_records({TopicPartition(model.name, partition): before})
 
@@ -77,7 +78,7 @@ def test_what_is_read_while_segments_roll_and_are_deleted_is_what_was_there(new_
         assert offsets == sorted(set(offsets))
         missing = set(range(len(values))) - set(offsets)
         assert all(offset < deleted[partition] for offset in missing)
-        assert offsets, "nothing was read: the test shows nothing"
+        assert offsets, "nothing was read, so the test shows nothing"
 
 
 @pytest.mark.parametrize("path", ["auto", "never"])
@@ -90,7 +91,7 @@ def test_what_is_deleted_between_planning_and_reading_is_passed_over_and_nothing
     tasks = reader.partitions()
     admin.delete_records({TopicPartition(model.name, 0): 217})
     offsets = offsets_of(rows_of(reader, tasks), 0)
-    # A file that is there still may be read, a batch that was cut in two is there whole.
+    # A remaining file may be read, and a batch that spans the start offset is there completely.
     assert offsets == sorted(set(offsets))
     assert set(range(217, 500)) <= set(offsets)
 
@@ -124,6 +125,6 @@ def test_a_compacted_topic_gives_the_last_value_of_every_key(new_model, module_b
         return rows_of(reader, reader.partitions())
 
     left = eventually(lambda: (found := compacted()) and len(found) < 1500 and found, "the cleaner")
-    # Gaps are no loss: failOnDataLoss has nothing to say about them.
+    # Gaps are no loss, so failOnDataLoss does not apply.
     assert all(value == model.rows[0][offset] for value, _, offset in left)
     assert set(last_of.values()) <= {row[0] for row in left}

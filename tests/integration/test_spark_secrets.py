@@ -1,4 +1,4 @@
-"""Secrets among the options of queries are in nothing that Spark or we show, log or write."""
+"""Tests of secrets in query options, which Spark and we never show, log or write."""
 
 import subprocess
 import sys
@@ -38,6 +38,6 @@ def test_a_planted_secret_is_found_nowhere(module_broker, tmp_path):
     places = {path.relative_to(tmp_path).parts[0] for path in files}
     assert places >= {"log", "shown", "events", "checkpoints", "table"}
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
-    # There was something to look at: what the web interface shows of a view's options, and the log's finest lines.
+    # Check that there was output: a view's options in the web interface, and the finest log lines.
     assert "CreateTempViewUsing" in (tmp_path / "shown").read_text()
     assert " DEBUG " in output

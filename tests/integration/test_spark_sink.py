@@ -1,4 +1,7 @@
-"""``df.write`` and ``writeStream`` with ``format("millrace")`` against a real broker, read back by a plain consumer."""
+"""Tests of ``df.write`` and ``writeStream`` with ``format("millrace")`` on a real broker.
+
+A plain consumer reads the result.
+"""
 
 import time
 import uuid
@@ -42,7 +45,7 @@ def make(admin):
 
 @pytest.fixture
 def records(admin, module_broker):
-    """What a plain consumer reads of a topic, once nothing in it is open any more."""
+    """Return a topic's records as a plain consumer reads them, once no transaction is open."""
 
     def records(topic, isolation="read_committed"):
         config = {"bootstrap.servers": module_broker.bootstrap_servers, "auto.offset.reset": "earliest"}
@@ -105,7 +108,9 @@ def test_all_columns_of_an_opaque_topic(spark, make, records, write):
     assert [(record.key, record.value) for record in found] == [(None, None), (b"a", b"one"), (b"b", b"two")]
     assert [record.partition for record in found[:2]] == [1, 2]
     assert [record.timestamp_ms for record in found[:2]] == [NOON_MS, NOON_MS]
-    assert before <= found[2].timestamp_ms <= time.time_ns() // 1_000_000, "without a time it is that of writing"
+    assert before <= found[2].timestamp_ms <= time.time_ns() // 1_000_000, (
+        "without a timestamp column it is the time of the write"
+    )
     assert [record.headers for record in found] == [(), (("h", b"1"), ("h", None)), ()]
     write(spark.createDataFrame(rows, schema), topic, includeHeaders="false")
     assert sum(bool(record.headers) for record in records(topic)) == 1
@@ -145,14 +150,14 @@ def test_a_typed_topic_takes_columns_by_name(spark, make, records, write):
     found = sorted(records(topic), key=lambda record: record.value["id"])
     assert [record.value["id"] for record in found] == [1, 2]
     assert found[0].value["tags"] == ["x", None]
-    assert found[0].value["price"] is None, "what is nullable may be missing"
+    assert found[0].value["price"] is None, "a nullable column may be missing"
     assert {record.timestamp_ms for record in found} == {NOON_MS}
     write(frame.select("id").where("id = 1").withColumn("__tombstone", F.lit(True)), topic)
     assert sum(record.value is None for record in records(topic)) == 1
 
 
 def test_what_was_read_can_be_written(spark, make, records, write, module_broker):
-    """A copy of an opaque topic: its partitions, times and headers."""
+    """Copy an opaque topic with its partitions, times and headers."""
     source, target = make(), make()
     with Producer(module_broker.bootstrap_servers) as producer:
         for number in range(50):
@@ -264,7 +269,7 @@ def test_a_write_with_a_number_is_made_once_and_others_are_new(spark, make, writ
         assert len(records(topic)) == rows, version
     write(frame, topic)
     write(frame, topic)
-    assert len(records(topic)) == 400, "without a name each is one of its own"
+    assert len(records(topic)) == 400, "without a name each write has its own identity"
     said = refused(UsageError, lambda: write(frame, make(), txnAppId=name, txnVersion="3"))
     assert "belongs to another query" in said
     assert f"batch writes to {topic}" in said
@@ -315,7 +320,7 @@ def _slowly(batches):
     from pyspark import TaskContext
 
     for batch in batches:
-        # The second task is still waiting when the first one's time is up.
+        # The second task is still waiting when the timeout of the first one is over.
         threading.Event().wait(2 * TaskContext.get().partitionId())
         yield pa.RecordBatch.from_pydict({"value": [str(number) for number in batch.column(0).to_pylist()]})
 
@@ -325,7 +330,7 @@ def _slowly(batches):
 
 @pytest.fixture
 def stream(spark, module_broker, tmp_path):
-    """Write a topic's values to another, to the end, and give the query."""
+    """Write a topic's values to another one, up to the end, and return the query."""
 
     def stream(source, target, checkpoint="checkpoint", transform=lambda frame: frame, **options):
         servers = {"kafka.bootstrap.servers": module_broker.bootstrap_servers}
@@ -359,7 +364,7 @@ def test_a_stream_writes_each_batch_once(stream, make, records, module_broker, t
     _send(module_broker, source, range(100, 150))
     stream(source, target)
     assert _numbers(records(target)) == list(range(150))
-    # The driver died after the sink's commit and before Spark's: the last batch is begun again.
+    # The driver died after the sink's commit and before Spark's, so the last batch is begun again.
     last = max(
         (tmp_path / "checkpoint" / "commits").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1
     )
@@ -383,7 +388,7 @@ def test_a_name_belongs_to_one_query(stream, make, records, module_broker):
 
 
 def test_a_query_that_comes_back_aborts_at_once_what_it_left(stream, make, records, module_broker, tmp_path, admin):
-    """What is open under the query's name from a driver that died does not wait for its time-out."""
+    """An open transaction under the query's name, from a driver that died, does not wait for its timeout."""
     source, target = make(), make()
     _send(module_broker, source, range(40))
     query = stream(source, target)
@@ -423,7 +428,7 @@ def test_complete_mode_appends_all_rows_again_as_kafkas_sink_does(spark, make, r
     run("complete")
     expected = [(b"1", b"1"), (b"1", b"2"), (b"2", b"1")]
     assert sorted((record.key, record.value) for record in records(target)) == expected
-    with pytest.raises(Exception, match="does not support Update mode"):  # which Spark offers no Python sink
+    with pytest.raises(Exception, match="does not support Update mode"):  # which Spark does not offer to a Python sink
         run("update")
 
 

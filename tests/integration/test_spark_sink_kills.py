@@ -1,7 +1,7 @@
-"""Topic to topic, exactly once, while driver, executor, workers and broker are killed.
+"""Tests of exactly-once copies from topic to topic while processes are killed.
 
-The job is the one that users run; the rows are checked by a plain consumer, and in the broker's files by the words of
-the format's description.
+The driver, an executor, workers and the broker are killed. The job is the users' own. A plain consumer checks the rows,
+and so does a reader of the broker's files that follows the format's description.
 """
 
 import os
@@ -33,7 +33,7 @@ def broker(tmp_path):
 
 @pytest.fixture
 def jobs(broker, tmp_path):
-    """Starts the job; all are killed in the end."""
+    """Return a function that starts the job. All jobs are killed at the end."""
     always = ["--source", "numbers", "--target", "copies", "--checkpoint", tmp_path / "checkpoint"]
     always += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS]
     with started_jobs(tmp_path, *always) as start:
@@ -70,7 +70,7 @@ def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rou
         hits += job.is_running
         kill_one(victim, job, broker, chance)
     end(job, victims[-1])
-    # A broker's death may end the job, and be seen in the next round.
+    # A killed broker may end the job. The next round notices it.
     assert hits >= rounds // 2, job.output
     last = jobs("--max-offsets-per-trigger", 1_000_000)
     last.finish()

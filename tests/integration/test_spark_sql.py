@@ -1,4 +1,4 @@
-"""Topics in SQL, and DataFrames and views that are used more than once."""
+"""Tests of topics in SQL, and of DataFrames and views that are used more than once."""
 
 import uuid
 
@@ -39,7 +39,7 @@ def pushdown(spark, request):
 
 @pytest.fixture
 def view(spark, servers):
-    """Makes a view, dropped after the test."""
+    """Return a function that creates a view. The view is dropped after the test."""
     made = []
 
     def create(options, columns=""):

@@ -1,6 +1,6 @@
-"""``spark.readStream.format("millrace")`` against a real broker: limits, restarts, growth, losses.
+"""Tests of ``spark.readStream.format("millrace")`` on a real broker: limits, restarts, growth, losses.
 
-What each limit and split gives is tried in ``test_spark_reader``; here Spark drives.
+``test_spark_reader`` covers each limit and split. Here Spark calls the readers.
 """
 
 import json
@@ -37,7 +37,7 @@ def topic(admin):
 @pytest.fixture
 def send(module_broker):
     def send(topic, numbers, partition=None):
-        # A producer of its own: it has the topic as it is now, made anew or with more partitions.
+        # A separate producer has the present topic, which is new or has more partitions.
         with Producer(module_broker.bootstrap_servers) as producer:
             for number in numbers:
                 producer.send(topic, b"%d" % number, partition=number % 3 if partition is None else partition)
@@ -66,7 +66,7 @@ def failure(action):
 def test_available_now_by_limited_batches_and_continuing_from_the_checkpoint(query, topic, send):
     send(topic, range(1000))
     first = query(topic, maxOffsetsPerTrigger=300)
-    # What comes while the query runs is not part of "now".
+    # Records that arrive while the query runs are not part of "now".
     first.before_batch[0] = lambda: send(topic, range(1000, 1100))
     first.run()
     assert [len(rows) for _, rows in sorted(first.batches.items())] == [300, 300, 300, 100]
@@ -130,7 +130,7 @@ def test_the_lag_of_a_query_is_that_of_its_group(query, admin, topic, send):
     send(topic, range(10))
     with query(topic, **{"group.id": group}) as running:
         running.await_rows(10)
-        # Spark tells the source of a batch when it plans the next one.
+        # Spark reports a batch to the source when it plans the next one.
         send(topic, range(10, 15))
         running.await_rows(15)
     lags = admin.group_lag(group)
@@ -149,7 +149,7 @@ def test_a_schema_that_grows_while_a_query_runs(query, admin, producer):
         producer.send_table(name, pa.table({"a": pa.array([2], pa.int32()), "b": ["x"]}))
         producer.flush()
         running.await_rows(2)
-    # The query has the columns that it started with; started again on the same checkpoint, it has the new one too.
+    # The query keeps the columns of its start. A restart from the same checkpoint adds the new column.
     assert running.rows == [(1,), (2,)]
     producer.send_table(name, pa.table({"a": pa.array([3], pa.int32()), "b": ["y"]}))
     producer.flush()
@@ -177,7 +177,7 @@ def test_records_that_retention_deleted_unread_are_named(query, admin, module_br
     for number in range(3, 40):
         send(name, [number], partition=0)
     admin.alter_configs(name, {"retention.bytes": "2500"})
-    # What the broker does every five minutes.
+    # The broker does this every five minutes.
     module_broker.server.broker.logs.get(name, 0).apply_retention()
     partition = TopicPartition(name, 0)
     start = admin.list_offsets({partition: "earliest"})[partition].offset

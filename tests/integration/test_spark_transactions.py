@@ -1,4 +1,7 @@
-"""What Spark reads of transactions: by default only what was committed, in batches, streams and direct ingest."""
+"""Tests of transactions in Spark reads: by default only committed records.
+
+The reads are batches, streams and direct ingest.
+"""
 
 import uuid
 
@@ -16,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def producers(module_broker):
-    """Makes transactional producers; what they leave open stays open."""
+    """Return a function that creates transactional producers. Their open transactions stay open."""
     made = []
 
     def make():
@@ -37,7 +40,7 @@ def producers(module_broker):
 
 
 class Written:
-    """A topic with transactions of all fates, side by side in each partition."""
+    """A topic with transactions of all outcomes, side by side in each partition."""
 
     def __init__(self, name):
         self.name = name
@@ -45,7 +48,7 @@ class Written:
         self.next = 0
 
     def write(self, producer, count, *, committed):
-        """Write numbers within the producer's open transaction; ``committed`` says what will become of it."""
+        """Write numbers within the producer's open transaction. ``committed`` is its later outcome."""
         numbers = range(self.next, self.next + count)
         self.next += count
         for number in numbers:
@@ -59,7 +62,7 @@ class Written:
 
 @pytest.fixture(scope="module")
 def written(admin, producers):
-    """A topic that all tests read, and some write on to."""
+    """Create a topic that all tests read, and to which some append."""
     topic = Written(f"transactions-{uuid.uuid4().hex[:8]}")
     admin.create_topic(topic.name, partitions=2, configs={"retention.ms": "-1"})
     steady, aborting = producers(), producers()
@@ -92,7 +95,7 @@ def numbers(frame):
 
 
 def settled(admin, topic):
-    """Wait until what was decided is done: ends are written to the partitions after the producer has its answer."""
+    """Wait until markers are written. They reach the partitions after the producer has its answer."""
     wanted = {TopicPartition(topic.name, partition): "latest" for partition in (0, 1)}
     for _ in range(2000):
         levels = ("read_committed", "read_uncommitted")

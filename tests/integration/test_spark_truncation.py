@@ -1,6 +1,7 @@
-"""A log that loses what a query read, and grows again: the query says so, or goes on where the logs part.
+"""Tests of a log that loses records that a query read, and grows again.
 
-The readers are called as Spark calls them, by the offsets in its checkpoint alone.
+The query reports the loss, or continues where the logs diverge. The readers are called as Spark calls them, by the
+offsets in the checkpoint alone.
 """
 
 import threading
@@ -33,14 +34,14 @@ def broker(tmp_path):
 
 
 def produce(broker, *values):
-    """A batch for each."""
+    """Append a batch for each value."""
     with Producer(broker.bootstrap_servers) as producer:
         for value in values:
             producer.send(TOPIC, value.encode()).result(STALL_S)
 
 
 class Query:
-    """A query that dies after each batch; ``offset`` is what its checkpoint has."""
+    """A query that is killed after each batch. ``offset`` is its checkpoint's content."""
 
     def __init__(self, broker, **options):
         self._model = Model(broker.bootstrap_servers, TOPIC, 1)
@@ -49,7 +50,7 @@ class Query:
         self.offset = self.planned = None
 
     def plan(self, limit=EVERYTHING):
-        """Log a batch, and die."""
+        """Log a batch, and end."""
         reader = stream(self._model, self._options)
         try:
             self.offset = self.offset or checkpointed(reader.initialOffset())
@@ -58,7 +59,7 @@ class Query:
             reader.stop()
 
     def run(self):
-        """Read the batch that was logged."""
+        """Read the logged batch."""
         reader = stream(self._model, self._options)
         try:
             rows = rows_of(reader, reader.partitions(self.offset, self.planned))
@@ -74,7 +75,7 @@ class Query:
 
 @pytest.fixture
 def cut(broker, tmp_path):
-    """Cuts the log to so many batches, as an unclean election does, and appends others."""
+    """Return a function that keeps so many batches of the log, as an unclean election does, and appends others."""
     started = []
 
     def cut_to(keep, *values):
@@ -92,7 +93,7 @@ def test_a_query_fails_with_the_offsets_that_parted(broker, cut):
     query = Query(broker)
     assert len(query.batch()) == 4
     cut(2, *"CDEFG")
-    for _ in range(2):  # until somebody decides
+    for _ in range(2):  # until the user decides
         with pytest.raises(OffsetsLostError, match=f"the log of {TOPIC}-0 went back: offsets 2..3 have been read"):
             query.plan()
 
@@ -123,7 +124,7 @@ def test_what_a_limit_left_unread_is_not_missed(broker, cut):
     produce(broker, *"abcd")
     query = Query(broker)
     assert query.batch(ReadMaxRows(2)) == [(0, "a"), (1, "b")]
-    cut(2, *"CDE")  # all that was read is there still
+    cut(2, *"CDE")  # all records that were read still exist
     assert query.batch() == [(2, "C"), (3, "D"), (4, "E")]
 
 
@@ -157,7 +158,7 @@ def offset_of_a_later_leader(query):
 
 @pytest.mark.parametrize("records", ["", "a"])
 def test_a_replaced_leader_that_answers_first_is_not_believed(broker, monkeypatch, records):
-    """The broker was cut off from the cluster, and has not been fenced yet."""
+    """The broker was disconnected from the cluster, and has not been fenced yet."""
     produce(broker, *"a")
     query = Query(broker)
     query.offset = offset_of_a_later_leader(query)
@@ -177,7 +178,7 @@ def test_a_replaced_leader_that_answers_first_is_not_believed(broker, monkeypatc
 
 
 def once_without_records(fetch):
-    """Let the first answer be that of a leader whose log is empty."""
+    """Let a leader with an empty log give the first answer."""
     answers = []
 
     def fetched(self):

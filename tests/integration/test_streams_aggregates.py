@@ -1,4 +1,7 @@
-"""Every aggregate by every kind of window comes to what the documented rules say, as a stream and a batch on Spark."""
+"""Tests of every aggregate by every kind of window on Spark, as stream and batch.
+
+The results follow the documented rules.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ COLUMNS = pa.schema([*cases.SCHEMA, ("__timestamp", pa.timestamp("us", tz="UTC")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file per micro-batch."""
+    """Write a file for each micro-batch."""
     directory = tmp_path_factory.mktemp("cases")
     rows = [
         {**cases.row_of(record), "__timestamp": record.time_ms * 1000, "__offset": offset}
@@ -40,20 +43,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-# Sets of aggregates whose results are kept in different forms: as accumulators, and as results.
+# Sets of aggregates that keep their results in different forms: as accumulators, and as results.
 SETS = ("all", "no means")
 
 
 @pytest.fixture(scope="module", params=SETS)
 def chosen(request: pytest.FixtureRequest) -> str:
-    """The set of aggregates."""
+    """Return the set of aggregates."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="module")
 def outputs(spark: SparkSession, source: Path, chosen: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each runner puts out, by topic."""
+    """Return the results of each runner by topic."""
     found = {}
     with many_sources(spark):
         for runner in ("stream", "batch"):

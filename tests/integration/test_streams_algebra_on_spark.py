@@ -1,4 +1,7 @@
-"""Tables, joins, sessions, suppression and processors on Spark: stream and batch come to what the test driver gives."""
+"""Tests of operators on Spark: stream and batch give the test driver's results.
+
+The operators are tables, joins, sessions, suppression and processors.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ COLUMNS = pa.schema(
 
 
 class Distinct:
-    """Forwards a key's value when it changes."""
+    """A processor that forwards a key's value when it changes."""
 
     def init(self, context: Any) -> None:
         self.context, self.last = context, context.store("last")
@@ -74,7 +77,7 @@ def topology() -> Topology:
 
 
 def script() -> list[list[TestRecord]]:
-    """Batches of records of both topics, disordered in time."""
+    """Draw batches of records of both topics, out of order in time."""
     chance = random.Random(SEED)
     return [
         [
@@ -91,7 +94,7 @@ def script() -> list[list[TestRecord]]:
 
 
 def write(batches: list[list[TestRecord]], directory: Path) -> None:
-    """A file per topic and batch, which a stream reads one by one."""
+    """Write a file for each topic and batch. A stream reads them one by one."""
     places = {"x": 0, "y": 0}
     sequence = 0
     for number, batch in enumerate(batches):

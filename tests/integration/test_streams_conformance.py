@@ -1,10 +1,11 @@
-"""What Kafka Streams itself puts out for scripted inputs, record for record, on both Spark runners.
+"""Tests of Kafka Streams' own scripted cases on both Spark runners, record for record.
 
-The cases are those of ``conformance/test_streams.py``. They run many at a time, as one topology: it has each case's
-nodes, which know nothing of one another. A stream takes each script in several micro-batches, cut at random; the order
-of records across topics, which a script has and Spark has not, is given by the column ``__sequence``.
+The cases are those of ``conformance/test_streams.py``. Many of them run as one topology, which has the independent
+nodes of each case. A stream takes each script in several micro-batches, cut at random. A script has an order of records
+across topics, and Spark has none; the column ``__sequence`` gives that order.
 
-In ``make test`` the cases take turns at the two runners; ``make soak`` (``SPARK_CASE_RUNNERS=2``) runs each on both.
+In ``make test`` the cases alternate between the two runners. ``make soak`` (``SPARK_CASE_RUNNERS=2``) runs each case on
+both.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 39
 ON_BOTH = int(os.environ.get("SPARK_CASE_RUNNERS", "1")) > 1
-"""Whether each case runs on both. Otherwise they take turns, which takes half the time."""
+"""The number of runners of each case. With one the cases alternate, which takes half the time."""
 CASES_AT_ONCE = 64
 
 
 class SparkScript(Script):
-    """A script whose functions run in workers: what they were shown stays there."""
+    """A script whose functions run in workers. Their calls are recorded there and not here."""
 
     def peek(self, call: str, handle: Any, a: dict[str, Any]) -> Any:
         return handle.peek(lambda key, value: None)
@@ -62,12 +63,12 @@ def topology_of(cases: list[dict[str, Any]]) -> Topology:
 
 
 def runners_of(number: int) -> tuple[str, ...]:
-    """The runners that a case, by its number, is run on."""
+    """Return the runners of a case by its number."""
     return SPARK_RUNNERS if ON_BOTH else (turn_of(number),)
 
 
 def bundles(runner: str, chosen: set[str]) -> Iterator[list[dict[str, Any]]]:
-    """Cases that may run together: none of their processors' stores has the name of another's."""
+    """Return cases that may run together, because their processors' stores have different names."""
     cases = [case for number, case in enumerate(load_cases()) if runner in runners_of(number)]
     left = [case for case in cases if case["name"] not in DRIVER_ALONE and case["name"] in chosen]
     while left:
@@ -83,7 +84,7 @@ def bundles(runner: str, chosen: set[str]) -> Iterator[list[dict[str, Any]]]:
 
 
 class Outcomes:
-    """What the cases that were chosen (``-k``) give on Spark, found when it is first asked for."""
+    """The results of the chosen cases (``-k``) on Spark, computed at the first access."""
 
     def __init__(self, spark: SparkSession, directory: Path, chosen: set[str]) -> None:
         self._chosen = chosen
@@ -112,7 +113,7 @@ def outcomes(
 ) -> Iterator[Outcomes]:
     from pyspark import cloudpickle
 
-    # Workers cannot import it: what it defines travels by value.
+    # Workers cannot import this module, so its definitions are pickled by value.
     cloudpickle.register_pickle_by_value(stream_cases)
     tests = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     chosen = {item.callspec.params["case"]["name"] for item in tests}

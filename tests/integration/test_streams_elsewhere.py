@@ -1,6 +1,7 @@
-"""A topology whose checkpoint lies on a file system that Spark alone reaches: checked at its start, and asked.
+"""Tests of a topology whose checkpoint is on a file system that only Spark reaches.
 
-Hadoop's view file system stands for any: it is opened by URI, and has directories behind it.
+It is checked at the start, and queried. Hadoop's view file system stands for any: it is opened by URI, and has
+directories behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
-    """The root of a view file system; what is in it lies in ``tmp_path / "behind"``."""
+    """Return the root of a view file system whose content is in ``tmp_path / "behind"``."""
     (tmp_path / "behind").mkdir()
     name = f"t{abs(hash(tmp_path))}"
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]

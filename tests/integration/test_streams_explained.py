@@ -1,4 +1,4 @@
-"""``millrace streams explain``: what a topology is compiled to, with the columns that its topics really have."""
+"""Tests of ``millrace streams explain``: compiled plans with the topics' real columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Topologies made at random, on records disordered in time: stream, batch and test driver put out the same.
+"""Random topologies on Spark: stream, batch and test driver give the same results.
 
-Many topologies run as one. A failure names the seed of its topology and script: ``GENERATED_SEED=<seed>`` with
-``GENERATED_TOPOLOGIES=1`` runs that one alone.
+Records are out of order in time. Many topologies run as one. A failure names the seed of its topology and script:
+``GENERATED_SEED=<seed>`` with ``GENERATED_TOPOLOGIES=1`` runs that one alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ RECORDS_MAX = 40
 
 
 def case_of(seed: int, partitions: int | None = None) -> Case:
-    """A script; with ``partitions`` its records have one, those of a key the same, and none is of a global table."""
+    """Create a script.
+
+    With ``partitions`` each record has one: those of a key the same, and those of a global table none.
+    """
     chance = random.Random(seed)
     topics = TOPICS if partitions is None else TOPICS[:2]
     inputs = [
@@ -60,7 +63,7 @@ def topology_of(seeds: list[int], *, timeless: bool = False) -> Topology:
 
 
 def outputs_of_driver(seed: int) -> dict[str, Records]:
-    """By topic, of a driver that takes one record after the other."""
+    """Return a driver's results by topic. The driver processes one record after the other."""
     driver = TopologyTestDriver(topology_of([seed]))
     for record in case_of(seed)["inputs"]:
         topic = f"seed{seed}.{record['topic']}"
@@ -76,7 +79,7 @@ def outputs_of_driver(seed: int) -> dict[str, Records]:
 def test_stream_and_batch_put_out_what_the_driver_does(spark: SparkSession, tmp_path: Path, rounds: int) -> None:
     from pyspark import cloudpickle
 
-    # Workers cannot import it: what it defines travels by value.
+    # Workers cannot import this module, so its definitions are pickled by value.
     cloudpickle.register_pickle_by_value(generated_topologies)
     for first in range(SEED, SEED + rounds, AT_ONCE):
         seeds = list(range(first, min(first + AT_ONCE, SEED + rounds)))
@@ -96,7 +99,7 @@ def test_stream_and_batch_put_out_what_the_driver_does(spark: SparkSession, tmp_
 def test_with_several_partitions_keys_have_the_updates_that_they_have_with_one(
     spark: SparkSession, tmp_path: Path, rounds: int
 ) -> None:
-    """Of topologies that do not depend on stream time, which is each partition's own; a quarter as many."""
+    """The topologies do not depend on stream time, because each partition has its own. There are a quarter as many."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(generated_topologies)
@@ -122,7 +125,7 @@ def test_with_several_partitions_keys_have_the_updates_that_they_have_with_one(
 
 
 def updates(plan: Plan, found: dict[str, Records]) -> Updates:
-    """Values and times by topic and key."""
+    """Return values and times by topic and key."""
     by_key: Updates = {topic: {} for topic in found}
     for topic, records in found.items():
         for key, value, time_ms in records:

@@ -1,6 +1,7 @@
-"""Records of a topology move twice while driver, executor, workers and broker are killed: the same results.
+"""Tests of a topology with two repartitions while processes are killed: equal results.
 
-The job is the one that users run; tables are read by delta-rs, the topic by a plain consumer.
+The driver, an executor, workers and the broker are killed. The job is the users' own. Delta-rs reads the tables, and a
+plain consumer the topic.
 """
 
 import json
@@ -36,7 +37,7 @@ def broker(tmp_path):
 
 @pytest.fixture
 def jobs(broker, tmp_path):
-    """Starts the job; all are killed in the end."""
+    """Return a function that starts the job. All jobs are killed at the end."""
     tables = [f"--table={name}={tmp_path / name}" for name in ("lines", "totals")]
     always = ["--topology", TOPOLOGY, *tables, "--checkpoint", tmp_path / "checkpoint"]
     always += ["--bootstrap-servers", broker.address, "--max-offsets-per-trigger", BATCH_RECORDS]
@@ -78,7 +79,7 @@ def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, r
                 orders[f"o{number}"] = {"customer": chance.choice(list(REGIONS)), "amount": chance.randint(1, 100)}
                 value = json.dumps(orders[f"o{number}"]).encode()
                 producer.send("orders", value, key=f"o{number}".encode(), timestamp_ms=1000 + number)
-        # Each job gets on by a batch at least. Then half of the kills strike before it has recovered from the last one.
+        # Each job completes at least one batch. Then half of the kills come before it has recovered from the last one.
         if is_new or chance.random() < 0.5:
             job.wait_until("a batch", lambda job=job, before=before: job.batches > before)
         else:
@@ -88,10 +89,10 @@ def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, r
         hits += job.is_running
         kill_one(victim, job, broker, chance)
     end(job, victims[-1])
-    # A broker's death may end the job, and be seen in the next round.
+    # A killed broker may end the job. The next round notices it.
     assert hits >= rounds // 2, job.output
     last = jobs("--max-offsets-per-trigger", 1_000_000)
-    # It runs the batch that was cut off again, and then all that is left.
+    # The job runs the interrupted batch again, and then the rest.
     last.finish()
     check(broker, tmp_path, orders, f"STREAMS_KILL_SEED={seed}")
 

@@ -1,7 +1,7 @@
-"""State of very many keys: a process that works on it, bucket by bucket, needs memory for what it touches alone.
+"""Tests of state with very many keys: memory grows only for the touched keys.
 
-What Spark's state store is for a worker, files are here; the rest is what runs in workers. Turned up, the keys are ten
-million: as objects in memory they would take gigabytes.
+A process works on the state bucket by bucket. Files stand for Spark's state store; all other code is that of the
+workers. With ten million keys, objects in memory would take gigabytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH_KEYS = 50_000
 BUCKETS = 8
 GROWTH_MB = 50
 GROWTH_MB_PER_MILLION_KEYS = 10
-"""A million keys as objects would take 250: where pages lie, and their parts, is what grows."""
+"""A million keys as objects would take 250. Here only the directory of pages and their parts grows."""
 SPEC = StoreSpec(
     name="sums",
     kind="key_value",
@@ -70,7 +70,7 @@ class FileVariables:
 
 
 def add(directory: Path, keys: np.ndarray, amount: int) -> int:
-    """A micro-batch that adds an amount to keys, bucket by bucket; gives how many were not what they had to be."""
+    """Add an amount to keys in a micro-batch, bucket by bucket. Return the number of wrong results."""
     wrong = 0
     for bucket in range(BUCKETS):
         variables = FileVariables(directory / f"{bucket}")
@@ -89,7 +89,7 @@ def add(directory: Path, keys: np.ndarray, amount: int) -> int:
 
 
 def work(directory: Path, keys: int) -> None:
-    """The process: fills, adds at random, looks at everything; says the growth of its memory, and what is wrong."""
+    """Fill the state, add at random and check everything. Report the growth of memory and the errors."""
     random = np.random.default_rng(1)
     for bucket in range(BUCKETS):
         (directory / f"{bucket}").mkdir()

@@ -1,4 +1,7 @@
-"""Topologies on Spark: stream, batch and test driver come to the same rows, and nothing is written twice."""
+"""Tests of topologies on Spark: stream, batch and test driver give the same rows.
+
+No row is written twice.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def topology(emit: str = "last", window: TimeWindows = HOURS) -> Topology:
 
 
 def disordered_files(directory: Path, files: int, rows_max: int) -> list[dict[str, Any]]:
-    """Files of random sizes, one per micro-batch: disordered in time, shuffled within, with nulls. Returns all rows."""
+    """Write files of random sizes, one per micro-batch: out of order in time, shuffled within, with nulls.
+
+    Return all rows.
+    """
     chance = random.Random(SEED)
     offsets = [0, 0, 0]
     everything = []
@@ -87,7 +93,7 @@ def disordered_files(directory: Path, files: int, rows_max: int) -> list[dict[st
         chance.shuffle(rows)
         path = directory / f"{number}.parquet"
         pq.write_table(pa.Table.from_pylist(rows, PLACED), path)
-        # Spark takes files in the order of their times.
+        # Spark reads files in the order of their modification times.
         os.utime(path, (START.timestamp() + number, START.timestamp() + number))
     return everything
 
@@ -98,7 +104,7 @@ def stream_of(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 def rows_of(spark: SparkSession, path: Path) -> list[dict[str, Any]]:
-    # In Python and sorted, for the order of rows in a Delta table means nothing.
+    # Compare sorted rows in Python, because a Delta table has no order of rows.
     return sorted(spark.read.format("delta").load(str(path)).toArrow().to_pylist(), key=repr)
 
 
@@ -231,7 +237,7 @@ def test_a_topic_is_read_as_far_as_it_goes_and_then_on(
 def test_a_batch_over_a_time_range_takes_records_of_every_topic_by_their_time(
     spark: SparkSession, module_broker: EmbeddedBroker
 ) -> None:
-    """A table begins with the range as well, a global table never does."""
+    """A table begins with the range as well, but a global table never does."""
     servers = module_broker.bootstrap_servers
     written = {
         "orders": [("a", 1, 1_000), ("a", 2, 5_000), ("b", 3, 7_000), ("b", 4, 9_000)],
@@ -338,7 +344,7 @@ def test_spark_puts_the_places_of_buckets_where_they_are_said_to_be(spark: Spark
 def test_no_connection_is_left_open_by_a_micro_batch(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Spark 4.2.0 forgets those between its state store and the workers."""
+    """Spark 4.2.0 does not close the connections between its state store and the workers."""
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
         admin.create_topic("dripping", partitions=1)

@@ -1,4 +1,4 @@
-"""Where results of topologies go on Spark: topics once, functions, dead letters; and several of them at once."""
+"""Tests of a topology's sinks on Spark: topics (once), functions, dead letters, and several together."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def produce(servers: str, topic: str, records: list[tuple[str, bytes]]) -> None:
 
 
 def consumed(servers: str, topic: str) -> list[Any]:
-    """All committed records of a topic."""
+    """Return all committed records of a topic."""
     config = {"bootstrap.servers": servers, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     with Consumer(config) as consumer:
         partitions = consumer.partitions_for(topic)
@@ -76,7 +76,7 @@ def long(number: int) -> bytes:
 
 
 def spread(source: str, prefix: str) -> Topology:
-    """One source; its records go on through a topic, and results to topics of bytes and of columns."""
+    """Build one source whose records go through a topic, with sinks in topics of bytes and of columns."""
     builder = StreamsBuilder()
     numbers = builder.stream(source, **TYPES)
     evens = numbers.map(lambda key, value: (str(value % 2), value)).through(f"{prefix}-by-parity")
@@ -115,7 +115,7 @@ def test_topics_take_each_result_once_though_a_batch_is_run_again(
         windows[record.key] = struct.unpack(">q", record.value)[0]
     assert windows == {key + long(start): count for key in (b"0", b"1") for start, count in ((0, 5), (10, 1))}
     latest = {record.key: record.value for record in consumed(servers, "s-sessions")}
-    # Key, end, start; a session that was replaced ends with a tombstone.
+    # Key, end, start. A replaced session ends with a tombstone.
     assert {key: value for key, value in latest.items() if value} == {
         b"0" + long(10) + long(0): long(6),
         b"1" + long(11) + long(1): long(6),
@@ -159,7 +159,7 @@ def test_rows_are_written_to_topics_of_bytes_in_every_format_and_read_back(
         {"sku": sku, "n": len(prices), "total": float(sum(prices))}
         for sku, prices in (("a", [1.5, 3.0, 4.5]), ("b", [0.5, 2.0, 3.5, 5.0]), ("c", [1.0, 2.5, 4.0, 5.5]))
     ]
-    # By a consumer, and by another topology, as rows with columns.
+    # A consumer reads them, and another topology, as rows with columns.
     builder = StreamsBuilder()
     for name, serde in formats.items():
         records = consumed(servers, f"sold-{name}")
@@ -299,7 +299,8 @@ def test_what_a_serde_cannot_write_goes_to_the_dead_letters_and_changes_nothing(
     for record in consumed(servers, "small-letters"):
         headers = {name.rpartition(".")[2]: value.decode() for name, value in record.headers}
         letters[numbers[int(headers["offset"])]] = (headers["node"], record.value, headers["reason"])
-    # Twice 5 and 70 is 150, with twice 200 more than a byte, with twice 7 it is 164: what failed is in no total.
+    # Twice 5 and 70 is 150. With twice 200 it would exceed a byte, and with twice 7 it is 164. Failed records are in no
+    # total.
     assert {number: letter[:2] for number, letter in letters.items()} == {
         200: ("as-totals", b"200"),
         2**40: ("as-read", long(2**40)),
@@ -307,7 +308,7 @@ def test_what_a_serde_cannot_write_goes_to_the_dead_letters_and_changes_nothing(
     }
     assert "the value 550 cannot be written as byte" in letters[200][2]
     assert "(record of topic small, partition" in letters[300][2]
-    # What was written before its record failed, on an earlier stage, stays.
+    # Records that an earlier stage wrote before the failure stay.
     assert [record.value for record in consumed(servers, "small-out")] == [b"\x05", b"F", b"\xc8", b"\x07"]
     assert [record.value for record in consumed(servers, "small-totals")] == [b"\n", b"\x96", b"\xa4"]
     run_batch(builder.build(), spark, **arguments)
@@ -366,7 +367,7 @@ def test_what_a_topic_cannot_take_is_refused_before_anything_starts(
 
 
 class ToldByTask:
-    """Forwards to one child or the other, by the key, what its context tells of the task."""
+    """A processor that forwards to one child or the other by the task's data in its context."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -378,7 +379,7 @@ class ToldByTask:
 
 
 def by_key(prefix: str) -> Topology:
-    """Records through a processor to the topics that a function names."""
+    """Send records through a processor to topics that a function names."""
     builder = StreamsBuilder()
     told = builder.stream("named-source", **TYPES).process(ToldByTask, value="string")
     for key in "ab":
@@ -416,7 +417,7 @@ def test_records_go_once_to_the_topics_that_a_function_names(
 
 
 def named_by_value(value: int) -> Any:
-    """Name topics of which two cannot be, one is not named because the function fails, and one is there."""
+    """Name topics by value: two are impossible, one is unnamed because the function fails, and one exists."""
     if value == 3:
         raise KeyError("no topic for 3")
     return {1: None, 2: "no topic"}.get(value, "n-there")

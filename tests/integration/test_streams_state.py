@@ -1,4 +1,7 @@
-"""Checkpoints of topologies on Spark: their stores queried while they run and rest, changed topologies refused."""
+"""Tests of topologies' checkpoints on Spark.
+
+Stores are queried during a run and after it, and changed topologies are refused.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def write(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def checkpoint(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint of two micro-batches, whose state was queried while they ran."""
+    """Run two micro-batches, query the state meanwhile, and return the checkpoint."""
     directory = tmp_path_factory.mktemp("state")
     (directory / "in").mkdir()
     write(directory / "in")
@@ -119,7 +122,7 @@ def driver(rows: list[dict[str, Any]]) -> TopologyTestDriver:
 
 
 def test_stores_hold_what_the_driver_s_hold(spark: SparkSession, checkpoint: Path) -> None:
-    """In one partition as well: no store here depends on stream time."""
+    """One partition is enough, because no store here depends on stream time."""
     for batch, rows in ((0, batches()[0]), (1, [row for each in batches() for row in each])):
         expected = driver(rows)
         with open_state(checkpoint, spark=spark, batch=batch) as state:
@@ -176,7 +179,10 @@ def test_the_command_line_prints_rows(spark: SparkSession, checkpoint: Path) -> 
 
 
 def test_a_store_of_many_keys_lies_in_pages_and_is_read_like_any_other(spark: SparkSession, tmp_path: Path) -> None:
-    """One batch that fills pages, one that looks into few of them, and the same question to the store afterwards."""
+    """One batch fills pages, and one reads few of them.
+
+    The same query of the store gives the same answer afterwards.
+    """
     (tmp_path / "in").mkdir()
     many = [
         {"key": f"k{number}", "value": number, "__partition": 0, "__offset": number, "__timestamp": START}
@@ -207,7 +213,7 @@ def test_a_store_of_many_keys_lies_in_pages_and_is_read_like_any_other(spark: Sp
 
 
 def _pages(spark: SparkSession, checkpoint: Path, store: str) -> list[int]:
-    """The sizes in bytes of a store's pages, as Spark's state reader tells them."""
+    """Return the sizes in bytes of a store's pages, as Spark's state reader has them."""
     frame = spark.read.format("statestore").option("stateVarName", PAGES).load(str(checkpoint))
     sizes = frame.where(f"user_map_key.store = '{store}'").selectExpr("length(user_map_value.chunk)")
     return [size for (size,) in sizes.collect()]
@@ -216,7 +222,7 @@ def _pages(spark: SparkSession, checkpoint: Path, store: str) -> list[int]:
 def test_a_global_table_is_read_as_one_though_every_bucket_has_it(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Two streams that never meet, of topics of two and three partitions, joined with a table of one."""
+    """Two streams that never meet, of topics of two and three partitions, are joined with a table of one."""
     servers = module_broker.bootstrap_servers
     with Admin({"bootstrap.servers": servers}) as admin:
         for topic, partitions in (("visits", 2), ("calls", 3), ("names", 1)):

@@ -1,4 +1,4 @@
-"""Checkpoints of topologies over topics: stores written elsewhere, applications put back to their beginning."""
+"""Tests of checkpoints of topologies over topics: exported stores and reset applications."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_state_is_exported_and_an_application_is_put_back(application: Applicati
 
     shown = application.command("reset", "--to-offset", "2", "-b", application.servers)
     assert "deleted stores: counts" in shown
-    assert application.counts() == {"a": 2, "b": 1, "c": 1}, "shown is not done"
+    assert application.counts() == {"a": 2, "b": 1, "c": 1}, "the dry run changed nothing"
     told = json.loads(
         application.command("reset", "--to-offset", "2", "-b", application.servers, "--execute", "--json")
     )
@@ -119,7 +119,7 @@ def test_state_is_exported_and_an_application_is_put_back(application: Applicati
     application.run(counting())
     assert application.counts() == {"a": 1, "c": 2}
     found = application.spark.read.format("delta").load(str(here / "counts")).toArrow().to_pylist()
-    assert {row["key"]: row["count"] for row in found} == {"a": 1, "b": 1, "c": 2}, "the table keeps what it had"
+    assert {row["key"]: row["count"] for row in found} == {"a": 1, "b": 1, "c": 2}, "the table keeps its rows"
 
     application.command("reset", "--execute")
     assert sum(path.name.startswith("checkpoint.before-reset") for path in here.iterdir()) == 2
@@ -134,7 +134,7 @@ def test_a_changed_topology_gets_state_as_if_it_had_been_there_from_the_beginnin
     changed.write_text(REBUILT)
     with pytest.raises(IncompatibleStateError, match=r"store initials is new.*millrace streams rebuild"):
         application.run(load_topology(str(changed)))
-    # What comes after the last batch is for the rebuilt application to read, not for the rebuild.
+    # The rebuilt application reads the records after the last batch, not the rebuild.
     application.send("ba a")
     with Admin({"bootstrap.servers": application.servers}) as admin:
         admin.create_topic("initials", partitions=1)
@@ -187,6 +187,8 @@ def test_a_rebuild_that_is_killed_continues_and_spoils_nothing(application: Appl
     begun = first_batch.stat().st_mtime_ns
     assert "has new state" in application.command("rebuild", *arguments)
     assert not fresh.exists()
-    assert (application.checkpoint / "commits" / "0").stat().st_mtime_ns == begun, "it began anew"
+    assert (application.checkpoint / "commits" / "0").stat().st_mtime_ns == begun, (
+        "the application started from the beginning"
+    )
     assert application.counts() == before, f"REBUILD_KILL_SEED={seed}"
     assert application.counts("initials") == {letter: len(words) // 3 for letter in "abc"}, f"REBUILD_KILL_SEED={seed}"

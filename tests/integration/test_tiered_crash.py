@@ -1,4 +1,7 @@
-"""A broker that copies to a remote directory, killed with SIGKILL again and again: nothing acknowledged is lost."""
+"""Tests of a broker with a remote directory that is killed with SIGKILL again and again.
+
+No acknowledged record is lost.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def check(calls: Any, acknowledged: dict[int, bytes], remote: Path) -> None:
     def local_start() -> int:
         return calls.offset("t", -4).offset
 
-    # All but a segment is in the store only.
+    # All segments but one are only in the store.
     eventually(lambda: local_start() >= calls.offset("t", -1).offset - 200, "local deletion", progress=local_start)
     assert calls.offset("t", -2).offset == 0
     found: dict[int, bytes] = {}
@@ -110,7 +113,7 @@ def check(calls: Any, acknowledged: dict[int, bytes], remote: Path) -> None:
     assert acknowledged
     names = [path.name for path in remote.rglob("*") if path.is_file()]
     complete = {parsed.copy for name in names if (parsed := parse_manifest_name(name)) is not None}
-    assert len({copy.base_offset for copy in complete}) == len(complete) > 3, "one copy a segment"
+    assert len({copy.base_offset for copy in complete}) == len(complete) > 3, "one copy for each segment"
     objects = {parsed[0] for name in names if (parsed := parse_object_name(name)) is not None}
     assert objects >= complete
 

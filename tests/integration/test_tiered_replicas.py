@@ -1,4 +1,7 @@
-"""Tiered topics with replicas: the leader alone copies, whoever leads goes on, and copies outlive their replicas."""
+"""Tests of tiered topics with replicas: the leader alone copies.
+
+A new leader continues, and copies outlive their replicas.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ TIERED = {
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory to which all brokers copy."""
+    """Return the directory to which all brokers copy."""
     return tmp_path_factory.mktemp("store")
 
 
@@ -50,14 +53,14 @@ def cluster(
 
 
 class Tiered:
-    """A tiered topic of one partition, what was written to it, and what the store has of it."""
+    """A tiered topic of one partition, its written records and its copies in the store."""
 
     def __init__(self, cluster: Cluster, store: Path, name: str, replicas: list[int]) -> None:
         self.cluster, self.store, self.name, self.values = cluster, store, name, list[bytes]()
         cluster.admin.create_topic(name, assignment={0: replicas}, configs=TIERED)
 
     def write(self, count: int) -> None:
-        """Write so many records, with acknowledgements of all replicas in sync."""
+        """Write so many records with acks=all."""
         more = [b"%06d:" % number + b"x" * 60 for number in range(len(self.values), len(self.values) + count)]
         with Producer({"bootstrap.servers": self.cluster.bootstrap_servers, "acks": "all"}) as producer:
             for start in range(0, count, 20):
@@ -66,7 +69,7 @@ class Tiered:
         self.values += more
 
     def read(self) -> list[bytes]:
-        """All of it, from wherever it is."""
+        """Read all records, from the disk or the store."""
         config = {"bootstrap.servers": self.cluster.bootstrap_servers, "auto.offset.reset": "earliest"}
         found: list[bytes] = []
         with Consumer(config) as consumer:
@@ -76,7 +79,7 @@ class Tiered:
         return found
 
     def copies(self) -> list[ManifestName]:
-        """What has been copied, by offset."""
+        """Return the copied segments by offset."""
         names = (path.name for path in self.store.glob(f"*{self.name}*/*"))
         return sorted(parsed for name in names if (parsed := parse_manifest_name(name)) is not None)
 

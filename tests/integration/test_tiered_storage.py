@@ -1,4 +1,7 @@
-"""Tiered topics of a real broker, over S3's protocol (moto's server) and in a directory: written, read, expired."""
+"""Tests of tiered topics on a real broker: written, read and expired.
+
+The stores are S3 (moto's server) and a directory.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ TIERED = {
 
 
 class S3:
-    """A server that speaks S3, with one bucket; it can go away and come back with what it had."""
+    """A server of the S3 protocol with one bucket. It can stop and restart with its objects."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -86,7 +89,7 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture(params=["s3", "directory"])
 def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the copies go."""
+    """Return the location of the copies."""
     if request.param == "directory":
         return (tmp_path / "remote").as_uri()
     return request.getfixturevalue("s3").uri(f"{uuid.uuid4().hex}/logs")
@@ -129,14 +132,14 @@ def log_of(broker: EmbeddedBroker, topic: str):
 
 
 def wait_until_tiered(broker: EmbeddedBroker, topic: str) -> None:
-    """Wait until everything but the last segment is in the store only."""
+    """Wait until all segments but the last are only in the store."""
     log = log_of(broker, topic)
     eventually(lambda: len(log.segments) == 1 and log.first_base_offset > 0, "one segment is on the disk")
 
 
 @pytest.fixture
 def filled(uri: str, tmp_path: Path, topic: str) -> Iterator[tuple[EmbeddedBroker, Admin, list[bytes]]]:
-    """A broker with a tiered topic of which all but the last segment is in the store only."""
+    """Start a broker with a tiered topic whose segments, except the last, are only in the store."""
     with tiered_broker(tmp_path / "broker", uri) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1, configs=TIERED)
         values = values_of(1000)
@@ -221,7 +224,7 @@ def test_a_spark_session_reads_the_store_in_its_tasks(
     filled: tuple[EmbeddedBroker, Admin, list[bytes]], topic: str, uri: str, spark: SparkSession
 ) -> None:
     broker, _, values = filled
-    # The workers of a session that is there already do not have this test's credentials: they ask the broker.
+    # The workers of an existing session do not have this test's credentials, so they ask the broker.
     way = "always" if uri.startswith("file:") else "auto"
     reader = spark.read.format("millrace").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     rows = reader.options(subscribe=topic, splitBytes=4000, directReads=way).load().select("offset", "value").collect()
@@ -263,7 +266,7 @@ def test_a_store_that_is_away(s3: S3, tmp_path: Path, topic: str) -> None:
             assert failed.value.retriable
             local = log_of(broker, topic).first_base_offset
             assert consume(broker, topic, 600 - local, start=local) == values_of(600)[local:]
-            assert len(log_of(broker, topic).segments) > segments, "what is not copied stays"
+            assert len(log_of(broker, topic).segments) > segments, "segments without a copy stay"
         finally:
             s3.start()
         wait_until_tiered(broker, topic)

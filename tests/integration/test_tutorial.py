@@ -1,6 +1,6 @@
-"""The tutorial does what it says: its commands and programs run as they stand, page after page.
+"""Tests of the tutorial: its commands and programs run as they stand, page after page.
 
-Only two lines are left out, which install the environment and start the broker: the test has both already.
+Only two lines are left out, which install the environment and start the broker. The test has both already.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _THERE_ALREADY = ("make setup", "millrace broker")
 
 
 class Reader:
-    """Somebody who types what the tutorial says, in one directory."""
+    """A user who types the tutorial's blocks, in one directory."""
 
     def __init__(self, broker: EmbeddedBroker, directory: Path) -> None:
         self._address = broker.bootstrap_servers
@@ -31,7 +31,7 @@ class Reader:
         self._environment = {**os.environ, "PATH": commands, "MILLRACE_BOOTSTRAP_SERVERS": self._address}
 
     def follow(self, page: str) -> str:
-        """Run all blocks of a page; return what they printed. Programs of one page are one Python session."""
+        """Run all blocks of a page and return their output. The programs of one page share one Python session."""
         blocks = [
             (language, title, body.replace("localhost:9092", self._address))
             for language, title, body in _BLOCK.findall((TUTORIAL / page).read_text())

@@ -1,6 +1,7 @@
-"""Data of earlier releases opens as before: topics, groups, transactions, schemas, and checkpoints of Spark queries.
+"""Tests of upgrades: the data of earlier releases opens unchanged.
 
-The data was written by the code of the release (``tests/releases/write.py``) and is kept in ``tests/releases``.
+The data are topics, groups, transactions, schemas, and checkpoints of Spark queries. The code of the release wrote it
+(``tests/releases/write.py``); it is kept in ``tests/releases``.
 """
 
 from __future__ import annotations

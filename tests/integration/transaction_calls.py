@@ -1,4 +1,4 @@
-"""Transactions as raw calls: a producer that does what it is told, and readers of what it wrote."""
+"""Raw calls of transactions: a scripted producer, and readers of its records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMITTED, UNCOMMITTED = pb.READ_COMMITTED, pb.READ_UNCOMMITTED
 
 
 class Producer:
-    """A transactional producer that does what it is told, right or wrong."""
+    """A transactional producer that follows the test's script, right or wrong."""
 
     def __init__(self, calls: Any, name: str = "", key: str = "", timeout_ms: int = 60_000) -> None:
         self.calls = calls
@@ -95,7 +95,7 @@ class Producer:
         return self
 
     def end_error(self, *, committed: bool = True) -> Exception:
-        """The error with which the end is refused."""
+        """Return the error that refuses the end."""
         error: Exception = self.calls.error("EndTxn", pb.EndTxnRequest(committed=committed, **self.fields))
         return error
 
@@ -122,7 +122,7 @@ def values_of(fetched: Any) -> list[bytes]:
 
 
 def committed(calls: Any, topic: str, partition: int = 0) -> list[bytes]:
-    """What a reader of committed records sees once everything that was decided is done."""
+    """Return the records of a read_committed reader once all markers are written."""
     end: list[Any] = []
 
     def is_all_decided() -> bool:
@@ -151,7 +151,7 @@ def wait_for_state(calls: Any, name: str, *states: str) -> Any:
 
 
 def together(query: str, epoch: int, committed: Sequence[Producer], aborted: Sequence[Producer] = ()) -> Any:
-    """The request that commits producers as one."""
+    """Build the request that commits producers together."""
     return pb.CommitTransactionsRequest(
         external_id=query,
         external_epoch=epoch,

@@ -1,10 +1,11 @@
-"""Waits of tests: each ends when its condition holds, and fails when *progress* stops; none has a fixed time.
+"""Waits of tests, which end with their condition and fail when *progress* stops.
 
-A fixed time that suits one machine fails on another, or beside a busy process. So a wait here fails only when nothing
-that it can see has changed for ``STALL_S``. Give it what changes while the work goes on as ``progress``: an end offset,
-the number of records so far, the size of a log file. For processes the CPU time that they used counts.
+No wait has a fixed time, because a fixed time that suits one machine fails on another, or beside a busy process. A wait
+here fails only when nothing that it can see has changed for ``STALL_S``. Give it a value that changes during the work
+as ``progress``: an end offset, the number of records so far, the size of a log file. For processes the CPU time that
+they used counts.
 
-``STALL_S`` is also the timeout of calls that end on their own unless something is broken: ``future.result(STALL_S)``.
+``STALL_S`` is also the timeout of calls that end on their own unless a component is broken: ``future.result(STALL_S)``.
 ``tests/unit/repository/test_waits.py`` refuses other timeouts, and sleeps, in tests.
 """
 
@@ -23,15 +24,15 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 STALL_S = 240.0
-"""How long nothing may change before a wait fails. A step takes seconds; on a starved machine it may take a minute."""
+"""The time without any change after which a wait fails. A step takes seconds, or a minute on a starved machine."""
 
 AN_HOUR_MS = 3_600_000
-"""What a call under test may wait where something else must end its wait: longer than any test runs."""
+"""The timeout of a call under test if another event must end its wait. It is longer than any test runs."""
 
 _LOOK_S = 0.5
-"""How often the progress is looked at, which may cost more than the condition."""
+"""The interval of checks of the progress, which may cost more than the condition."""
 _WORK_S = 5.0
-"""CPU time that counts as progress of a process. An idle JVM uses less in ``STALL_S``."""
+"""The CPU time that counts as progress of a process. An idle JVM uses less in ``STALL_S``."""
 
 
 class Stall:
@@ -49,7 +50,7 @@ class Stall:
         self._since = time.monotonic()
 
     def check(self, progress: Any = None) -> None:
-        """Begin the limit anew if ``progress`` has changed; fail if it has not for ``STALL_S``."""
+        """Restart the limit if ``progress`` has changed. Fail if it has not changed for ``STALL_S``."""
         now = time.monotonic()
         if progress != self._seen:
             self._seen, self._since = progress, now
@@ -59,7 +60,7 @@ class Stall:
 def eventually(
     is_true: Callable[[], Any], what: str = "it", *, progress: Callable[[], Any] | None = None, pause_s: float = 0.005
 ) -> Any:
-    """Wait until a condition gives something true, and return that; fail when ``progress`` stops changing."""
+    """Wait until a condition returns a true value, and return that. Fail when ``progress`` stops changing."""
     stall, progress = Stall(what), progress or (lambda: None)
     look_at = 0.0
     while not (found := is_true()):
@@ -71,7 +72,10 @@ def eventually(
 
 
 async def eventually_async(is_true: Callable[[], Any], what: str = "it") -> Any:
-    """Do as ``eventually`` in an event loop, whose other tasks run meanwhile; the condition may be a coroutine's."""
+    """Do as ``eventually`` in an event loop, whose other tasks run meanwhile.
+
+    The condition may be a coroutine function.
+    """
     stall = Stall(what)
     while True:
         found = is_true()
@@ -84,18 +88,24 @@ async def eventually_async(is_true: Callable[[], Any], what: str = "it") -> Any:
 
 
 def pause(seconds: float) -> None:
-    """Let time pass between what clients or faults do: a test varies that, and never waits for something by it."""
+    """Let time pass between actions of clients or faults.
+
+    A test varies this time, and never waits for an event by it.
+    """
     time.sleep(seconds)
 
 
 def exit_code(process: subprocess.Popen[Any], what: str = "a process to end") -> int:
-    """Wait until a process has ended; CPU time that it and its descendants use counts as progress."""
+    """Wait until a process has ended. The CPU time of it and its descendants counts as progress."""
     eventually(lambda: process.poll() is not None, what, progress=lambda: work_of(process.pid), pause_s=0.02)
     return process.returncode
 
 
 def run_to_end(command: Sequence[object], input: str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command as ``subprocess.run`` does, with its output captured as text; it may take as long as it works."""
+    """Run a command as ``subprocess.run`` does, and capture its output as text.
+
+    It may run as long as it makes progress.
+    """
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     if input is not None:
         piped["stdin"] = subprocess.PIPE
@@ -105,12 +115,15 @@ def run_to_end(command: Sequence[object], input: str | None = None, **options: A
 
 
 def output_of(process: subprocess.Popen[str], input: str | None = None) -> tuple[str, str]:
-    """Wait until a process ends, and return its piped output and errors; its work counts as progress."""
+    """Wait until a process ends, and return its piped output and errors. Its CPU time counts as progress."""
     return while_it_works(process, lambda: process.communicate(input), f"{process.args!r} to end")
 
 
 def while_it_works(process: subprocess.Popen[Any], call: Callable[[], Result], what: str) -> Result:
-    """Call what waits for a process, such as reading a line of its output. Kill a process that works no more."""
+    """Call a function that waits for a process, such as one that reads a line of its output.
+
+    Kill a process without progress.
+    """
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(call)
         try:
@@ -122,7 +135,7 @@ def while_it_works(process: subprocess.Popen[Any], call: Callable[[], Result], w
 
 
 def work_of(pid: int) -> int:
-    """The CPU time that a process and its descendants have used, in steps that only work takes."""
+    """Return the CPU time of a process and its descendants, in steps that only real work reaches."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():

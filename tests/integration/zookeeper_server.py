@@ -1,4 +1,4 @@
-"""A real ZooKeeper on loopback for tests, a proxy that can cut the way to it, and sessions ended from outside."""
+"""A real ZooKeeper on loopback, a proxy that can cut connections, and session expiry."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _PING_BYTES = 20
 class ZooKeeperServer:
     """A server with an empty tree, in a JVM.
 
-    At ``address`` it serves whom it does not know and ``USER``, who proves himself by SASL (DIGEST-MD5); at
-    ``secure_address`` those who have a certificate of the authority in ``authority``, such as ``certificate``.
+    ``address`` accepts unknown clients and ``USER``, who authenticates by SASL (DIGEST-MD5). ``secure_address`` accepts
+    clients with a certificate of the authority in ``authority``, such as ``certificate``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class ZooKeeperServer:
     def __enter__(self) -> ZooKeeperServer:
         self._folder.mkdir(parents=True, exist_ok=True)
         _make_certificates(self.authority, self.certificate)
-        for _ in range(_START_ATTEMPTS):  # the ports may be somebody's by the time that they are bound
+        for _ in range(_START_ATTEMPTS):  # another process may take the ports before they are bound
             self.port, self._secure_port = free_port(), free_port()
             if self.start():
                 return self
@@ -74,7 +74,7 @@ class ZooKeeperServer:
         return self._folder / "zookeeper.log"
 
     def start(self) -> bool:
-        """Start it at its port, with what its folder holds. False: it ended."""
+        """Start the server at its port, on the content of its folder. Return False if it ended."""
         settings = {
             "tickTime": str(TICK_MS),
             "maxSessionTimeout": "60000",
@@ -118,14 +118,14 @@ class ZooKeeperServer:
         return process.poll() is None
 
     def stop(self) -> None:
-        """Kill it; what was answered is in its folder."""
+        """Kill the server. All answered changes are in its folder."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(STALL_S)
             self._process = None
 
     def sessions(self) -> set[int]:
-        """The sessions that have not ended, by their ids."""
+        """Return the ids of the sessions that have not ended."""
         listed = self._say(b"dump").partition("ephemeral nodes dump")[0]
         return {int(each, 16) for each in re.findall(r"0x([0-9a-f]+)", listed)}
 
@@ -143,7 +143,7 @@ class ZooKeeperServer:
 
 @contextlib.contextmanager
 def zookeeper_client(hosts: str) -> Iterator[KazooClient]:
-    """A session of no broker; ``hosts`` with the chroot."""
+    """Open a session that is no broker's. ``hosts`` includes the chroot."""
     client = KazooClient(hosts)
     client.start()
     try:
@@ -154,12 +154,15 @@ def zookeeper_client(hosts: str) -> Iterator[KazooClient]:
 
 
 def expire(session: ZooKeeperCoordination) -> None:
-    """End a session at the server; the session hears of it there."""
+    """Expire a session at the server, which informs the session."""
     expiry_of(session)()
 
 
 def expiry_of(session: ZooKeeperCoordination) -> Callable[[], None]:
-    """What ends a session at the server: a second connection takes it over by its id and password, and closes it."""
+    """Return a function that expires a session.
+
+    It opens a second connection with the session's id and password and closes it.
+    """
     address, client_id = session._config.address.hosts, session._link.client.client_id
 
     def end(address: str = address) -> None:
@@ -172,10 +175,10 @@ def expiry_of(session: ZooKeeperCoordination) -> Callable[[], None]:
 
 
 class Proxy:
-    """Stands between clients and a server; ``cut`` ends all connections and takes no new ones until ``heal``.
+    """A proxy between clients and a server.
 
-    ``swallow_answers``: what the server says is lost (but for pings), and then the connection, so that a request is
-    carried out without an answer.
+    ``cut`` ends all connections and refuses new ones until ``heal``. ``swallow_answers`` drops the server's answers
+    (except pings) and then the connection, so that a request is carried out without an answer.
     """
 
     def __init__(self, port: int) -> None:
@@ -259,7 +262,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy_to(server: ZooKeeperServer) -> Iterator[Proxy]:
-    """A proxy before ``server``."""
+    """Start a proxy before ``server``."""
     proxy = Proxy(server.port)
     try:
         yield proxy
@@ -268,7 +271,7 @@ def proxy_to(server: ZooKeeperServer) -> Iterator[Proxy]:
 
 
 def _make_certificates(authority: Path, certificate: Path) -> None:
-    """An authority, and a certificate that it signed for 127.0.0.1, with its key in the same file."""
+    """Create an authority and a certificate that it signed for 127.0.0.1, with its key in the same file."""
     now = datetime.datetime.now(datetime.UTC)
 
     def signed(name: str, key: Any, issuer: str, issuer_key: Any, *, is_authority: bool) -> x509.Certificate:

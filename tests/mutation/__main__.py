@@ -1,13 +1,13 @@
 """Mutation testing of the modules that decide: ``make mutants``, or ``python -m tests.mutation``.
 
-  make mutants                         3,000 mutants drawn by a new seed, judged; writes docs/mutants.md
-  make mutants SEED=7 COUNT=300        those of a seed
-  make mutants ONLY=filters            an area, or modules whose paths contain the word; the page stays as it is
-  make mutants ONLY=filters TESTS=tests/unit/spark_source/filters      judged by these tests only
+  make mutants                         3,000 mutants drawn by a new seed; writes docs/mutants.md
+  make mutants SEED=7 COUNT=300        the mutants of a seed
+  make mutants ONLY=filters            an area, or modules whose paths contain the word; the page is unchanged
+  make mutants ONLY=filters TESTS=tests/unit/spark_source/filters      only these tests judge
 
-A run that is interrupted goes on where it stopped when it is started again with its seed, as long as neither the
-sources nor the tests have changed. After a change it takes over the kills whose module and test have the same code
-(``kills``); with FRESH=1 it takes over none. Verdicts and coverage are in ``.mutants/``.
+An interrupted run resumes when it is started again with its seed, if sources and tests are unchanged. After a change it
+takes over the kills whose module and test have the same code (``kills``). With FRESH=1 it takes over none. Verdicts and
+coverage are in ``.mutants/``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TREES = ("platform", "broker", "spark_source", "streams_dsl", "tests")
 
 
 def tree_digest(root: Path = ROOT) -> str:
-    """Sources and tests as they are; the reasons for survivors may change without another run."""
+    """Return the digest of the present sources and tests. The reasons for survivors may change without another run."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *_TREES]
     listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode().split("\0")
     digest = hashlib.sha256()
@@ -47,13 +47,13 @@ def tree_digest(root: Path = ROOT) -> str:
 
 
 def draw(candidates: dict[str, Mutant], seed: int, count: int) -> list[str]:
-    """Names of mutants; all if there are not so many."""
+    """Draw names of mutants, or return all if there are not so many."""
     names = sorted(candidates)
     return random.Random(seed).sample(names, min(count, len(names)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="tests.mutation", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="which mutants are drawn; another one each time without it")
     parser.add_argument("--count", type=int, default=3000, help="how many")
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_state(path: Path) -> dict[str, Judgement]:
-    """Verdicts of a run that was interrupted."""
+    """Read the verdicts of an interrupted run."""
     found = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         entry = json.loads(line)

@@ -1,9 +1,9 @@
-"""The judge of mutants: a pytest session that loads the tests once, and forks a process for each mutant.
+"""The judge of mutants: a pytest session that forks a process for each mutant.
 
-A forked process gives the mutated function its new code and runs the tests that cover the changed lines, until one
-fails: those first that killed other mutants, then the quickest. Coverage is recorded before that, in forked processes
-too, so that the parent has no threads. Hypothesis draws from fixed seeds and does not shrink, so that a verdict is the
-same each time.
+The session loads the tests once. A forked process gives the mutated function its new code and runs the tests that cover
+the changed lines, until one fails. Tests that killed other mutants come first, and then the fastest. Coverage is
+recorded before that, in forked processes too, so that the parent has no threads. Hypothesis draws from fixed seeds and
+does not shrink, so that a verdict is the same each time.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .mutants import Mutant, install, live_functions
 from .scope import ROOT
 
 BUDGET_SECONDS = 60.0
-"""Of all tests that cover a line, the quickest judge, as many as together take so long unchanged."""
+"""Of all tests that cover a line, the fastest ones judge. Together they take at most this time without a mutant."""
 MEMORY_BYTES = 6 << 30
 RECORDING_SECONDS_MAX = 1200
-"""A test that takes longer while its coverage is recorded waits for ever."""
+"""A test that takes longer while its coverage is recorded is stuck."""
 
 
 class Verdict(StrEnum):
-    """What became of a mutant."""
+    """The verdict on a mutant."""
 
     KILLED = "killed"
     TIMEOUT = "timeout"
@@ -50,7 +50,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict; ``test`` killed the mutant. ``is_kept``: in an earlier run (``kills``)."""
+    """A verdict and the test that killed the mutant. ``is_kept`` means that it is of an earlier run (``kills``)."""
 
     verdict: Verdict
     test: str = ""
@@ -60,14 +60,14 @@ class Judgement:
 
 @dataclass(kw_only=True)
 class Coverage:
-    """The tests that pass: how long each takes, and the lines of each file it was in, as bits of a number."""
+    """The passing tests, the duration of each, and its covered lines of each file as bits of a number."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     lines: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that were in a line of the change, or else at the beginning of its statement."""
+        """Return the tests that cover a changed line, or else the beginning of its statement."""
         lines = self.lines.get(mutant.path, {})
         first, last = mutant.lines
         wanted = ((1 << (last - first + 1)) - 1) << first
@@ -77,7 +77,7 @@ class Coverage:
 
 @dataclass(eq=False)
 class _Child:
-    """A forked process, with what it says of itself and the directory of its tests."""
+    """A forked process, with its reported result and the directory of its tests."""
 
     pid: int
     reads: int
@@ -87,7 +87,7 @@ class _Child:
 
 
 class Judge:
-    """A pytest plugin. ``judged`` is told of each mutant; ``mutants`` are judged in their order."""
+    """A pytest plugin. It judges ``mutants`` in their order, and calls ``judged`` for each."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Judge:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Take fixed examples, and just as many as tests say."""
+        """Take fixed examples, and exactly the number that tests set."""
         settings.register_profile(
             "judging",
             settings.get_profile("millrace"),
@@ -144,7 +144,7 @@ class Judge:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """In a forked process: note the failure, and end there if a mutant is judged."""
+        """Note the failure in a forked process, and end the process if a mutant is judged."""
         if report.failed:
             self._failed.append(report.nodeid)
             if self._ends_at_failure:
@@ -222,7 +222,7 @@ class Judge:
         name: str,
         mutant: Mutant | None,
     ) -> _Child | None:
-        if mutant is None:  # a control: nothing is changed
+        if mutant is None:  # a control mutant, which changes nothing
             tests = random.Random(name).sample(sorted(covered.seconds), min(20, len(covered.seconds)))
         else:
             tests = covered.tests_of(mutant)
@@ -323,7 +323,10 @@ _TIMED_OUT = (signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL)
 
 
 def _limit(seconds: float) -> None:
-    """Let the next test take so much longer than without a mutant: CPU time, which other processes do not use up."""
+    """Limit the next test's CPU time to a multiple of its time without a mutant.
+
+    Other processes do not use CPU time of this limit.
+    """
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + 5 + 5 * seconds) + 1, most))
@@ -332,7 +335,7 @@ def _limit(seconds: float) -> None:
 
 
 def thread_pools() -> list[str]:
-    """The native thread pools of this process that do not survive a fork."""
+    """Return the native thread pools of this process that do not survive a fork."""
     names = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
     return sorted(name for name in names if name.startswith(("polars-0", "tokio")))
 
@@ -346,7 +349,7 @@ def _with_next(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.I
 
 
 def run(judge: Judge, tests: Sequence[str], seed: int) -> int:
-    """Load tests, and let them judge; returns pytest's exit code."""
+    """Load the tests, let them judge, and return pytest's exit code."""
     options = ["-q", "-m", "not spark", "-o", "timeout=0", "-p", "no:cacheprovider", "-p", "no:xdist"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # Hypothesis is loaded already
     options += [f"--randomly-seed={seed}", "--randomly-dont-reorganize", f"--rootdir={ROOT}"]

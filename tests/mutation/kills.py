@@ -1,6 +1,6 @@
-"""Kills of earlier runs, taken over while the mutant's module and the test that killed it have the same code.
+"""Kills of earlier runs whose mutated module and killing test have the same code.
 
-So a run after a commit judges again what survived, and what the commit has changed. Verdicts of survivors are never
+A run after a commit therefore judges only the survivors and the changed code again. Verdicts of survivors are never
 taken over, because a new test may kill them. Comments and docstrings are no code.
 """
 
@@ -20,7 +20,7 @@ from .judging import Judgement, Verdict
 
 @cache
 def code_digest(file: Path) -> str:
-    """Digest the code of a module, without its comments and docstrings; empty if there is no such file."""
+    """Return the digest of a module's code without comments and docstrings, or nothing if the file does not exist."""
     if not file.is_file():
         return ""
     tree = ast.parse(file.read_bytes())
@@ -31,7 +31,7 @@ def code_digest(file: Path) -> str:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Check for a docstring of a module, a class, a function or a constant."""
+    """Tell whether it is a docstring of a module, a class, a function or a constant."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
@@ -43,7 +43,7 @@ class Kills:
         self._root: Final = root
 
     def known(self, names: Iterable[str]) -> dict[str, Judgement]:
-        """Find the kills of these mutants whose module and test are as they were."""
+        """Return the kills of these mutants whose module and test are unchanged."""
         wanted, found = set(names), {}
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
             entry = json.loads(line)
@@ -53,7 +53,7 @@ class Kills:
         return found
 
     def add(self, name: str, judgement: Judgement) -> None:
-        """Keep a verdict if it is a kill."""
+        """Store a verdict if it is a kill."""
         if judgement.verdict not in (Verdict.KILLED, Verdict.TIMEOUT) or judgement.is_kept:
             return
         module_code, test_code = self._digests(name, judgement.test)
@@ -62,6 +62,6 @@ class Kills:
             file.write(json.dumps(entry) + "\n")
 
     def _digests(self, name: str, test: str) -> tuple[str, str]:
-        """The code of the mutant's module and that of the test's file. By time no test is named."""
+        """Return the digests of the mutant's module and of the test's file. A kill by timeout names no test."""
         file = self._root / test.partition("::")[0]
         return code_digest(self._root / name.partition(" ")[0]), code_digest(file)

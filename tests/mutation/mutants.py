@@ -1,8 +1,8 @@
-"""Mutants: small changes to the functions of a module, each of which a test should notice.
+"""Mutants: small changes to a module's functions, each of which a test should notice.
 
-Only the bodies of functions are changed, because a mutant replaces the code of live functions: a process that has all
-modules and tests loaded already is forked for each mutant. Left alone are texts, log calls, assertions (also
-``zip(strict=True)``), the messages of errors, ``__repr__`` and ``__str__``.
+Only the bodies of functions are changed, because a mutant replaces the code of live functions. The process that is
+forked for each mutant has all modules and tests loaded already. Texts, log calls, assertions (also
+``zip(strict=True)``), the messages of errors, ``__repr__`` and ``__str__`` are not changed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOGGERS = ("_LOG", "_log", "_logger")
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """A change. ``number`` counts the changes of the module, ``lines`` are those in which a test must have been."""
+    """A change. ``number`` counts the changes of the module. A judging test must cover one of ``lines``."""
 
     path: str
     function: str
@@ -67,7 +67,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """The change without line numbers, so that it is found again after others."""
+        """Return the change without line numbers, so that its name stays the same after other changes."""
         return f"{self.path} {self.function}: {self.operator}: {self.before} -> {self.after}"
 
 
@@ -91,7 +91,7 @@ class _Change:
 
 
 def find_mutants(root: Path, path: str) -> list[Mutant]:
-    """All mutants of a module, whose ``path`` is relative to ``root``."""
+    """Find all mutants of a module, whose ``path`` is relative to ``root``."""
     tree = ast.parse((root / path).read_text())
     found = []
     for number, change in enumerate(_changes(tree)):
@@ -113,7 +113,7 @@ def find_mutants(root: Path, path: str) -> list[Mutant]:
 
 
 def names_of(mutants: Iterable[Mutant]) -> list[str]:
-    """Their names; of several changes that read the same, the further ones are numbered."""
+    """Return the names of mutants. Repeated names get a number."""
     seen: Counter[str] = Counter()
     names = []
     for mutant in mutants:
@@ -123,7 +123,7 @@ def names_of(mutants: Iterable[Mutant]) -> list[str]:
 
 
 def mutated_code(root: Path, mutant: Mutant) -> tuple[CodeType, CodeType]:
-    """Compile a mutant; returns the code of its function as it is and as it becomes."""
+    """Compile a mutant, and return the code of its function before and after the change."""
     file = str(root / mutant.path)
     tree = ast.parse(Path(file).read_text())
     sound = compile(tree, file, "exec", dont_inherit=True)
@@ -136,7 +136,7 @@ def mutated_code(root: Path, mutant: Mutant) -> tuple[CodeType, CodeType]:
 
 
 def live_functions(paths: Iterable[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
-    """The functions of modules that are loaded, by file, qualified name and first line."""
+    """Return the functions of loaded modules, by file, qualified name and first line."""
     files = set(paths)
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     for each in gc.get_objects():
@@ -146,12 +146,12 @@ def live_functions(paths: Iterable[str]) -> dict[tuple[str, str, int], list[Func
 
 
 def install(root: Path, mutant: Mutant, functions: dict[tuple[str, str, int], list[FunctionType]]) -> None:
-    """Give the live functions that a mutant changes its code."""
+    """Give the mutant's live functions the changed code."""
     sound, changed = mutated_code(root, mutant)
     changing = functions[_key(sound)]
     for function in changing:
         if function.__code__.co_freevars != changed.co_freevars:
-            raise ValueError(f"{mutant.name}: it changes what the function closes over")
+            raise ValueError(f"{mutant.name}: it changes the variables of the function's closure")
         function.__code__ = changed
 
 
@@ -170,7 +170,7 @@ def _code_in(code: CodeType, qualified: str, line: int) -> CodeType:
 
 
 def _changes(tree: ast.AST, prefix: str = "") -> Iterator[_Change]:
-    """The changes of all functions at the top of a module and of its classes."""
+    """Return the changes of all functions at the top of a module and of its classes."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield from _changes(node, f"{prefix}{node.name}.")
@@ -218,7 +218,7 @@ def _is_text_or_log(node: ast.AST) -> bool:
 
 
 def _is_assertion(node: ast.AST) -> bool:
-    """Check for ``strict=True``, by which ``zip`` asserts that lengths are equal."""
+    """Tell whether it is ``strict=True``, by which ``zip`` asserts equal lengths."""
     return isinstance(node, ast.keyword) and node.arg == "strict"
 
 
@@ -287,5 +287,5 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _is_nothing(node: ast.expr) -> bool:
-    """Whether None in its place would be the same, or as good as."""
+    """Tell whether None in its place would be the same or an equivalent."""
     return isinstance(node, ast.Constant) and node.value in (None, False)

@@ -1,4 +1,4 @@
-"""The page of the mutants, ``docs/mutants.md``: the score by area, and the survivors in classes."""
+"""The page of the mutants, ``docs/mutants.md``: score by area, and survivors in classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLASS_TEXTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why mutants survive whose names begin with ``where`` and contain ``change``."""
+    """A reason why mutants survive whose names begin with ``where`` and contain ``change``."""
 
     kind: str
     where: str
@@ -36,12 +36,12 @@ class Reason:
     reason: str
 
     def fits(self, name: str) -> bool:
-        """Whether this says why a mutant survives."""
+        """Tell whether this reason applies to a mutant."""
         return self.where in name and self.change in name
 
 
 def read_reasons(path: Path = CLASSES) -> list[Reason]:
-    """The reasons that are known. Raises ``ValueError`` for a class that there is not."""
+    """Read the known reasons. Raises ``ValueError`` for an unknown class."""
     reasons = [Reason(**entry) for entry in tomllib.loads(path.read_text())["survivor"]]
     for each in reasons:
         if each.kind not in CLASS_TEXTS:
@@ -50,22 +50,22 @@ def read_reasons(path: Path = CLASSES) -> list[Reason]:
 
 
 def counted(verdicts: Iterable[Judgement]) -> Counter[Verdict]:
-    """How many mutants had each verdict."""
+    """Return the number of mutants with each verdict."""
     return Counter(each.verdict for each in verdicts)
 
 
 def score(counts: Mapping[Verdict, int]) -> float:
-    """The part of the mutants that a test noticed, be it that the test did not end."""
+    """Return the part of the mutants that a test noticed, by a failure or a timeout."""
     return (counts.get(Verdict.KILLED, 0) + counts.get(Verdict.TIMEOUT, 0)) / max(sum(counts.values()), 1)
 
 
 def is_control(name: str) -> bool:
-    """Whether nothing was changed."""
+    """Tell whether the mutant is a control, which changes nothing."""
     return name.startswith("control ")
 
 
 def summary(verdicts: Mapping[str, Judgement]) -> str:
-    """The score and the numbers behind it in a line."""
+    """Return the score and its numbers in one line."""
     counts = counted(each for name, each in verdicts.items() if not is_control(name))
     failed = sum(each.verdict is not Verdict.SURVIVED for name, each in verdicts.items() if is_control(name))
     numbers = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
@@ -75,7 +75,7 @@ def summary(verdicts: Mapping[str, Judgement]) -> str:
 def page_text(
     verdicts: Mapping[str, Judgement], areas: Mapping[str, str], candidates: int, seed: int, made: str
 ) -> str:
-    """The page. ``areas`` has the area of each module, ``made`` says when and of which commit."""
+    """Return the text of the page. ``areas`` has the area of each module, ``made`` the date and the commit."""
     by_area: dict[str, list[Judgement]] = defaultdict(list)
     controls = [each for name, each in verdicts.items() if is_control(name)]
     for name, each in verdicts.items():
@@ -118,7 +118,7 @@ def page_text(
 
 
 def write_page(verdicts: Mapping[str, Judgement], areas: Mapping[str, str], candidates: int, seed: int) -> None:
-    """Write the page of a whole run."""
+    """Write the page of a complete run."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()

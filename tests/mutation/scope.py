@@ -1,4 +1,4 @@
-"""The modules that are mutated, by area: those that decide, and have neither sockets nor threads nor Spark."""
+"""The mutated modules by area: those that decide, without sockets, threads or Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ("tests/unit", "tests/conformance")
-"""They judge: neither Spark nor processes."""
+"""The judging tests, which use neither Spark nor processes."""
 
 AREAS: dict[str, tuple[str, ...]] = {
     "records": ("platform/millrace/records/*.py",),
@@ -47,7 +47,7 @@ AREAS: dict[str, tuple[str, ...]] = {
 
 EDGES = frozenset(
     {
-        # Disk, threads, clients, measurements: their behaviour is timing, or that of the operating system.
+        # The behaviour of these modules (disk, threads, clients, measurements) is timing, or the operating system's.
         "broker/millrace_broker/log/files.py",
         "broker/millrace_broker/log/watched_files.py",
         "broker/millrace_broker/log/workers.py",
@@ -83,7 +83,7 @@ EDGES = frozenset(
 
 
 def modules() -> dict[str, str]:
-    """The area of each module, by its path."""
+    """Return the area of each module, by its path."""
     return {
         path: area
         for area, patterns in AREAS.items()

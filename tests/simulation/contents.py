@@ -1,4 +1,7 @@
-"""What a log holds, as a reader gets it who verifies checksums, and what follows from it."""
+"""The content of a log as a reader with checksum verification gets it.
+
+The expected transaction state is derived from it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def last_sequence(log: PartitionLog, producer_id: int) -> int:
 
 
 def verify_transactions(log: PartitionLog) -> None:
-    """The last stable offset and the aborted transactions are those of the batches."""
+    """Check that the last stable offset and the aborted transactions are those of the batches."""
     began: int | None = None
     aborted = []
     for data, position, header in batches(log):
@@ -40,7 +43,7 @@ def verify_transactions(log: PartitionLog) -> None:
 
 
 def read_all(log: PartitionLog) -> list[tuple[int, tuple[bytes, bytes | None, int]]]:
-    """All records of a log, as a reader that verifies checksums gets them: (offset, (key, value, time))."""
+    """Return all records of a log with verified checksums: (offset, (key, value, time))."""
     return [
         (record.offset, (record.key or b"", record.value, record.timestamp_ms))
         for data, position, header in batches(log)

@@ -1,12 +1,13 @@
-"""A broker's coordinators at work on a simulated disk, and what they have promised to those who called them.
+"""A broker's coordinators on a simulated disk, with the promises to their callers.
 
-``Actors`` use the coordinators as handlers do: producers of transactions, committers, a member of a group, a member of
-a share group, all at the same time. What they were answered is a promise. ``verify`` holds a broker that was opened on
-what a crash left of the disk against the promises of that moment.
+``Actors`` use the coordinators as handlers do, all at the same time. They are producers of transactions, committers, a
+member of a group and a member of a share group. Each answer is a promise. ``verify`` compares a broker that was opened
+on the disk after a crash with the promises at the crash.
 
-Everything runs in one thread and on a clock of its own, so a seed replays it: the broker's threads are replaced
-(``InlineExecutor``), and time moves by a millisecond with every turn of the event loop. Metadata is in a file on the
-real disk (``EmbeddedStore`` syncs it itself), and is that of the end of a run: topics and producer ids only come.
+Everything runs in one thread and on its own clock, so a seed replays it. ``InlineExecutor`` replaces the broker's
+threads, and time advances by a millisecond with every turn of the event loop. Metadata is in a file on the real disk
+(``EmbeddedStore`` syncs it itself). It has the state at the end of a run, because topics and producer ids are only
+added.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from .world import WorldClock
 T = TypeVar("T")
 
 QUEUED: Final = 12
-"""Records in the share group's partition."""
+"""The number of records in the share group's partition."""
 DELIVERIES_MAX: Final = 5
 PRODUCERS: Final = ("first", "second")
 COMMITTERS: Final = ("alone", "beside")
@@ -54,7 +55,7 @@ NOBODY: Final = Identity(member_id="")
 
 
 class InlineExecutor(Executor):
-    """In place of a thread pool: what is handed in has been done when ``submit`` returns."""
+    """A replacement of a thread pool. The work is done when ``submit`` returns."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -70,21 +71,21 @@ class InlineExecutor(Executor):
 
 @dataclass
 class Promises:
-    """What callers know. A value that was *begun* may have come to be, one that was *answered* has."""
+    """The callers' knowledge. A value that was *begun* may exist, and one that was *answered* does."""
 
     begun: Counter[str] = field(default_factory=Counter)
-    """The highest offset that a group has begun to commit; they rise by one."""
+    """The highest offset whose commit a group has begun. The offsets rise by one."""
     answered: Counter[str] = field(default_factory=Counter)
     transactions: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
-    """Per id and number: ``open``, ``committing``, ``committed`` or ``aborted``."""
+    """By id and number: ``open``, ``committing``, ``committed`` or ``aborted``."""
     generation: int = 0
     assignment: bytes = b""
-    """The latest generation in which the crew's member was told its assignment."""
+    """The latest generation whose assignment the crew's member got."""
     acquired: Counter[int] = field(default_factory=Counter)
     released: Counter[int] = field(default_factory=Counter)
-    """How often each queued record was acquired, and how many releases were answered."""
+    """The number of acquisitions of each queued record, and of answered releases."""
     ended: dict[int, str] = field(default_factory=dict)
-    """Queued records that are to be delivered no more: ``ending``, or ``ended`` when that was answered."""
+    """Queued records that must not be delivered again: ``ending``, or ``ended`` once that was answered."""
 
     def copy(self) -> Promises:
         transactions: dict[str, dict[int, str]] = defaultdict(dict)
@@ -142,7 +143,7 @@ async def opened(directory: Path, disk: SimulatedDisk, clock: WorldClock, *, syn
 
 
 async def drive(broker: Broker, clock: WorldClock, *work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Let time pass until all is done; returns the results."""
+    """Let time pass until all tasks are done, and return their results."""
     tasks = [asyncio.ensure_future(each) for each in work]
     for _ in range(TURNS_MAX):
         if all(task.done() for task in tasks):
@@ -156,7 +157,7 @@ async def drive(broker: Broker, clock: WorldClock, *work: Coroutine[Any, Any, An
 
 
 async def ready(ask: Callable[[], T]) -> T:
-    """What a coordinator answers once it has read its log."""
+    """Retry while the coordinator loads its log, and return its answer."""
     while True:
         try:
             return ask()
@@ -169,7 +170,7 @@ def served(broker: Broker, topic: str, number: int) -> ServedPartition:
 
 
 def make_durable(disk: SimulatedDisk, directory: Path) -> None:
-    """Have the directories down to this one, which is there in reality, on the disk for good."""
+    """Make the directories down to this one, which exists in reality, durable on the simulated disk."""
     disk.make_directory(directory)
     for above in directory.parents:
         disk.sync_directory(above)
@@ -182,11 +183,11 @@ async def fill_queue(broker: Broker) -> None:
         await broker.appends.append(partition, ProducedBatches(batch, partition.log.config))
 
 
-# --- those who call ----------------------------------------------------------------------------------------------
+# --- the callers -------------------------------------------------------------------------------------------------
 
 
 class Actors:
-    """Callers of a broker's coordinators. ``promises`` is what they were answered."""
+    """Callers of a broker's coordinators. ``promises`` are the answers that they got."""
 
     def __init__(self, broker: Broker, clock: WorldClock, seed: int) -> None:
         self._broker = broker
@@ -195,7 +196,7 @@ class Actors:
         self.promises = Promises()
 
     def work(self, rounds: int) -> list[Coroutine[Any, Any, None]]:
-        """All of them, each for so many rounds."""
+        """Run all actors, each for so many rounds."""
         works: list[Coroutine[Any, Any, None]] = [self._transact(name, rounds) for name in PRODUCERS]
         works += [self._commit(group, rounds) for group in COMMITTERS]
         return [*works, self._belong(rounds), self._share(rounds), self._let_time_pass(rounds)]
@@ -204,13 +205,13 @@ class Actors:
         return random.Random(f"{self._seed} {name}")
 
     async def _let_time_pass(self, rounds: int) -> None:
-        """Now and then nobody is heard of for longer than transactions, sessions and locks last."""
+        """Let all actors be silent for longer than the timeouts of transactions, sessions and locks, now and then."""
         choose = self._random("time")
         for _ in range(rounds // 3):
             for _ in range(choose.randint(1, 200)):
                 await asyncio.sleep(0)
             self._clock.ms += 70_000
-            await self._broker.executors.run_io(self._broker.logs.tick)  # flushes, and what else is due
+            await self._broker.executors.run_io(self._broker.logs.tick)  # flushes, and other due tasks
 
     async def _commit(self, group: str, rounds: int) -> None:
         for offset in range(1, rounds + 1):
@@ -225,7 +226,7 @@ class Actors:
     def _offset(self, topic: str, offset: int) -> dict[tuple[str, int], CommittedOffset]:
         return {(topic, 0): CommittedOffset(offset, -1, "", self._clock.now_ms())}
 
-    # A producer of transactions: a record in each partition of orders, and an offset, all of the same number.
+    # A producer of transactions writes a record to each partition of orders, and an offset, all with the same number.
 
     async def _transact(self, name: str, rounds: int) -> None:
         choose, outcomes = self._random(name), self.promises.transactions[name]
@@ -245,7 +246,7 @@ class Actors:
                 producer = await self._broker.transactions.end(name, producer, committed=is_committed)
                 if is_committed:
                     outcomes[number] = "committed"
-            except MillraceError:  # it took too long, and was aborted
+            except MillraceError:  # it took too long, so the coordinator aborted it
                 producer = None
 
     async def _write(self, name: str, producer: ProducerIdAndEpoch, number: int) -> None:
@@ -266,7 +267,7 @@ class Actors:
         offset = self._offset("orders", number)
         await shard.commit_transactional(group, NOBODY, offset, producer.producer_id, producer.epoch)
 
-    # A member of a group, the only one: it joins with something new to say, is told its assignment, commits.
+    # The only member of a group joins with changed metadata, gets its assignment, and commits.
 
     async def _belong(self, rounds: int) -> None:
         shard = await ready(lambda: self._broker.groups.shard_of(CREW))
@@ -289,7 +290,7 @@ class Actors:
                     member_id = ""
                 offset = max(offset - 1, self.promises.answered[CREW])
 
-    # A member of a share group: it is given records, and says what becomes of them.
+    # A member of a share group acquires records, and accepts, releases or rejects them.
 
     async def _share(self, rounds: int) -> None:
         choose, promises = self._random(SHARERS), self.promises
@@ -306,7 +307,7 @@ class Actors:
             if is_end:
                 self.promises.ended[offset] = "ending"
             await answer
-        except MillraceError:  # its lock has ended meanwhile
+        except MillraceError:  # its lock has expired meanwhile
             return
         if is_end:
             self.promises.ended[offset] = "ended"
@@ -329,7 +330,7 @@ def _join(member_id: str, number: int) -> JoinRequest:
 
 
 async def acquire(broker: Broker, count: int) -> list[tuple[int, int, int]]:
-    """Records for the member of the share group: first, last, and how often they have been delivered."""
+    """Acquire records for the share group's member: first, last, and the delivery count."""
     shard = await ready(lambda: broker.share_groups.shard_of(SHARERS))
     limits = FetchLimits(records_max=count, bytes_max=10_000, wait_ms=0)
     wanted = ShareFetchPartition("queue", b"", 0)
@@ -348,8 +349,8 @@ async def acquire(broker: Broker, count: int) -> list[tuple[int, int, int]]:
 
 
 async def verify(broker: Broker, promises: Promises) -> None:
-    """Hold a broker that was opened after a crash against what callers knew then."""
-    for name in PRODUCERS:  # as their successors do: what was left open is aborted
+    """Compare a broker that was opened after a crash with the promises at the crash."""
+    for name in PRODUCERS:  # as a new instance does: the open transaction is aborted
         await broker.transactions.init_producer_id(name, None, timeout_ms=TIME_OUT_MS)
     await _verify_transactions(broker, promises)
     for group in (*COMMITTERS, CREW):
@@ -361,7 +362,7 @@ async def verify(broker: Broker, promises: Promises) -> None:
 
 
 async def _committed_offset(broker: Broker, group: str, topic: str) -> int:
-    """What a group has committed; 0 for nothing."""
+    """Return a group's committed offset, or 0 without one."""
     entry = await ready(lambda: broker.groups.find(group))
     if entry is None:
         return 0
@@ -387,7 +388,7 @@ async def _verify_transactions(broker: Broker, promises: Promises) -> None:
 
 
 def committed_numbers(log: PartitionLog) -> dict[str, list[int]]:
-    """The numbers of each transactional id in a partition, as a reader of committed records sees them."""
+    """Return the numbers of each transactional id in a partition, as a read_committed reader gets them."""
     open_records: dict[int, list[Record]] = defaultdict(list)
     seen: dict[str, list[int]] = defaultdict(list)
     for data, position, header in batches(log):

@@ -1,12 +1,12 @@
-"""A disk in memory that forgets: what was not synced is lost, torn or applied out of order when the power goes.
+"""A disk in memory that loses unsynced changes in a power failure.
 
-It is ``Files`` for the log. Two ends of a process are modelled, each as a new disk, while the old one goes on:
+It is ``Files`` for the log. It models two ends of a process, each as a new disk. The old disk continues:
 
-* ``after_kill``: the process dies. The operating system keeps what was written, synced or not.
-* ``after_power_loss``: only what was synced is sure. Of the changes since, any are there, whole, in part or not at all,
-  in whatever order: of a file's content since ``File.sync``, of the names in a directory since ``sync_directory``.
+* ``after_kill``: the process dies. The operating system keeps all writes, synced or not.
+* ``after_power_loss``: only synced changes are sure. Any later change is there completely, partly or not at all, in any
+  order. This applies to a file's content since ``File.sync``, and to a directory's names since ``sync_directory``.
 
-Everything is drawn from the generators handed in, so a seed replays a run. ``on_step`` is called before every change,
+The given generators make all random choices, so a seed replays a run. The disk calls ``on_step`` before every change,
 also in the middle of a write. ``fail`` makes operations below a path fail as the operating system would.
 """
 
@@ -29,7 +29,7 @@ _GARBAGE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes that were written since the last sync; without bytes, a new size."""
+    """Bytes that were written since the last sync, or a new size without bytes."""
 
     position: int
     data: bytes | None
@@ -37,7 +37,7 @@ class Write:
 
 @dataclass(eq=False, slots=True)
 class FileNode:
-    """A file: what processes see, what is sure to survive, and the changes between the two."""
+    """A file: its visible content, its durable content, and the changes between the two."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
@@ -54,7 +54,7 @@ class FileNode:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """A change to the names of a directory: ``node`` is there as ``name`` from now on, and no longer as ``former``."""
+    """A change to a directory's names. ``node`` now has the name ``name``, and no longer ``former``."""
 
     name: str | None
     node: FileNode | DirectoryNode | None
@@ -63,7 +63,7 @@ class Naming:
 
 @dataclass(eq=False, slots=True)
 class DirectoryNode:
-    """A directory, like a file: its names, those that are sure to survive, and the changes between the two."""
+    """A directory like a file: its visible names, its durable names, and the changes between the two."""
 
     names: dict[str, FileNode | DirectoryNode] = field(default_factory=dict)
     durable: dict[str, FileNode | DirectoryNode] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def rename(names: dict[str, Node], change: Naming) -> None:
 
 
 class SimulatedDisk:
-    """See the module. Paths are absolute; the root is there and durable."""
+    """The disk of this module. Paths are absolute. The root exists and is durable."""
 
     def __init__(self, root: DirectoryNode | None = None, *, seed: int = 0) -> None:
         self.root = DirectoryNode() if root is None else root
@@ -111,11 +111,11 @@ class SimulatedDisk:
     # --- the ends of a process -------------------------------------------------------------------------------
 
     def after_kill(self) -> SimulatedDisk:
-        """The disk as the next process finds it, that this one died."""
+        """Return the disk as the next process finds it after this one was killed."""
         return self._copy(_Copy())
 
     def after_power_loss(self, choose: random.Random) -> SimulatedDisk:
-        """The disk as it may be found after a power failure."""
+        """Return a possible disk after a power failure."""
         return self._copy(_PowerLoss(choose))
 
     def _copy(self, copying: _Copy) -> SimulatedDisk:
@@ -126,11 +126,11 @@ class SimulatedDisk:
     # --- failing ---------------------------------------------------------------------------------------------
 
     def fail(self, path: Path, code: int, actions: Sequence[str] = ()) -> None:
-        """Let operations on ``path`` and below fail with an errno; ``actions`` by their verbs, empty for all."""
+        """Let operations on ``path`` and below fail with an errno. ``actions`` are their verbs, or empty for all."""
         self._failures.append((path, code, frozenset(actions)))
 
     def mend(self) -> None:
-        """Let everything work again."""
+        """Let all operations work again."""
         self._failures.clear()
 
     def check(self, action: str, path: Path) -> None:
@@ -144,10 +144,10 @@ class SimulatedDisk:
         self.on_step()
 
     def cut(self, size_bytes: int) -> int:
-        """Where a write of so many bytes is interrupted."""
+        """Draw where a write of so many bytes is interrupted."""
         return self._choose.randint(0, size_bytes)
 
-    # --- finding ---------------------------------------------------------------------------------------------
+    # --- lookup ----------------------------------------------------------------------------------------------
 
     def _find(self, path: Path) -> Node | None:
         node: Node = self.root
@@ -213,7 +213,7 @@ class SimulatedDisk:
         return None if node is None else node.modified_ms
 
     def forget_cached(self, path: Path) -> None:
-        """Nothing: what could not be written is not read here either."""
+        """Do nothing, because no path here reads bytes whose write failed."""
 
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
         self.check("set the time of", path)
@@ -273,7 +273,7 @@ class SimulatedDisk:
     # --- for tests -------------------------------------------------------------------------------------------
 
     def paths(self, under: Path) -> list[Path]:
-        """Every file below a path."""
+        """Return every file below a path."""
         found = []
         for name in self.names(under):
             path = under / name
@@ -281,7 +281,7 @@ class SimulatedDisk:
         return found
 
     def flip(self, path: Path, bit: int) -> None:
-        """Turn over a bit of a file, unnoticed by anybody."""
+        """Flip a bit of a file without any notice."""
         node = self._file(path)
         assert node is not None
         node.content[bit // 8] ^= 1 << bit % 8
@@ -326,7 +326,7 @@ class SimulatedFile:
         self._node.sync()
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing, because there is no handle."""
 
 
 class SimulatedLock:
@@ -342,7 +342,7 @@ class SimulatedLock:
 
 
 class _Copy:
-    """Copies a disk as it is."""
+    """A copier of a disk without changes."""
 
     def __init__(self) -> None:
         self._copies: dict[int, Node] = {}
@@ -369,7 +369,7 @@ class _Copy:
 
 
 class _PowerLoss(_Copy):
-    """Copies what is left of a disk. ``_kept``: how likely a change that was not synced is there."""
+    """A copier of what is left of a disk. ``_kept`` is the probability that an unsynced change is there."""
 
     def __init__(self, choose: random.Random) -> None:
         super().__init__()
@@ -396,7 +396,7 @@ class _PowerLoss(_Copy):
             if is_kept:
                 apply(content, change)
         elif not is_kept:
-            if self._choose.random() < _TEAR:  # the new size was written, the bytes were not
+            if self._choose.random() < _TEAR:  # the new size is on the disk, and the bytes are not
                 size = len(change.data)
                 filling = self._choose.randbytes(size) if self._choose.random() < _GARBAGE else bytes(size)
                 beyond = max(change.position + size - len(content), 0)

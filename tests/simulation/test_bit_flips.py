@@ -1,4 +1,4 @@
-"""A bit that turns over in any file is noticed: what was appended is read, or an error, and never anything else."""
+"""Tests of flipped bits in any file: reads return the appended records or an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Records = list[tuple[int, tuple[bytes, bytes | None, int]]]
 
 
 def filled(seed: int, *, is_closed: bool) -> tuple[World, dict[str, Records]]:
-    """Partitions with a past, and what they hold."""
+    """Return partitions with a history, and their records."""
     world = World(seed, look=0)
     while len(world.partitions) < 2 or any(partition.end < 60 for partition in world.partitions.values()):
         world.run(20)
@@ -37,7 +37,7 @@ def filled(seed: int, *, is_closed: bool) -> tuple[World, dict[str, Records]]:
 
 
 def flipped(disk: SimulatedDisk, choose: random.Random) -> tuple[SimulatedDisk, Path, int] | None:
-    """A copy of the disk with one bit turned over, each file as likely as any other."""
+    """Return a copy of the disk with one flipped bit. Each file is equally likely."""
     copy = disk.after_kill()
     path = choose.choice(copy.paths(DATA))
     size = copy.size_bytes(path)
@@ -51,7 +51,10 @@ def flipped(disk: SimulatedDisk, choose: random.Random) -> tuple[SimulatedDisk, 
 
 
 def is_beyond_all_checks(disk: SimulatedDisk, path: Path, bit: int) -> bool:
-    """Whether a bit is of an offset in a log with gaps: Kafka's checksum leaves it out, and it may move in a gap."""
+    """Tell whether a bit is in an offset of a log with gaps.
+
+    Kafka's checksum does not cover offsets, and a batch may move within a gap.
+    """
     if not path.name.endswith(".log") or not path.parent.name.startswith("latest-"):
         return False
     data = disk.read_bytes(path) or b""
@@ -59,7 +62,7 @@ def is_beyond_all_checks(disk: SimulatedDisk, path: Path, bit: int) -> bool:
 
 
 def check(world: World, disk: SimulatedDisk, held: dict[str, Records]) -> bool:
-    """Open the copy and read all; returns whether the damage was noticed."""
+    """Open the copy and read all records. Return whether the damage was noticed."""
     disk.now_ms = world.clock.now_ms
     try:
         manager = world._open(disk)
@@ -82,7 +85,7 @@ def check_partition(manager: LogManager, partition: Partition, held: Records) ->
     except MillraceError:
         return True
     assert found == held
-    assert epochs == [partition.records[offset].epoch for offset, _ in found]  # as they were written down
+    assert epochs == [partition.records[offset].epoch for offset, _ in found]  # as they were written
     return False
 
 

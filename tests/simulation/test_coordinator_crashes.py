@@ -1,7 +1,8 @@
-"""Whatever moment a broker ends at: what its coordinators have answered holds, and what they have not is whole or not.
+"""Tests of coordinators that crash at any moment.
 
-Offsets, transactions, assignments of groups, acknowledgements of share groups, by the real coordinators on real logs. A
-kill leaves what was written; when the power fails, brokers that sync before they acknowledge keep what they promised.
+Answered operations hold, and unanswered ones hold completely or not at all. The real coordinators run on real logs. The
+operations are offsets, transactions, assignments of groups, and acknowledgements of share groups. A kill keeps all
+writes. After a power failure, brokers that sync before they acknowledge keep their promises.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ ROUNDS_OF_EACH = 12
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing happens in other threads, nor at times of the real clock: a seed gives the same every time."""
+    """Run everything in one thread on a virtual clock, so that a seed always gives the same run."""
     monkeypatch.setattr("millrace_broker.log.periodic_work._TICK_S", 1e9)
-    monkeypatch.setattr("millrace_broker.purgatory.timer.Timer.start", lambda *_: None)  # ``drive`` turns it
+    monkeypatch.setattr("millrace_broker.purgatory.timer.Timer.start", lambda *_: None)  # ``drive`` runs the loop
     for module in ("runtime.executors", "log.fsync_batching"):
         monkeypatch.setattr(f"millrace_broker.{module}.ThreadPoolExecutor", InlineExecutor)
 
 
 class Crashes:
-    """Takes images of a disk, as a crash at that moment would leave it, about every ``interval`` steps."""
+    """A source of disk images, each as a crash at that moment leaves it, about every ``interval`` steps."""
 
     def __init__(self, disk: SimulatedDisk, choose: random.Random, *, is_kill: bool, interval: int) -> None:
         self.images: list[tuple[SimulatedDisk, Promises]] = []
@@ -49,7 +50,7 @@ class Crashes:
 
 
 async def crash(directory: Path, seed: int) -> int:
-    """Let the coordinators work, crash, look what is left; returns how many crashes there were."""
+    """Let the coordinators work, crash, and check the rest. Return the number of crashes."""
     choose, clock, disk = random.Random(seed), WorldClock(), SimulatedDisk(seed=seed)
     is_kill = seed % 2 == 0
     disk.now_ms = clock.now_ms

@@ -1,4 +1,7 @@
-"""One of several log directories fails, at start or later: it is offline, the others serve, and nothing is lost."""
+"""Tests of one failing log directory of several, at start or later.
+
+The directory goes offline, the others serve, and no record is lost.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,7 @@ def test_a_directory_that_fails_at_start() -> None:
     manager = open_manager(disk)
     assert list(manager.failed_directories()) == [SECOND]
     assert by_directory(manager) == {FIRST: [0, 2]}
-    # What may be there already is not made anew elsewhere; what is certainly new is.
+    # A log that may already exist is not created elsewhere. A certainly new one is.
     with pytest.raises(StorageError, match=r"orders-1 may be in a log directory that is offline \(/disks/b/data\)"):
         manager.create_log("orders", TOPIC_ID, 1, is_new=False)
     assert manager.create_log("parcels", UUID(int=2), 0).directory.parent == FIRST
@@ -152,7 +155,7 @@ def test_with_the_last_directory_nothing_is_left() -> None:
 
 
 def test_a_full_disk_refuses_appends_and_is_used_again() -> None:
-    """It is not broken: what is there can be read, and there may be space again."""
+    """The directory is not offline, because its records can be read and there may be space again."""
     disk = SimulatedDisk()
     manager = open_manager(disk)
     fill(manager)
@@ -163,7 +166,7 @@ def test_a_full_disk_refuses_appends_and_is_used_again() -> None:
         log.append(batch())
     assert manager.failed_directories() == {}
     assert len(read_all(log)) == 20
-    # New partitions go elsewhere, though there are more of them there by now.
+    # New partitions go to the other directories, although these have more of them by now.
     created = [manager.create_log("parcels", UUID(int=2), partition) for partition in range(3)]
     assert {log.directory.parent for log in created} == {FIRST}
     disk.mend()

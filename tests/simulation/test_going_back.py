@@ -1,5 +1,7 @@
-"""The power fails, or the process dies, at every step of a log that goes back: it is as it was up to somewhere behind
-the cut, without a hole, or as what came in the place of the rest, and of two leaders' records never some of each.
+"""Tests of power failures and kills at every step of a truncation.
+
+The log is then a prefix of the old one that reaches at least to the cut, or a prefix of the new one. It has no gap, and
+never a mixture of two leaders' records.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def batch(value: bytes, sequence: int) -> bytes:
 
 
 def content(log: PartitionLog) -> list[tuple[int, int, bytes]]:
-    """Offset, epoch and value of each record."""
+    """Return offset, epoch and value of each record."""
     found: list[tuple[int, int, bytes]] = []
     offset = log.log_start_offset
     while records := log.read_to_end(offset, 10_000):
@@ -51,11 +53,11 @@ Content = list[tuple[int, int, bytes]]
 
 def check(log: PartitionLog, before: Content, cut: int, after: Content) -> None:
     found, whole = content(log), {(offset, value): epoch for offset, epoch, value in after}
-    # A write that is torn in a batch's leader epoch is not noticed, because no checksum covers that field. A segment
-    # that was never synced may lose its end though the next one is kept (docs/design/0008-recovery.md).
+    # A torn write in a batch's leader epoch is not noticed, because no checksum covers that field. A segment that was
+    # never synced may lose its end although the next one is kept (docs/design/0008-recovery.md).
     torn = [epoch for offset, epoch, value in found if whole.get((offset, value), epoch) != epoch]
     found = [(offset, whole.get((offset, value), epoch), value) for offset, epoch, value in found]
-    if log.log_start_offset > 0:  # it began anew
+    if log.log_start_offset > 0:  # the log started empty at the new offset
         assert found == [record for record in after if record in found]
         return
     is_old = found == before[: len(found)] and len(found) >= cut

@@ -1,4 +1,4 @@
-"""Whatever moment a process or its machine ends at: no promised record is lost, and none is invented."""
+"""Tests of crashes at any moment: no promised record is lost, and none is invented."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The power fails at every step of a log that syncs before it acknowledges: nothing that was acknowledged is lost.
+"""Tests of power failures at every step of a log that syncs before it acknowledges.
 
-Nor do records come back that were deleted before the answer to ``delete_records``.
+No acknowledged record is lost. No record returns that was deleted before the answer to ``delete_records``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def batch(number: int) -> bytes:
 
 
 def numbers(log: PartitionLog) -> dict[int, int]:
-    """What is in a log: numbers by offset."""
+    """Return the numbers in a log by offset."""
     found: dict[int, int] = {}
     offset = log.log_start_offset
     while offset < log.high_watermark:

@@ -1,17 +1,17 @@
-"""A broker's logs on a simulated disk, driven by a seed, and what they promised at every moment.
+"""A broker's logs on a simulated disk, driven by a seed, and their promises.
 
-``World.run`` works on two topics, one of them compacted: appends, rolls, flushes, retention, compaction, truncation,
-checkpoints, clean restarts, deletion and creation. Before each change of the disk it may draw what a kill or a power
-failure would leave there, and hands that to ``check``; now and then it goes on from there.
+``World.run`` works on two topics, one of them compacted. It appends, rolls, flushes, applies retention, compacts,
+truncates, writes checkpoints, restarts cleanly, and deletes and creates topics. Before each change of the disk it may
+draw what a kill or a power failure would leave there, and pass that to ``check``. Now and then it continues from there.
 
-What is checked of such a disk:
+These rules are checked on such a disk:
 
-* every record found is one that was appended, at its offset (*none is invented*), and offsets ascend;
-* every record that was synced before a power failure, or appended before a kill, is found, unless retention had let it
-  go before, or it gave way to a later record of its key (*none is lost*);
-* a deleted key does not come back; epochs, producers and transactions are those of the batches, look-ups by time agree
-  with them;
-* nothing temporary is left over, and the log can be appended to, closed and opened again.
+* Every record on it was appended at its offset (*none is invented*), and offsets ascend.
+* Every record that was synced before a power failure, or appended before a kill, is there (*none is lost*). The
+  exceptions are records that retention or compaction had already removed.
+* A deleted key does not come back. Epochs, producers and transactions are those of the batches, and lookups by time
+  agree with them.
+* No temporary file is left, and the log can be appended to, closed and opened again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ POLICIES: Final = {"events": "delete", "latest": "compact"}
 
 
 class Crash(BaseException):
-    """The world goes on from another disk; nothing may catch this but ``World``."""
+    """A signal that the world continues from another disk. Only ``World`` may catch it."""
 
     def __init__(self, disk: SimulatedDisk, *, was_kill: bool) -> None:
         super().__init__("crash")
@@ -68,7 +68,7 @@ class Crash(BaseException):
 
 
 class WorldClock:
-    """Moves only when it is told to."""
+    """A clock that only tests advance."""
 
     def __init__(self) -> None:
         self.ms = NOW_MS
@@ -85,7 +85,11 @@ def _no_schema(schema_id: int) -> pa.Schema:
 
 
 class World:
-    """See the module. ``look`` is how likely a change of the disk is looked at, ``go_on`` that it is the end."""
+    """The world of this module.
+
+    ``look`` is the probability that a change of the disk is checked. ``go_on`` is the probability that the run
+    continues from that crash.
+    """
 
     def __init__(self, seed: int, *, look: float = 0.1, go_on: float = 0.05) -> None:
         self.choose: Final = random.Random(seed)
@@ -137,7 +141,7 @@ class World:
         self.check(image, was_kill=was_kill)
 
     def run(self, steps: int) -> None:
-        """Do so many things, crashing on the way."""
+        """Do so many random actions, with crashes between them."""
         for _ in range(steps):
             try:
                 self._do_something()
@@ -185,7 +189,7 @@ class World:
         partition.sequence = last_sequence(log, PRODUCER) + 1
         partition.transactional_sequence = last_sequence(log, TRANSACTIONAL) + 1
 
-    # --- doing -----------------------------------------------------------------------------------------------
+    # --- actions ---------------------------------------------------------------------------------------------
 
     def _do_something(self) -> None:
         actions: list[tuple[Callable[[], None], int]] = [
@@ -254,7 +258,7 @@ class World:
         self._note(log, partition)
 
     def _transact(self) -> None:
-        """Send a batch in a transaction, or end it; nothing of that in the compacted topic."""
+        """Send a batch in a transaction, or end the transaction. The compacted topic has no transactions."""
         if (found := self._any()) is None or found[1].is_compacted:
             return
         log, partition = found
@@ -308,16 +312,16 @@ class World:
             self._note(*found)
 
     def _truncate(self) -> None:
-        """Go back, as a follower does to where its leader's log parts from its own; mostly not far."""
+        """Truncate as a follower does where its leader's log diverges from its own, usually close to the end."""
         if (found := self._any()) is None:
             return
         log, partition = found
-        # What has been compacted gave way to records that are on all replicas: those are not cut off.
+        # A compacted record gave way to records that all replicas have, so these are never truncated.
         least = log.segments[-1].base_offset if partition.is_compacted else log.log_start_offset
         offset = self.choose.randint(max(least, log.log_end_offset - 30), log.log_end_offset)
-        if self.choose.random() < 0.5:  # else readers may have had what is cut off
+        if self.choose.random() < 0.5:  # otherwise readers may have read the truncated records
             log.hold_watermark(offset)
-        # The log ends with a batch, and compaction may have left a gap behind the last one.
+        # The log ends with a batch, and compaction may have left a gap after the last one.
         whole = [header.next_offset for _, _, header in batches(log) if header.next_offset <= offset]
         partition.end_max = partition.end
         partition.end = partition.synced = min(partition.synced, max(whole, default=0))
@@ -341,7 +345,7 @@ class World:
             self.clean(log, self.disk)
 
     def clean(self, log: PartitionLog, disk: SimulatedDisk) -> None:
-        """Compact a log as a cleaner's thread does, all of its sealed segments."""
+        """Compact all sealed segments of a log as a cleaner thread does."""
         view = PartitionView(log, disk)
         dirty = cleanable_range(
             view.segments,
@@ -376,7 +380,7 @@ class World:
     # --- checking --------------------------------------------------------------------------------------------
 
     def check(self, disk: SimulatedDisk, *, was_kill: bool) -> None:
-        """Check what a crash left: ``disk`` as it is found by the next process."""
+        """Check the disk after a crash, as the next process finds it."""
         disk.now_ms = self.clock.now_ms
         manager = self._open(disk)
         assert manager.offline() == {}, manager.offline()
@@ -397,7 +401,7 @@ class World:
             assert [log.log_end_offset for log in again.logs()] == [log.log_end_offset for log in manager.logs()]
 
     def _log_of(self, partition: Partition) -> PartitionLog | None:
-        """The log that promised what is promised; None if it is none of this world any more."""
+        """Return the log of a promise, or None if it does not belong to this world any more."""
         log = self.manager.get(partition.topic, 0) if hasattr(self, "manager") else None
         return log if log is not None and log.topic_id == partition.topic_id else None
 
@@ -446,13 +450,14 @@ class World:
             older = [other for other in records if other < offset and records[other][0] == key]
             is_there = offset in records or bool(later)
             is_deleted = partition.records[offset].value is None and not older
-            assert is_there or is_deleted, f"key {key!r}: lost offset {offset}, of it there are {older}"
+            assert is_there or is_deleted, f"key {key!r}: lost offset {offset}, and has {older} of older ones"
 
     def _verify_memory(
         self, log: PartitionLog, partition: Partition, records: dict[int, tuple[bytes, bytes | None, int]]
     ) -> None:
         start = self._start(partition)
-        for offset in (offset for offset in records if offset >= start):  # what is deleted may come back, its epoch not
+        # a deleted record may come back, but its epoch may not
+        for offset in (offset for offset in records if offset >= start):
             epoch = next((epoch for epoch, start in reversed(log.epochs.entries) if start <= offset), None)
             assert epoch == partition.records[offset].epoch, f"offset {offset}: {log.epochs.entries}"
         if not partition.is_compacted and records:
@@ -472,7 +477,7 @@ class World:
             assert known == max(sequences) or max(sequences) < 0 or has_hole, f"{sequences}, remembered {known}"
 
     def verify_use(self, log: PartitionLog, partition: Partition) -> None:
-        """A recovered log takes appends and gives them back."""
+        """Check that a recovered log accepts appends and returns them."""
         end = log.log_end_offset
         record = Record(key=b"new", value=b"after", timestamp_ms=NOW_MS)
         result = log.append(build_rows_batch([record]), leader_epoch=max(partition.epoch, latest_epoch(log)))

@@ -1,4 +1,4 @@
-"""When a thread looks again and again for an answer, and when it sleeps."""
+"""Tests of threads that spin for an answer, and sleep when answers are slow."""
 
 import pytest
 
@@ -10,7 +10,7 @@ LOOK_S = 0.00001
 
 
 class World:
-    """A clock that looking and sleeping moves, and an event at a time of it."""
+    """A clock that spinning and sleeping advance, with one event at a time."""
 
     def __init__(self):
         self.now_s, self.due_s, self.looks, self.sleeps = 100.0, 0.0, 0, 0
@@ -28,7 +28,7 @@ class World:
         return EVENT if self.now_s >= self.due_s else []
 
     def wait(self, spinning, after_s, timeout_s=30.0):
-        """The events, and how often was looked and slept."""
+        """Wait for the events, and return how often the thread spun and slept."""
         self.due_s, self.looks, self.sleeps = self.now_s + after_s, 0, 0
         return spinning.wait(self.poll, timeout_s), self.looks, self.sleeps
 
@@ -54,7 +54,7 @@ def test_who_waits_longer_sleeps_and_soon_does_not_look_before(world):
     for _ in range(4):
         world.wait(spinning, SPIN_S * 4)
     assert world.wait(spinning, SPIN_S * 4) == (EVENT, 1, 1)
-    # Until answers come soon again.
+    # Until answers are fast again.
     for _ in range(10):
         world.wait(spinning, SPIN_S / 4)
     assert world.wait(spinning, SPIN_S / 4)[2] == 0
@@ -83,7 +83,7 @@ def test_one_thread_of_a_process_looks_at_a_time(world):
 
     def poll(timeout_ms):
         looks.append(timeout_ms)
-        if len(looks) == 2:  # the first one comes before the turn is taken
+        if len(looks) == 2:  # the first event occurs before the thread takes its turn
             assert other.wait(second, SPIN_S / 2) == (EVENT, 1, 1)
         return world.poll(timeout_ms)
 

@@ -1,13 +1,13 @@
-"""Simulated clusters, a seed each: ``make sim``, or ``python -m tests.simulation.cluster``.
+"""Command for simulated clusters, one for each seed.
 
-  make sim SEEDS=1000          so many seeds
-  make sim SEEDS=100 FIRST=1   from another one on than the first
-  make sim SEED=17             one, and a digest of everything that happened in it
-  make sim PLANTED=1           faults planted on purpose, and a seed that finds each
-  make sim SEED=17 PLANT=...   with one of these in place, by its name
+  make sim SEEDS=1000          run that many seeds
+  make sim SEEDS=100 FIRST=1   run that many seeds from a given one on
+  make sim SEED=17             run one seed, and print a digest of all its events
+  make sim PLANTED=1           plant each fault, and print a seed that finds it
+  make sim SEED=17 PLANT=...   run one seed with one planted fault, by its name
 
-A seed that fails prints itself, the step at which something was wrong, what, and what had happened last. The same seed
-comes to the same step again.
+``python -m tests.simulation.cluster`` does the same. A seed that fails prints itself, the step, the violation and the
+last events. The same seed fails again at the same step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .world import ViolationError, World
 
 
 def run(seed: int) -> str:
-    """Run a seed; returns a digest of what happened in it. Raises ``ViolationError``."""
+    """Run a seed, and return a digest of its events. Raises ``ViolationError``."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="millrace-sim-") as directory:
         try:
@@ -42,7 +42,7 @@ def run(seed: int) -> str:
 
 
 def _collect() -> None:
-    """Let go of the dead: what they say while they are collected is of no interest."""
+    """Collect the objects of dead processes, and ignore the warnings of their collection."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     logging.disable()
@@ -53,7 +53,10 @@ def _collect() -> None:
 
 
 def search(seeds: range, again: str, *, keeps_going: bool) -> int:
-    """Run seeds, and say which fail; returns how many. ``again`` stands behind the seed in what repeats a run."""
+    """Run seeds, report the failing ones and return their number.
+
+    ``again`` is appended to the seed in the command that repeats a run.
+    """
     failed = 0
     console = Console(stderr=True)
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -81,9 +84,9 @@ def replay(seed: int, again: str) -> int:
 
 
 def find_planted(names: Iterable[str], seeds: range) -> int:
-    """Say of each planted fault which seed finds it, as what; returns how many none does.
+    """Report a seed that finds each planted fault, and as which violation.
 
-    The seed that found it last comes first, and then the others.
+    The search begins with the seed that found the fault last. Return the number of faults not found.
     """
     unfound = 0
     for name in names:
@@ -103,7 +106,7 @@ def _violation(seed: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation.cluster",
         description=__doc__,

@@ -1,5 +1,7 @@
-"""A simulated administrator: moves partitions and throttles that, has preferred replicas elected, alters options, makes
-topics, gives them partitions and deletes them.
+"""A simulated administrator of brokers, topics and partitions.
+
+It moves partitions, throttles the moves, elects preferred replicas and alters options. It also creates topics, adds
+partitions to them and deletes them.
 """
 
 from __future__ import annotations
@@ -26,15 +28,18 @@ _TOPIC_OPTIONS: Final = {
     "segment.bytes": ("1000", "4000"),
     "max.message.bytes": ("100000", "1000000"),
 }
-"""What may be altered, and to what: nothing of it weakens what is promised of records that are acknowledged."""
+"""Options that may be altered, with their values. None of them weakens the durability of acknowledged records."""
 _THROTTLED_REPLICAS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _THROTTLED_RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _RATES: Final = ("100", "1000", "100000")
-"""Bytes a second; what is written is some thousands."""
+"""Bytes a second. Clients write some thousands."""
 
 
 class Administrator(Client):
-    """See the module. What it is refused, as brokers are down, it leaves. Its topics come and go, most with records."""
+    """The administrator of this module.
+
+    It gives up operations that are refused because brokers are down. Its topics come and go, most with records.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -85,7 +90,7 @@ class Administrator(Client):
         await self.ask_any(request)
 
     async def _use_tool(self) -> None:
-        """Have a partition moved, or preferred leaders elected, by a node in ZooKeeper, as Kafka's old tools do."""
+        """Request a reassignment or a preferred leader election by a node in ZooKeeper, as Kafka's old tools do."""
         places = [*self.world.places, *self.world.outputs]
         path, data = paths.PREFERRED_ELECTION, PreferredElectionNode(tuple(places)).encode()
         if self.choose.random() < 0.6:
@@ -98,7 +103,7 @@ class Administrator(Client):
             self.world.note(f"{self.name}: a tool waits for {path}")
 
     async def _create(self) -> None:
-        """Make a topic: perhaps one of a name that was deleted. Write a record to it."""
+        """Create a topic, perhaps under the name of a deleted one, and write a record to it."""
         if not self._topics or self.choose.random() < 0.5:
             self._made += 1
         name = f"passing-{self._made}"
@@ -116,7 +121,7 @@ class Administrator(Client):
         await produce(self, place, produce_request(place, batch))
 
     async def _add_partitions(self) -> None:
-        """Give one of its topics another partition."""
+        """Add a partition to one of the administrator's topics."""
         if self._topics:
             counts = [pb.CreatePartitionsRequest.TopicCount(name=self.choose.choice(self._topics), count=3)]
             request = pb.CreatePartitionsRequest(topics=counts, timeout_ms=_TIMEOUT_MS)
@@ -124,13 +129,13 @@ class Administrator(Client):
             _check_all(await self.ask_any(request))
 
     async def _configure(self) -> None:
-        """Alter an option of a topic that all write to."""
+        """Alter an option of a topic to which all clients write."""
         topic = self.choose.choice([self.world.places[0].topic, self.world.outputs[0].topic])
         option, values = self.choose.choice([*_TOPIC_OPTIONS.items()])
         await self._set(pb.TOPIC, topic, {option: self.choose.choice(values)})
 
     async def _throttle(self) -> None:
-        """Let a broker give little to replicas that are catching up, and take little for them; or as much as it can."""
+        """Throttle a broker's replication as leader and follower, or lift its throttle."""
         topic = self.choose.choice([*self.world.places, *self.world.outputs]).topic
         await self._set(pb.TOPIC, topic, dict.fromkeys(_THROTTLED_REPLICAS, "*"))
         broker_id = self.choose.choice(self.world.broker_ids)
@@ -138,7 +143,7 @@ class Administrator(Client):
         await self._set(pb.BROKER, str(broker_id), dict.fromkeys(_THROTTLED_RATES, self.choose.choice(_RATES)))
 
     async def _let_go(self) -> None:
-        """Throttle nobody any more. A broker that still stops, to be started again, can be told nothing until then."""
+        """Remove all throttles. A broker that is shutting down gets none of this until it has restarted."""
         while self._throttled:
             name = str(min(self._throttled))
             try:

@@ -1,7 +1,7 @@
-"""What the simulated clients have in common: finding leaders and coordinators, asking again, reading records.
+"""Common parts of the simulated clients: leader and coordinator lookup, retries, and reads.
 
-They speak the protocol itself, not through ``millrace.clients``, whose threads live on real time. What they did and saw
-goes into a history (``tests/histories``), whose checker judges it in the end.
+Clients speak the protocol themselves, not through ``millrace.clients``, whose threads use real time. Their actions and
+results go into a history (``tests/histories``), whose checker judges it at the end.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TIMEOUT_S: Final = 2.0
 
 
 class Position(NamedTuple):
-    """Where a consumer goes on. ``epoch`` is the leader epoch of the record before; -1: there is none."""
+    """The next offset of a consumer. ``epoch`` is the leader epoch of the record before, or -1 without one."""
 
     offset: int
     epoch: int
 
 
 class Client:
-    """A client with a name, which is its host on the network. ``work`` is what it does until the world is over."""
+    """A client with a name, which is its host on the network. ``work`` is its task until the end of the run."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world: Final = world
@@ -42,28 +42,28 @@ class Client:
         self.choose: Final = random.Random(f"{world.seed} {name}")
         self.process: Final = Process(name)
         self._leaders: dict[Place, tuple[int, int]] = {}
-        """Who leads which partition, in which epoch, as far as is known."""
+        """Leader and leader epoch of each partition, as far as the client knows them."""
         self._epochs: dict[Place, int] = {}
         """Leader epochs of records that were read or committed. Leaders of older epochs have been replaced."""
         self._coordinators: dict[tuple[int, str], int] = {}
         self._values = 0
 
     async def work(self) -> None:
-        """Until ``world.is_over``, and to the end of what was begun."""
+        """Work until ``world.is_over``, and complete the last operation."""
         raise NotImplementedError
 
-    # --- asking ----------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------
 
     async def ask(self, broker_id: int, request: Any) -> Any:
-        """Ask a broker. Raises its error."""
+        """Send a request to a broker, and raise its error."""
         return await ask(self.world.network, self.name, f"broker-{broker_id}", request, timeout_s=_TIMEOUT_S)
 
     async def ask_any(self, request: Any) -> Any:
-        """Ask some broker."""
+        """Send a request to any broker."""
         return await self.ask(self.choose.choice(self.world.broker_ids), request)
 
     async def ask_leader(self, place: Place, request: Any) -> Any:
-        """Ask the leader of a partition, as far as is known; forgets it after an error."""
+        """Send a request to the known leader of a partition, and forget the leader after an error."""
         try:
             return await self.ask(await self.leader(place), request)
         except MillraceError:
@@ -71,11 +71,11 @@ class Client:
             raise
 
     def forget(self, place: Place) -> None:
-        """The leader is another one."""
+        """Forget a leader, because another one was elected."""
         self._leaders.pop(place, None)
 
     async def leader(self, place: Place) -> int:
-        """The leader of a partition, as far as is known; asks some broker if nothing is."""
+        """Return the leader of a partition, if necessary from any broker's metadata."""
         if place not in self._leaders:
             await self._ask_for_leaders(place)
         return self._leaders[place][0]
@@ -94,9 +94,9 @@ class Client:
     async def ask_coordinator(
         self, kind: int, key: str, request: Any, verify: Callable[[Any], None] = lambda _: None
     ) -> Any:
-        """Ask the coordinator of a group or a transactional id; forgets it after an error.
+        """Send a request to the coordinator of a group or a transactional id. Forget the coordinator after an error.
 
-        ``verify`` raises errors that stand in the answer.
+        ``verify`` raises errors within the answer.
         """
         known = self._coordinators.get((kind, key))
         if known is None:
@@ -113,7 +113,7 @@ class Client:
         return answer
 
     async def settled(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until there is an answer, or an error that trying again does not mend."""
+        """Retry until there is an answer, or an error that is not retriable."""
         while True:
             try:
                 return await attempt()
@@ -126,20 +126,20 @@ class Client:
         await asyncio.sleep(self.choose.uniform(0.02, longest_s))
 
     def new_value(self) -> str:
-        """A value that nobody has sent."""
+        """Return a value that no client has sent."""
         self._values += 1
         return f"{self.name}:{self._values}"
 
     # --- reading ---------------------------------------------------------------------------------------------
 
     def _read_up_to(self, place: Place, position: Position) -> None:
-        """Forget a leader that need not have what is before a position, as Kafka's consumers do (KIP-320)."""
+        """Forget a leader of an older epoch than the position's, as Kafka's consumers do (KIP-320)."""
         self._epochs[place] = max(position.epoch, self._epochs.get(place, -1))
         if place in self._leaders and self._leaders[place][1] < self._epochs[place]:
             self.forget(place)
 
     async def fetch(self, place: Place, position: Position) -> tuple[list[Read], Position]:
-        """Committed records from a position on, and where to go on."""
+        """Return committed records from a position on, and the next position."""
         self._read_up_to(place, position)
         await self.leader(place)
         wanted = pb.FetchRequest.PartitionFetch(
@@ -170,7 +170,7 @@ class Client:
 def committed_reads(
     place: Place, start: Position, records: bytes, aborted: Sequence[Any]
 ) -> tuple[list[Read], Position]:
-    """The records of a fetch from ``start`` that are committed, and where the next one begins."""
+    """Return the committed records of a fetch from ``start``, and the next offset."""
     reads: list[Read] = []
     offset, epoch = start
     for position, header in scan_headers(records):
@@ -187,13 +187,13 @@ def committed_reads(
 
 
 def check(error: pb.Error) -> None:
-    """Raise the error that stands beside an item, if one does."""
+    """Raise the error of an item, if it has one."""
     if error.code:
         raise error_of(error.code, error.message)
 
 
 def check_topics(topics: Any) -> None:
-    """Raise the first error of partitions."""
+    """Raise the first error of a response's partitions."""
     for topic in topics:
         for partition in topic.partitions:
             check(partition.error)

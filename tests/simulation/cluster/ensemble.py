@@ -1,8 +1,9 @@
-"""ZooKeeper in a simulation: the embedded store, seen over links that can be cut, by sessions that expire unheard.
+"""ZooKeeper in a simulation: the embedded store behind unreliable links.
 
-A session lives as long as its process is heard of. When it ends on the server, its owner learns that only when it
-reaches the server again: until then it goes on as if nothing had been, which is what fencing is for. While the link
-is cut, calls fail with ``ConnectionLossError``; one whose answer alone is lost has been done all the same.
+A session lives as long as the server hears its process. When a session expires at the server, its owner learns that
+only after it reaches the server again. Until then the owner continues with outdated state, against which fencing
+protects. While the link is cut, calls fail with ``ConnectionLossError``. A call whose answer is lost has been carried
+out all the same.
 """
 
 from __future__ import annotations
@@ -47,40 +48,40 @@ class Ensemble:
         self.timeout_s: Final = session_timeout_s
         self.store: Final = EmbeddedStore(now_ms=lambda: round(loop.time() * 1000))
         self.outside: Final = self.store.connect()
-        """The session of tools that people use."""
+        """The session of administrators' tools."""
         self.lost_answers = 0.0
-        """How likely a write's answer does not come."""
+        """The probability that the answer to a write is lost."""
         self.changes = 0
-        """Grows with everything that may have changed a node."""
+        """A counter that grows with every change that may concern a node."""
         self._sessions: Final[list[SimulatedSession]] = []
         self.opened: Final[dict[int, SimulatedSession]] = {}
-        """All sessions there ever were, by their ids."""
+        """All sessions of the run, by their ids."""
         self.beats: Final = Process("zookeeper")
         self.loop.call_later(_BEAT_S, self._beat, context=self.beats.context)
 
     def open(self, session: SimulatedSession) -> None:
-        """Count on a session being heard of from now on."""
+        """Start to monitor the heartbeats of a session."""
         self._sessions.append(session)
         self.opened[session.session_id] = session
 
     def reaches(self, host: str) -> bool:
-        """Whether a host is in touch with the ensemble."""
+        """Tell whether a host has contact with the ensemble."""
         return self.network.is_open(host, ZOOKEEPER) and self.network.is_open(ZOOKEEPER, host)
 
     def expire(self, host: str) -> None:
-        """End a host's session as if it had not been heard of."""
+        """Expire a host's session, as if its heartbeats had stopped."""
         for session in self._sessions:
             if session.host == host:
                 self.end(session)
 
     def depose_controller(self) -> None:
-        """Let there be no controller, as people do to have another one."""
+        """Delete the controller node, as administrators do to force an election."""
         self.changes += 1
         with suppress(NoNodeError):
             self.outside.delete(paths.CONTROLLER)
 
     def end(self, session: SimulatedSession) -> None:
-        """A session has not been heard of for too long."""
+        """Expire a session whose heartbeats have stopped for too long."""
         self.changes += 1
         self.store.expire(session.session_id)
 
@@ -97,7 +98,7 @@ class Ensemble:
 
 
 class SimulatedStore:
-    """The way of one process to the ensemble."""
+    """One process' connection to the ensemble."""
 
     def __init__(self, ensemble: Ensemble, host: str, process: Process) -> None:
         self._ensemble: Final = ensemble
@@ -121,7 +122,7 @@ class SimulatedStore:
 
 
 class SimulatedSession(SingleCalls):
-    """A session; see ``Coordination`` for what each method promises."""
+    """A session. ``Coordination`` documents each method."""
 
     def __init__(self, ensemble: Ensemble, host: str, process: Process) -> None:
         self.host: Final = host
@@ -130,7 +131,7 @@ class SimulatedSession(SingleCalls):
         self._process: Final = process
         self._inner: Final[EmbeddedCoordination] = ensemble.store.connect()
         self._news: Final[list[Callable[[], None]]] = []
-        """What the server has to tell, in order, as soon as the link is there."""
+        """Events that the server will send, in order, as soon as the link works."""
         self._state_listeners: Final[list[Callable[[SessionState], None]]] = []
         self._end_listeners: Final[list[Callable[[], None]]] = []
         self._state = SessionState.CONNECTED
@@ -139,28 +140,28 @@ class SimulatedSession(SingleCalls):
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether its process is heard of now."""
+        """Tell whether the server hears the session's process now."""
         is_silent = self._process.is_dead or self._process.is_paused or self._state is not SessionState.CONNECTED
         return not is_silent and self._ensemble.reaches(self.host)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended on the server."""
+        """Tell whether the session has ended at the server."""
         return self._inner.state is not SessionState.CONNECTED
 
     @property
     def process(self) -> Process:
-        """Whose it is."""
+        """Return the session's process."""
         return self._process
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, and its owner knows, or is no more."""
+        """Tell whether the session has ended and its owner knows that or is dead."""
         is_ended = self._inner.state is not SessionState.CONNECTED
         return is_ended and (self._process.is_dead or self._state is not SessionState.CONNECTED)
 
     def tell(self) -> None:
-        """The link is there: tell what there is to tell."""
+        """Send all pending events, because the link works."""
         if self._inner.state is SessionState.EXPIRED and self._state is SessionState.CONNECTED:
             self._state = SessionState.EXPIRED
             self._news[:] = [lambda each=each: each(self._state) for each in self._state_listeners]  # type: ignore[misc]
@@ -169,11 +170,11 @@ class SimulatedSession(SingleCalls):
             self._ensemble.loop.call_soon(self._news.pop(0), context=self._process.context)
 
     def _watched(self, watch: Watch | None) -> Watch | None:
-        """The same watch, told over the link. Equal for equal watches, as the store wants it."""
+        """Wrap a watch so that it fires over the link. The store needs equal wrappers for equal watches."""
         return None if watch is None else _Told(self, watch)
 
     def take(self, watch: Watch, event: WatchEvent) -> None:
-        """A watch has fired."""
+        """Queue the event of a watch that has fired."""
         self._news.append(lambda: watch(event))
         delay_s = self._ensemble.choose.uniform(0.0002, 0.003)
         self._ensemble.loop.call_later(delay_s, self._tell_news, context=self._ensemble.beats.context)
@@ -234,7 +235,7 @@ class SimulatedSession(SingleCalls):
             self._ensemble.loop.call_soon(listener, context=self._process.context)
 
     def close(self) -> None:
-        """End the session; one that is not reached ends by itself."""
+        """Close the session. If the server is not reached, the session expires."""
         if self._state is SessionState.CONNECTED:
             self._state = SessionState.CLOSED
         if not self._process.is_dead and self._ensemble.reaches(self.host):
@@ -243,7 +244,7 @@ class SimulatedSession(SingleCalls):
 
 
 class _Told:
-    """A watch of a session; two of the same session and function are the same watch."""
+    """A wrapped watch. Two are equal if session and function are the same."""
 
     def __init__(self, session: SimulatedSession, watch: Watch) -> None:
         self._key: Final = (id(session), watch)

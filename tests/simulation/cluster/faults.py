@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated cluster, drawn by the seed: machines, links, clocks, ZooKeeper.
+"""Faults of a simulated cluster, drawn by the seed: machines, links, clocks, ZooKeeper.
 
-Several things may be wrong at a time. Each begins at a moment of the seed's choosing and ends after a while; kills
-also come in the middle of a write to the disk. What is wrong when the time is up, is mended.
+Several faults may be active at a time. Each begins at a random moment and ends after a while. Kills also come in the
+middle of a write to the disk. When the time is over, all faults are repaired.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DOWN_S: Final = (0.1, 5.0)
 _PAUSED_S: Final = (0.1, 5.0)
 _CUT_S: Final = (0.2, 6.0)
 _HELD_S: Final = (0.02, 0.5)
-"""So long after its messages are held a broker's session expires."""
+"""The delay from the hold of a broker's messages to the expiry of its session."""
 _STEPS_AHEAD: Final = 40
 """A kill within a write comes before one of so many steps of the disk."""
 
 
 class Faults:
-    """See the module. ``begin`` and ``end``, and between them ``step`` when all is quiet."""
+    """The faults of a run. Call ``begin`` and ``end``, and ``step`` between them when no event is due."""
 
     def __init__(self, world: World) -> None:
         self._world: Final = world
@@ -57,11 +57,11 @@ class Faults:
         self._kinds: Final = self._choose.sample(kinds, self._choose.randint(2, len(kinds)))
 
     def begin(self) -> None:
-        """From now on things go wrong."""
+        """Begin to inject faults."""
         self._next_s = self._world.loop.time() + self._choose.uniform(0, 1)
 
     def step(self) -> None:
-        """All is quiet: do what is due."""
+        """Inject the due faults. Call it when no other event is due."""
         now_s = self._world.loop.time()
         for entry in [each for each in self._due if each[0] <= now_s]:
             self._due.remove(entry)
@@ -71,7 +71,7 @@ class Faults:
             self._choose.choice(self._kinds)()
 
     async def end(self) -> None:
-        """Mend everything."""
+        """Repair all faults."""
         self._next_s = float("inf")
         for _, mend in self._due:
             mend()
@@ -95,7 +95,7 @@ class Faults:
             self._end(machine, "")
 
     def _end(self, machine: Machine, when: str) -> None:
-        """Let a machine go down, and come back."""
+        """Kill or stop a machine, and restart it later."""
         assert machine.process is not None
         self._world.invariants.observe(machine)
         if self._world.plan.syncs and self._choose.random() < 0.7:
@@ -127,7 +127,7 @@ class Faults:
         disk.on_step = count
 
     def _kill_in_sync(self) -> None:
-        """All in sync of a partition, one where these are few, go down: nobody may lead it until one is back."""
+        """Kill the whole ISR of a partition with a small ISR. No replica may lead it until one of these is back."""
         world = self._world
         in_sync = min((world.invariants.in_sync(each) for each in (*world.places, *world.outputs)), key=len)
         for machine in world.machines:
@@ -165,7 +165,7 @@ class Faults:
         self._world.note(f"{machine.host}'s clock is {machine.clock.skew_ms} ms ahead")
 
     def _running(self) -> Machine | None:
-        """A machine whose broker runs and is not paused; mostly one that is up."""
+        """Choose a machine whose broker runs and is not paused, usually one that is up."""
         found = [each for each in self._world.machines if each.process is not None and not each.process.is_paused]
         return self._choose.choice(found) if found else None
 
@@ -178,7 +178,7 @@ class Faults:
         self._cut({tuple(self._choose.sample(self._hosts(), 2))})  # type: ignore[arg-type]
 
     def _cut_off(self) -> None:
-        """One broker from all other brokers, both ways; perhaps from ZooKeeper too."""
+        """Isolate one broker from all others in both directions, perhaps from ZooKeeper too."""
         host = self._choose.choice(self._hosts())
         others = [each for each in self._hosts() if each != host]
         if self._choose.random() < 0.5:
@@ -186,7 +186,7 @@ class Faults:
         self._cut({(host, each) for each in others} | {(each, host) for each in others})
 
     def _refuse(self) -> None:
-        """The ports of a broker are closed, and it lives."""
+        """Close the ports of a live broker."""
         network, host = self._world.network, self._choose.choice(self._hosts())
         self._world.note(f"{host} refuses connections")
         network.refuse(host)
@@ -198,7 +198,7 @@ class Faults:
         self._later(_CUT_S, mend)
 
     def _split(self) -> None:
-        """Brokers in two parts, both ways or one way."""
+        """Split the brokers into two parts, in both directions or one."""
         hosts = self._hosts()
         self._choose.shuffle(hosts)
         at = self._choose.randint(1, len(hosts) - 1)
@@ -212,7 +212,7 @@ class Faults:
         self._cut({(host, ZOOKEEPER)})
 
     def _hold(self) -> None:
-        """What a controller decides waits on the way, and arrives when another controller has decided otherwise."""
+        """Hold a controller's requests. They arrive after another controller has decided otherwise."""
         network = self._world.network
 
         def look(source: str, name: str) -> None:
@@ -274,8 +274,8 @@ class Faults:
 
 
 def _nothing() -> None:
-    """No kill is to come."""
+    """Do nothing, because no kill is scheduled."""
 
 
 def _no_call(source: str, name: str) -> None:
-    """No call is waited for."""
+    """Do nothing, because no call is awaited."""

@@ -1,4 +1,7 @@
-"""Simulated consumers: members of a group, one that processes exactly once, and one that watches committed offsets."""
+"""Simulated consumers.
+
+One is a member of a group, one processes exactly once, and one monitors committed offsets.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ READERS: Final = "readers"
 TRANSFORMERS: Final = "transformers"
 _SESSION_MS: Final = 1_500
 _OUT: Final = (RebalanceInProgressError, IllegalGenerationError, UnknownMemberError, FencedInstanceIdError)
-"""Answers that make a member join again."""
+"""Errors after which a member rejoins."""
 
 
 def places_in(topics: Any) -> list[pb.TopicPartitions]:
-    """Places by topic, as requests name them."""
+    """Return partitions by topic, as requests have them."""
     by_topic: dict[str, list[int]] = {}
     for place in topics:
         by_topic.setdefault(place.topic, []).append(place.partition)
@@ -40,7 +43,7 @@ def places_in(topics: Any) -> list[pb.TopicPartitions]:
 
 
 def commits_of(positions: dict[Place, Position]) -> list[pb.TopicCommits]:
-    """Positions by topic, as requests name them."""
+    """Return positions by topic, as requests have them."""
     by_topic: dict[str, list[pb.CommittedOffset]] = {}
     for place, (offset, epoch) in positions.items():
         by_topic.setdefault(place.topic, []).append(
@@ -50,7 +53,7 @@ def commits_of(positions: dict[Place, Position]) -> list[pb.TopicCommits]:
 
 
 async def committed_positions(client: Client, group: str, places: Sequence[Place]) -> dict[Place, Position]:
-    """What a group has committed, nothing of it pending; the beginning for nothing."""
+    """Return a group's committed positions without pending ones. A partition without a commit has the start offset."""
     wanted = pb.OffsetFetchRequest.Group(group_id=group, topics=places_in(places))
     request = pb.OffsetFetchRequest(groups=[wanted], require_stable=True)
     answer: pb.OffsetFetchResponse = await client.ask_coordinator(
@@ -67,7 +70,7 @@ async def committed_positions(client: Client, group: str, places: Sequence[Place
 
 
 class Member(Client):
-    """A member of a group: joins, is told what is its own, reads that and commits how far it has come."""
+    """A member of a group: it joins, gets its assignment, reads it and commits its offsets."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -130,7 +133,7 @@ class Member(Client):
         ]
 
     async def _belong(self, places: list[Place]) -> None:
-        """Read what is its own until the group says otherwise. Raises how that ended."""
+        """Read the assigned partitions until the group rebalances. Raises the error that ended the membership."""
         positions = await committed_positions(self, READERS, places) if places else {}
         for _ in range(self.choose.randint(2, 30)):
             if self.world.is_over:
@@ -141,7 +144,7 @@ class Member(Client):
                 reads, positions[place] = await self.fetch(place, positions[place])
                 self.world.recorder.polled(self.name, self._joined, reads)
             is_late = self.choose.random() < 0.1
-            if is_late:  # silent for so long that what was its own is given to others
+            if is_late:  # silent for so long that its partitions are assigned to others
                 await asyncio.sleep(2 * _SESSION_MS / 1000)
             if places and (is_late or self.choose.random() < 0.5):
                 commit = pb.OffsetCommitRequest(**me, topics=commits_of(positions))
@@ -150,7 +153,7 @@ class Member(Client):
 
 
 class Monitor(Client):
-    """Asks now and then how far the groups have come."""
+    """A client that requests the groups' committed offsets now and then."""
 
     async def work(self) -> None:
         while not self.world.is_over:
@@ -165,7 +168,7 @@ class Monitor(Client):
 
 
 class Transformer(TransactionalClient):
-    """Makes one output of each input, in transactions that have its offsets: each input counts exactly once."""
+    """A client that makes one output of each input in transactions with offsets. Each input counts exactly once."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)

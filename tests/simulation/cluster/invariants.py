@@ -1,14 +1,14 @@
-"""What must hold in a cluster at every moment, looked at after every step.
+"""Invariants of a simulated cluster, checked after every step.
 
-* Of each partition there is one sequence of committed bytes. It only grows, and who has a part has it byte for byte.
-* The high watermark of a replica does not go back while its broker lives, nor do leader epochs, nor controller epochs.
-* An epoch of a partition has one leader at most, and that begins with everything that is committed.
-* The ISR, as ZooKeeper has it, is of assigned replicas, the leader among them. Each has everything that is committed,
-  if its broker is there.
-* A broker's registration goes with its session, or because its process is dead or has refused connections. A process
-  that is paused, or cut off, keeps it.
-* A broker that was taken for dead and registers again leads nothing in a leader epoch that is over.
-* In a generation of a group a partition has one owner, and a generation has one assignment.
+* Each partition has one sequence of committed bytes. It only grows, and replicas with a part of it have the same bytes.
+* A replica's high watermark does not decrease while its broker lives, and neither do leader and controller epochs.
+* Each epoch of a partition has at most one leader, and this leader begins with all committed records.
+* The ISR in ZooKeeper contains only assigned replicas, and always the leader. Each of them has all committed records,
+  if its broker is up.
+* A broker's registration is removed with its session, or because its process is dead or refuses connections. A paused
+  or disconnected process keeps it.
+* A broker that was taken for dead and registers again does not lead in an earlier leader epoch.
+* In a generation of a group each partition has one owner, and the generation has one assignment.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 10**6
 _REPLICAS: Final = 3
 Key = tuple[str, int, bytes]
-"""A partition of one life of a topic: its name, its number, the topic's id."""
+"""A partition of one incarnation of a topic: its name, its number, the topic's id."""
 
 
 @dataclass
 class _Committed:
-    """What is known of a partition's committed bytes, and of who led it."""
+    """A partition's committed bytes, and its leaders."""
 
     data: bytearray = field(default_factory=bytearray)
     ends: dict[int, int] = field(default_factory=lambda: {0: 0})
-    """Where in ``data`` each offset at which a watermark was seen begins."""
+    """Positions in ``data`` of the offsets at which a high watermark was observed."""
     end: int = 0
     leaders: dict[int, str] = field(default_factory=dict)
-    """Who led in which epoch."""
+    """The leader of each epoch."""
 
     def between(self, start: int, end: int) -> bytes:
         return bytes(self.data[self.ends[start] : self.ends[end]])
@@ -53,7 +53,10 @@ class _Committed:
 
 @dataclass(slots=True)
 class _Seen:
-    """A replica as it was seen last, in one life of its broker. ``checked_to``: so far its bytes were compared."""
+    """The last observed state of a replica in one run of its broker.
+
+    ``checked_to`` is the end of the compared bytes.
+    """
 
     process: str
     key: Key
@@ -67,7 +70,7 @@ class _Seen:
 
 
 class Invariants:
-    """See the module."""
+    """The invariants of this module."""
 
     def __init__(self, world: World) -> None:
         self._world: Final = world
@@ -77,17 +80,17 @@ class Invariants:
         self._owners: Final[dict[tuple[str, int], dict[Place, str]]] = {}
         self._controller_epoch = -1
         self._registered: dict[str, int] = {}
-        """Sessions of the brokers that are registered."""
+        """Sessions of the registered brokers."""
         self._taken_for_dead: Final[dict[str, int]] = {}
-        """Sessions of the brokers whose registrations were removed, and that have not registered again yet."""
+        """Sessions of brokers whose registrations were removed, and that have not registered again yet."""
         self._observer: Final = world.ensemble.store.connect()
         self._states: Final[dict[str, tuple[tuple[int, int], PartitionStateNode]]] = {}
         self._topics: dict[str, TopicNode] = {}
         self._deleted: frozenset[str] = frozenset()
-        """Topics that are being deleted: their logs go one by one."""
+        """Topics whose logs are being deleted one by one."""
 
     def check(self) -> None:
-        """Look at everything that has changed. Whatever is wrong is told to the world."""
+        """Check everything that has changed, and report violations to the world."""
         changed = [each for machine in self._world.machines for each in self.observe(machine)]
         for replica, seen, is_new_epoch in changed:
             if is_new_epoch:
@@ -99,18 +102,18 @@ class Invariants:
             self._topics = self._read_topics()
             self._deleted = frozenset(self._children(paths.DELETE_TOPICS))
             keys = self._present()
-        else:  # the ISR of a partition is as it was, so that it is enough to look at the replicas that changed
+        else:  # the ISR of the partition is unchanged, so only the replicas that changed are checked
             of_changed = {seen.key for _, seen, _ in changed}
             keys = [key for key in self._present() if key in of_changed] if of_changed else []
         for key in keys:
             self._check_isr(key, self._committed[key])
 
-    # --- what is committed -----------------------------------------------------------------------------------
+    # --- committed bytes -------------------------------------------------------------------------------------
 
     def observe(self, machine: Machine) -> list[tuple[HostedReplica, _Seen, bool]]:
-        """Take over what a machine's replicas take for committed; returns those that are not as they were.
+        """Record the bytes that a machine's replicas consider committed, and return the changed replicas.
 
-        The last part says whether there is another leader epoch.
+        The last element tells whether there is another leader epoch.
         """
         changed: list[tuple[HostedReplica, _Seen, bool]] = []
         if machine.broker is None or machine.process is None:
@@ -135,11 +138,11 @@ class Invariants:
         return changed
 
     def _take(self, replica: HostedReplica, seen: _Seen, watermark: int) -> None:
-        """A replica takes what is before a watermark for committed."""
+        """Record that a replica considers the records before a high watermark committed."""
         log, committed = replica.log, self._committed.setdefault(seen.key, _Committed())
         known = min(watermark, committed.end)
         if known not in committed.ends:
-            return  # within what another one has seen as one piece: looked at when it has more
+            return  # within a range that was observed as one piece, so it is checked when the replica has more
         self._compare(seen.name, log, committed, seen.checked_to, known)
         seen.checked_to = max(seen.checked_to, known)
         if watermark > committed.end:
@@ -163,7 +166,7 @@ class Invariants:
     # --- leaders ---------------------------------------------------------------------------------------------
 
     def _check_leader(self, replica: HostedReplica, seen: _Seen) -> None:
-        """A replica has come to another epoch: if it leads, it is the only one, and has everything."""
+        """Check a replica with a new epoch: a leader is the only one of its epoch, and has all committed records."""
         if not isinstance(replica.machine.role, Leader):
             return
         epoch, committed = replica.machine.leader_epoch, self._committed.setdefault(seen.key, _Committed())
@@ -172,11 +175,11 @@ class Invariants:
         if other != broker:
             self._wrong(f"{seen.name}: {other} leads in epoch {epoch} as well")
         self._world.note(f"{seen.name} is led in epoch {epoch}, to {seen.state[1]}, committed {committed.end}")
-        if epoch >= max(committed.leaders):  # an older one does not know yet that it has been replaced
+        if epoch >= max(committed.leaders):  # an older leader does not know its replacement yet
             self._compare(seen.name, replica.log, committed, 0, committed.end)
 
     def newest_leader(self, place: Place) -> str:
-        """The broker that leads in the newest epoch in which one has led; "" before there is one."""
+        """Return the leader of the newest epoch that has had one, or "" before the first."""
         leaders = next((each.leaders for key, each in self._committed.items() if key[:2] == place), {})
         return leaders[max(leaders)] if leaders else ""
 
@@ -192,7 +195,7 @@ class Invariants:
         self._controller_epoch = epoch
 
     def _check_registrations(self) -> None:
-        """Nobody takes a process for dead that lives, unless nothing could connect to it."""
+        """Check that no live process is taken for dead, unless it refused connections."""
         before, ensemble = self._registered, self._world.ensemble
         found = {each: self._observer.exists(f"{paths.BROKER_IDS}/{each}") for each in self._children(paths.BROKER_IDS)}
         self._registered = {each: stat.ephemeral_owner for each, stat in found.items() if stat is not None}
@@ -210,7 +213,7 @@ class Invariants:
             self._taken_for_dead[broker] = owner
 
     def _check_fenced(self, broker_id: int) -> None:
-        """A broker has registered again under the same session: it knows that others lead by now."""
+        """Check that a broker which registered again under the same session knows that others lead."""
         machine = next(each for each in self._world.machines if each.broker_id == broker_id)
         hosted = [] if machine.broker is None else machine.broker.replicas.hosted()
         for replica in hosted:
@@ -222,7 +225,7 @@ class Invariants:
                 )
 
     def in_sync(self, place: Place) -> tuple[int, ...]:
-        """The brokers in the ISR of a partition, as ZooKeeper has it."""
+        """Return the ISR of a partition as ZooKeeper has it."""
         state = self._state(*place)
         return () if state is None else state.isr
 
@@ -246,7 +249,7 @@ class Invariants:
                 self._wrong(f"{where} has {machine.host}, with {end} of {committed.end} committed records")
 
     def _must_have_logs(self, machine: Machine, topic: str) -> bool:
-        """Whether a log of a topic that a machine's broker has not got is not there, or is gone."""
+        """Tell whether a log that a broker lacks was never created, or was deleted."""
         return machine.broker is not None and not machine.is_stopping and topic not in self._deleted
 
     def _state(self, topic: str, number: int) -> PartitionStateNode | None:
@@ -268,7 +271,7 @@ class Invariants:
     # --- groups ----------------------------------------------------------------------------------------------
 
     def owned(self, group: str, generation: int, member: str, places: Sequence[Place]) -> None:
-        """A member was told that these are its own."""
+        """Record a member's assigned partitions."""
         owners = self._owners.setdefault((group, generation), {})
         for place in places:
             if owners.setdefault(place, member) != member:
@@ -277,7 +280,7 @@ class Invariants:
     # --- at rest ---------------------------------------------------------------------------------------------
 
     def are_replicas_equal(self) -> bool:
-        """Whether all replicas have all there is, and know that it is committed."""
+        """Tell whether all replicas have all records and know that they are committed."""
         for key in self._present():
             state, logs = self._state(*key[:2]), self._logs(key)
             ends = {(each.log_end_offset, each.high_watermark) for each in logs}
@@ -288,13 +291,13 @@ class Invariants:
         return True
 
     def check_at_rest(self) -> None:
-        """Every replica has what is committed, from its first byte on."""
+        """Check that every replica has all committed bytes from the first one on."""
         for key in self._present():
             for log in self._logs(key):
                 self._compare(f"at rest: {log.name}", log, self._committed[key], 0, self._committed[key].end)
 
     def _present(self) -> list[Key]:
-        """The partitions of topics that are there: not deleted, nor made anew since."""
+        """Return the partitions of existing topics that were not deleted or created again since."""
         ids = {name: topic.topic_id.bytes for name, topic in self._topics.items()}
         return [key for key in self._committed if ids.get(key[0]) == key[2]]
 
@@ -303,22 +306,25 @@ class Invariants:
         return {name: TopicNode.decode(self._observer.get(paths.topic_path(name))[0]) for name in names}
 
     def _children(self, path: str) -> list[str]:
-        """A node's children; none before anybody has made the node."""
+        """Return a node's children, or none if the node does not exist yet."""
         return [] if self._observer.exists(path) is None else self._observer.children(path)
 
     def _logs(self, key: Key) -> list[PartitionLog]:
-        """The logs of all replicas that are up. (Who was away when it lost a replica may still have its files.)"""
+        """Return the logs of all running replicas.
+
+        A broker that was away when it lost a replica may still have its files.
+        """
         replicas = self._topics[key[0]].assignment[key[1]]
         found = [self._log(machine, key) for machine in self._world.machines if machine.broker_id in replicas]
         return [log for log in found if log is not None]
 
     def _log(self, machine: Machine, key: Key) -> PartitionLog | None:
-        """A machine's log of a partition, if its broker is up and has it."""
+        """Return a machine's log of a partition, if its broker runs and has it."""
         log = None if machine.broker is None else machine.broker.logs.get(*key[:2])
         return log if log is not None and log.topic_id.bytes == key[2] else None
 
     def leader_log(self, place: Place) -> PartitionLog:
-        """The log of who leads a partition."""
+        """Return the log of a partition's leader."""
         state = self._state(*place)
         assert state is not None
         machine = next(each for each in self._world.machines if each.broker_id == state.leader)
@@ -331,7 +337,7 @@ class Invariants:
 
 
 def read_all(log: PartitionLog, start: int, end: int) -> bytes:
-    """The batches between two offsets, from all segments."""
+    """Return the batches between two offsets, from all segments."""
     parts = []
     while start < end:
         data = log.read_to_end(start, _CHUNK_BYTES)

@@ -1,14 +1,14 @@
-"""An event loop on a clock of its own, whose callbacks belong to processes that can be paused and killed.
+"""An event loop on a virtual clock, whose callbacks belong to processes.
 
-Time stands still while anything is to be done, and jumps to the next timer when nothing is: half a minute of a cluster
-takes as long as its work. What is handed to threads is done in the loop, after a delay that the seed draws, so that
-one thread does everything in an order that a seed repeats.
+Processes can be paused and killed. Time stands still while a callback is due, and otherwise jumps to the next timer. So
+half a minute of a cluster takes as long as its work. The loop itself runs functions that are given to threads, after a
+delay that the seed draws. One thread therefore does everything in an order that a seed repeats.
 
 Invariants
-* A process is a context (``Process.context``): what is started in it, and in turn from there, is the process's.
-* Nothing of a dead process runs, in the middle of whatever it died. What it holds is kept until the end of the run:
-  collected before, its coroutines would run their last lines.
-* A paused process runs nothing; timers that come due meanwhile run when it goes on, late, as after SIGSTOP.
+* A process is a context (``Process.context``). Everything that is started in it, directly or indirectly, belongs to it.
+* Nothing of a dead process runs, whatever it was doing. Its objects are kept until the end of the run, because the
+  collection of its coroutines would run their last lines.
+* A paused process runs nothing. Timers that expire meanwhile run late, when it continues, as after SIGSTOP.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 START_S: Final = 1_000.0
-"""What the clock shows at first."""
+"""The first time of the clock."""
 _LANES: Final = 4
-"""Threads of those who bring no pool of their own (``asyncio.to_thread``)."""
+"""The number of threads for callers without a pool of their own (``asyncio.to_thread``)."""
 
 current: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Process:
-    """Whatever can be paused and killed as one: a broker from its start to its end, a client."""
+    """A unit that can be paused and killed: one run of a broker, or a client."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
@@ -45,11 +45,11 @@ class Process:
 
 
 class StuckError(AssertionError):
-    """Nothing is left to be done, and yet somebody waits."""
+    """An error: no event is left, although a coroutine still waits."""
 
 
 class _Idle(selectors.SelectSelector):
-    """Asked by the loop to wait for sockets: moves the clock instead."""
+    """A selector that advances the clock when the loop waits for sockets."""
 
     wait: Callable[[float | None], None]
 
@@ -59,7 +59,7 @@ class _Idle(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module. ``on_quiet`` is called before the clock moves: everything that was due has been done."""
+    """The loop of this module. It calls ``on_quiet`` before the clock advances, when no callback is due."""
 
     def __init__(self, choose: random.Random) -> None:
         self._virtual_s = START_S
@@ -85,7 +85,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return
         self.turns += 1
         self.on_quiet()
-        if self._ready:  # what was found led to more
+        if self._ready:  # the found events led to more
             return
         if not self._scheduled:
             raise StuckError("nothing is left to be done, and somebody waits")
@@ -121,14 +121,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return task
 
     def owner(self, task: asyncio.Task[Any]) -> Process:
-        """The process that a task is of."""
+        """Return the process of a task."""
         return self._owners[task]
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """Do nothing, because the loop never sleeps."""
 
     def default_exception_handler(self, context: Mapping[str, Any]) -> None:
-        """What the dead leave behind is no failure."""
+        """Ignore errors that dead processes leave behind."""
         task = context.get("task") or context.get("future")
         process = self._owners.get(task) if isinstance(task, asyncio.Task) else None
         if process is None or not process.is_dead:
@@ -137,7 +137,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # --- processes -------------------------------------------------------------------------------------------
 
     def kill(self, process: Process) -> None:
-        """Let nothing of it run any more, from this moment on."""
+        """Let no callback of the process run from this moment on."""
         process.is_dead, process.is_paused = True, False
         process.kept.extend(self._held.pop(process, ()))
         process.kept.extend(task for task, owner in self._owners.items() if owner is process)
@@ -148,7 +148,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 handle.cancel()
 
     def pause(self, process: Process) -> None:
-        """Let nothing of it run until ``resume``. To be called from ``on_quiet``: no callback is running then."""
+        """Let no callback of the process run until ``resume``.
+
+        Call it from ``on_quiet``, when no callback is running.
+        """
         process.is_paused = True
         self._held[process] = [each for each in self._ready if each._context.get(current) is process]
         for handle in self._held[process]:
@@ -156,7 +159,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._withdraw(process)
 
     def resume(self, process: Process) -> None:
-        """Let it go on, if it has not died."""
+        """Let the process continue, if it is not dead."""
         process.is_paused = False
         for handle in self._held.pop(process, ()):
             if isinstance(handle, events.TimerHandle):
@@ -166,7 +169,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._ready.append(handle)
 
     def _withdraw(self, process: Process) -> None:
-        """Take its timers out."""
+        """Remove the timers of a process."""
         own = [each for each in self._scheduled if each._context.get(current) is process]
         for handle in own:
             handle._scheduled = False
@@ -177,10 +180,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # --- threads ---------------------------------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        """Do it a moment later, in the order in which so many threads would come to it."""
+        """Run the function a moment later, in the order in which that many threads would run it."""
         future = self.create_future()
         threads = executor._max_workers if isinstance(executor, ThreadPoolExecutor) else _LANES
-        self._pools.append(executor)  # so that no other takes its number
+        self._pools.append(executor)  # so that no other process takes its number
         process = current.get()
         lane = (id(process) if executor is None else id(executor), self._choose.randrange(threads))
         begins = max(self._free_at.get(lane, 0.0), self._virtual_s) + self._choose.uniform(0.00001, 0.0004)

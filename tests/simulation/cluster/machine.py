@@ -1,4 +1,7 @@
-"""A machine of a simulated cluster: a disk, a clock that may be wrong, and a broker that is started, killed, paused."""
+"""A machine of a simulated cluster: a disk, a skewed clock and a broker.
+
+The broker can be started, killed and paused.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .network import Network, SimulatedPeers
 _BASE_MS: Final = 1_700_000_000_000
 _PORT: Final = 9092
 _AGAIN_S: Final = 0.5
-"""A broker that could not start is started again after this time, as a supervisor does."""
+"""The delay after which a supervisor restarts a broker that could not start."""
 
 OPTIONS: Final = {
     "zookeeper.connect": "zookeeper:2181",
@@ -53,8 +56,8 @@ OPTIONS: Final = {
 
 
 def little_room(choose: random.Random) -> Mapping[str, str]:
-    """Draw limits that a handful of clients reach: on calls that run, on calls that wait, and on their bytes."""
-    # Joins wait for each other, and count 16 KiB each in the room of control where parked calls have none left.
+    """Draw limits that few clients reach: on running calls, on parked calls, and on their bytes."""
+    # Joins wait for each other. If the room for parked calls is full, each takes 16 KiB of the control room.
     choices = {
         "queued.max.requests": [1, 2, 4],
         "queued.max.request.bytes": [1_024, 3_000, 20_000],
@@ -68,7 +71,7 @@ def little_room(choose: random.Random) -> Mapping[str, str]:
 
 
 class MachineClock:
-    """The time as a machine has it. ``skew_ms``: how far its wall clock is ahead."""
+    """The machine's time. ``skew_ms`` is how far its wall clock is ahead."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop: Final = loop
@@ -82,7 +85,7 @@ class MachineClock:
 
 
 class Machine:
-    """One of the cluster's hosts. ``process`` is that of its broker; ``broker`` is there once that has been opened."""
+    """One host of the cluster. ``process`` is the broker's, and ``broker`` is set once the broker is open."""
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class Machine:
         self._choose: Final = choose
         self._lives = 0
         self._kept: Final[list[Any]] = []
-        """All brokers and processes there were: nothing of the dead is to be collected during a run."""
+        """All brokers and processes of the run, so that no dead one is collected during it."""
         self._config: Final = BrokerConfig.load(
             {
                 **OPTIONS,
@@ -125,7 +128,7 @@ class Machine:
         make_durable(self.disk, directory)
 
     def start(self) -> None:
-        """Start a broker on what is on the disk."""
+        """Start a broker on the content of the disk."""
         assert self.process is None, "one runs already"
         self._lives += 1
         process = self.process = Process(f"{self.host}.{self._lives}")
@@ -138,7 +141,7 @@ class Machine:
         process.kept.append(task)
 
     async def _run(self, process: Process, store: SimulatedStore) -> None:
-        """What ``server.BrokerServer`` does, but for the listeners."""
+        """Do what ``server.BrokerServer`` does, without the listeners."""
         try:
             self.broker = broker = await open_broker(
                 self._config,
@@ -163,11 +166,11 @@ class Machine:
             self.start()
 
     def kill(self) -> None:
-        """The broker's process dies; the operating system keeps what was written."""
+        """Kill the broker's process. The operating system keeps its writes."""
         self._end(self.disk.after_kill())
 
     def lose_power(self) -> None:
-        """The machine goes off: of what was not synced, anything may be gone."""
+        """Cut the power of the machine. Any unsynced change may be lost."""
         self._end(self.disk.after_power_loss(self._choose))
 
     def _end(self, disk: SimulatedDisk) -> None:
@@ -178,9 +181,9 @@ class Machine:
         self.is_up = self.is_stopping = False
 
     async def stop(self) -> None:
-        """Stop the broker as ``server.BrokerServer.stop`` does, and have it started again.
+        """Stop the broker as ``server.BrokerServer.stop`` does, and schedule its restart.
 
-        To be called in the broker's process.
+        Call it in the broker's process.
         """
         broker, process = self.broker, self.process
         assert broker is not None

@@ -1,12 +1,12 @@
-"""The network of a simulated cluster: calls between processes, with delay, loss, overtaking and cut links.
+"""The network of a simulated cluster: calls with delay, loss, reordering and cut links.
 
-A call is a request and an answer, each a message of bytes that takes a time of its own, so that calls overtake each
-other. What is lost or meets a cut link is not told: the caller learns after a while that the connection broke, or
-waits until its time is up. What is held arrives all the same, late: whoever sent it may be told nothing of it any more,
-or have been replaced. Who calls a dead process is refused at once, as by a host without a listener.
+A call is a request and an answer. Each is a message of bytes with a delay of its own, so calls overtake each other. A
+message that is lost or meets a cut link gives no notice. The caller detects after a while that the connection broke, or
+waits until its timeout. A held message still arrives, but late. By then its sender may have stopped waiting or have
+been replaced. Calls to a dead process are refused at once, as by a host without a listener.
 
-A connection between brokers that carries no calls is reset when the process at its other end dies, or its host begins
-to refuse connections. If the link is cut then, the reset is seen once the link is mended. A paused process keeps its
+A connection between brokers without calls is reset when the process at its other end dies, or its host begins to refuse
+connections. If the link is cut then, the reset arrives once the link is repaired. A paused process keeps its
 connections, and its host accepts new ones.
 """
 
@@ -36,22 +36,22 @@ _ANSWERS: Final = {
     method.name: GetMessageClass(method.output_type) for method in pb.DESCRIPTOR.services_by_name["Broker"].methods
 }
 _BROKERS: Final = "broker-"
-"""What the names of brokers' hosts begin with: their connections say whose they are."""
+"""The prefix of brokers' host names, by which connections name their owner."""
 LISTENER: Final = "SIMULATED"
-"""Name of the listener of every simulated broker."""
+"""The listener name of every simulated broker."""
 _ADDRESS: Final = ClientAddress("10.0.0.1", 0)
-"""Address of all clients. Handlers tell the hosts apart by their client ids, which are the hosts' names."""
+"""The address of all clients. Handlers distinguish hosts by client id, which is the host name."""
 _TAKES_S: Final = (0.0002, 0.0015)
 _BREAKS_S: Final = (0.05, 2.0)
-"""After so long it is seen that a connection is broken."""
+"""The delay after which a broken connection is detected."""
 _KEEPALIVE_S: Final = 1.0
-"""So often the kernel asks whether the other end of a connection is still there."""
+"""The interval at which the kernel probes the other end of a connection."""
 _CONNECT_S: Final = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class _Pending:
-    """A call under way. ``answer``: the caller's future, of bytes."""
+    """A call in flight. ``answer`` is the caller's future of bytes."""
 
     name: str
     request: bytes
@@ -64,7 +64,7 @@ class _Pending:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One without calls. ``ended`` is the caller's future: the other end has reset the connection."""
+    """A connection without calls. ``ended`` is the caller's future, which a reset by the other end completes."""
 
     source: str
     target: str
@@ -73,47 +73,50 @@ class _Connection:
 
 
 class _Message(NamedTuple):
-    """One that is held. ``receiver``: who ran at its target when it was sent."""
+    """A held message. ``receiver`` is the process that ran at its target when it was sent."""
 
     arrive: Callable[[], None]
     receiver: Process | None
 
 
 class Network:
-    """Who listens where, and how the links are. Hosts are names; ``listen`` is called again by each new life."""
+    """The listeners of hosts, and the state of links.
+
+    Hosts are names. Each new run of a host calls ``listen`` again.
+    """
 
     def __init__(self, loop: VirtualLoop, choose: random.Random) -> None:
         self._loop: Final = loop
         self._choose: Final = choose
         self._listeners: Final[dict[str, tuple[Process, Broker]]] = {}
         self.cut: Final[set[tuple[str, str]]] = set()
-        """Links that carry nothing, by where they come from and where they go to."""
+        """Cut links, by source and target."""
         self._held: Final[dict[tuple[str, str], list[_Message]]] = {}
         self.refusing: Final[set[str]] = set()
-        """Hosts whose ports are closed, though processes live behind them."""
+        """Hosts whose ports are closed, although their processes live."""
         self.have_refused: Final[set[Process]] = set()
         """Processes that lived behind such a port."""
         self._connections: Final[list[_Connection]] = []
         self.on_call: Callable[[str, str], None] = lambda source, name: None
-        """Told of each call before it is sent: who makes it, and what it is called."""
+        """A function that is called before each call, with its caller and its name."""
         self.loss = 0.0
         self.slow = 0.0
-        """How likely a message is lost, or takes up to ``slow_s``."""
+        """The probability that a message is lost, or takes up to ``slow_s``."""
         self.slow_s = 0.3
 
     def listen(self, host: str, process: Process, broker: Broker) -> None:
-        """Answer calls to a host by this broker."""
+        """Let this broker answer calls to a host."""
         self._listeners[host] = (process, broker)
 
     def refuse(self, host: str) -> None:
-        """Close the ports of a host: connections are reset, and new ones refused."""
+        """Close the ports of a host: reset its connections and refuse new ones."""
         self.refusing.add(host)
         if host in self._listeners:
             self.have_refused.add(self._listeners[host][0])
         self.reset(host)
 
     def reset(self, host: str) -> None:
-        """Reset the connections to a host: its process is dead, or its ports are closed."""
+        """Reset the connections to a host, because its process is dead or its ports are closed."""
         for connection in [each for each in self._connections if each.target == host]:
             self._connections.remove(connection)
             self._reset(connection)
@@ -130,9 +133,9 @@ class Network:
             connection.ended.set_result(None)
 
     async def wait_for_reset(self, source: str, target: str) -> None:
-        """Hold a connection to a host that has just answered, until that resets it."""
+        """Hold a connection to a host that has just answered, until the host resets it."""
         caller = current.get()
-        assert caller is not None, "connections are of processes"
+        assert caller is not None, "connections belong to processes"
         connection = _Connection(source, target, self._loop.create_future(), caller)
         if self._does_accept(target):
             self._connections.append(connection)
@@ -145,9 +148,9 @@ class Network:
                 self._connections.remove(connection)
 
     async def refuses(self, source: str, target: str, timeout_s: float) -> bool:
-        """Whether a host refuses a new connection; false if nothing is heard of it."""
+        """Tell whether a host refuses a new connection. Return False if it does not answer."""
         caller = current.get()
-        assert caller is not None, "connections are of processes"
+        assert caller is not None, "connections belong to processes"
         answer: asyncio.Future[bool] = self._loop.create_future()
 
         def tell(is_refused: bool) -> None:
@@ -169,16 +172,16 @@ class Network:
         return process is not None and not process.is_dead and host not in self.refusing
 
     def is_open(self, source: str, target: str) -> bool:
-        """Whether messages go from one to the other."""
+        """Tell whether messages pass from one host to the other."""
         return (source, target) not in self.cut
 
     def hold(self, links: Iterable[tuple[str, str]]) -> None:
-        """Let messages over these links wait."""
+        """Hold messages over these links."""
         for link in links:
             self._held.setdefault(link, [])
 
     def release(self) -> None:
-        """Let all messages go on that wait, to those who still run."""
+        """Deliver all held messages to the processes that still run."""
         held = dict(self._held)
         self._held.clear()
         for (_, target), messages in held.items():
@@ -192,7 +195,7 @@ class Network:
     async def call(self, source: str, target: str, name: str, request: bytes, timeout_s: float) -> bytes:
         """Call a host. Raises its error, ``BrokerUnavailableError``, ``RequestTimedOutError``."""
         caller = current.get()
-        assert caller is not None, "calls are made by processes"
+        assert caller is not None, "processes make calls"
         self.on_call(source, name)
         pending = _Pending(name, request, source, target, self._loop.create_future(), caller)
         self._send(source, target, lambda: self._arrive(pending), pending)
@@ -208,9 +211,9 @@ class Network:
     # --- messages --------------------------------------------------------------------------------------------
 
     def _send(self, source: str, target: str, arrive: Callable[[], None], call: _Pending | None = None) -> None:
-        """Let a message arrive; or let the caller of ``call`` know one day that it does not."""
+        """Deliver a message, or let the caller of ``call`` eventually detect its loss."""
         if (source, target) in self._held:
-            if call is not None:  # that a caller waits no more is never heard
+            if call is not None:  # the notice that a caller has stopped waiting never arrives
                 self._held[source, target].append(_Message(arrive, self._process_at(target)))
             return
         if not self.is_open(source, target) or self._choose.random() < self.loss:
@@ -276,7 +279,7 @@ class Network:
             call.answer.set_exception(answer)
 
     def _abandon(self, call: _Pending) -> None:
-        """The caller waits no more: so does the handler."""
+        """Cancel the handler, because the caller has stopped waiting."""
         if call.task is not None and not call.task.done():
             self._loop.call_soon(call.task.cancel, context=self._loop.owner(call.task).context)
 
@@ -285,7 +288,7 @@ _NOBODY: Final = Process("network")
 
 
 class SimulatedPeers(Peers):
-    """A broker's way to the others, over the simulated network: an address's host is a name there."""
+    """A broker's calls to the others over the simulated network, where the host of an address is a name."""
 
     def __init__(self, network: Network, host: str) -> None:
         super().__init__()
@@ -324,6 +327,6 @@ class SimulatedPeers(Peers):
 
 
 async def ask(network: Network, source: str, target: str, request: Any, *, timeout_s: float) -> Any:
-    """Make a call as a client does: the request's class says which."""
+    """Make a call as a client does. The class of the request decides which call it is."""
     name = type(request).__name__.removesuffix("Request")
     return _ANSWERS[name].FromString(await network.call(source, target, name, request.SerializeToString(), timeout_s))

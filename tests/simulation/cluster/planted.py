@@ -1,8 +1,8 @@
-"""Faults planted on purpose: each takes one rule out of the broker, and the simulator has to notice.
+"""Planted faults: each removes one rule from the broker, and the simulator must notice.
 
-``PLANTED`` names them, and says as what each is noticed, and by which seed it was noticed last. A search begins with
-that seed, and goes on with all others if a change of the broker has made it pass. ``plant`` puts a fault in place while
-a run is made in it.
+``PLANTED`` has their names, the violations by which each is noticed, and the seed that found each last. A search begins
+with that seed. It tries all others if a change of the broker has made that seed pass. ``plant`` applies a fault during
+a run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from millrace_broker.transactions.metadata import TransactionMarker, Transaction
 
 
 class Fault(NamedTuple):
-    """``seen_as``: what the simulator says of it, as a regular expression. ``patches``: what stands where instead."""
+    """A planted fault.
+
+    ``seen_as`` is a regular expression of the expected violation. ``patches`` replace parts of the broker.
+    """
 
     seen_as: str
     patches: Mapping[str, Any]
@@ -81,7 +84,7 @@ def _elect_unclean(context: Any, partition: Any, current: Any, occasion: electio
 
 
 def _elect_any(context: Any, partition: Any, current: Any, occasion: elections.Occasion) -> Any:
-    """The first replica that is alive, in sync or not."""
+    """Elect the first live replica, in sync or not."""
     live = context.online_replicas(partition, context.assignments[partition].replicas)
     return elections.Elected(live[-1], tuple({live[-1], *current.isr}), live) if live else None
 
@@ -100,7 +103,7 @@ async def _write_otherwise(
     transaction: TransactionMetadata,
     coordinator_epoch: int,
 ) -> bool:
-    """Write markers that say what ``commits`` does of each partition, by its place among those of the transaction."""
+    """Write markers with the result of ``commits`` for each partition, by its position in the transaction."""
     for number, partition in enumerate(sorted(transaction.partitions)):
         marker = TransactionMarker(
             producer_id=transaction.producer_id,
@@ -122,7 +125,7 @@ def _decided_in_the_same_epoch(leadership: Leadership, controller_epoch: int, *,
 
 
 async def _nothing_to_verify(*_: Any, **__: Any) -> None:
-    """Whatever a producer says is true."""
+    """Skip the verification of a producer's transaction."""
 
 
 _decided = Replica.decided
@@ -145,7 +148,7 @@ async def _watch_by_calls(watch: ProcessWatch, broker_id: int) -> None:
 
 
 async def _go_on_leading(manager: ReplicaManager) -> None:
-    """Lead until a controller says otherwise."""
+    """Lead until a controller elects another broker."""
 
 
 async def _refused_without_proof(watch: ProcessWatch, broker_id: int) -> bool:
@@ -197,11 +200,11 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
     ),
     "a new leader in the old epoch": Fault(
-        # Two leaders of one epoch are seen as such, or by what they committed one after the other.
+        # The simulator notices two leaders of one epoch, or their different committed records.
         r"broker-\d leads in epoch \d+ as well|are not what was committed",
         {
             "millrace_broker.decisions.model.Leadership.decided_anew": _decided_in_the_same_epoch,
-            # Else brokers pass over what is decided in an epoch that they know, and nobody leads.
+            # Otherwise brokers ignore requests of a known epoch, and the partition has no leader.
             f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
         },
         found_by=2,
@@ -312,12 +315,12 @@ PLANTED: Final[Mapping[str, Fault]] = {
         found_by=7,
     ),
 }
-"""By what is wrong then."""
+"""The planted faults by name. The name states the wrong behaviour."""
 
 
 @contextmanager
 def plant(name: str) -> Iterator[None]:
-    """Have a fault in the broker for a while."""
+    """Apply a fault to the broker within the context."""
     with ExitStack() as stack:
         for target, instead in PLANTED[name].patches.items():
             stack.enter_context(mock.patch(target, instead))

@@ -1,4 +1,4 @@
-"""Simulated producers: idempotent ones with several batches under way, and transactional ones."""
+"""Simulated producers: idempotent ones with several batches in flight, and transactional ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def produce_request(place: Place, records: bytes, transactional_id: str = "") ->
 
 
 async def produce(client: Client, place: Place, request: pb.ProduceRequest) -> int:
-    """Send records; returns the offset of the first. Raises the partition's error."""
+    """Send records and return the first offset. Raises the partition's error."""
     answer: pb.ProduceResponse = await client.ask_leader(place, request)
     result = answer.topics[0].partitions[0]
     if result.error.code:
@@ -48,13 +48,13 @@ class _Batch:
     records: bytes
     number: int
     before: _Batch | None
-    """The one before it in its partition."""
+    """The batch before it in its partition."""
     is_acknowledged: bool = False
     offset: int | None = None
 
 
 class Writer(Client):
-    """An idempotent producer with acks=all. What it was not told of it sends again, until it is told."""
+    """An idempotent producer with acks=all. It retries each batch until it is acknowledged."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -68,7 +68,7 @@ class Writer(Client):
         self._producer_id = answer.producer_id
         while not self.world.is_over:
             place = self.choose.choice(self.world.places)
-            # The first of a producer is taken whatever its sequence number: none may overtake it.
+            # The broker accepts a producer's first batch with any sequence number, so no later batch may overtake it.
             count = self.choose.choice([1, 1, 2, 4]) if place in self._latest else 1
             batches = [self._next(place) for _ in range(count)]
             await asyncio.gather(*(self._deliver(each) for each in batches))
@@ -97,7 +97,7 @@ class Writer(Client):
             was_next = batch.before is None or batch.before.is_acknowledged
             try:
                 asked = await self.leader(batch.place)
-                # One that has been replaced, and does not know it, need not have what was acknowledged since.
+                # A replaced leader that does not know its replacement may lack later acknowledged records.
                 has_all = was_next and self.world.invariants.newest_leader(batch.place) == f"broker-{asked}"
                 batch.offset = await produce(self, batch.place, produce_request(batch.place, batch.records))
                 batch.is_acknowledged = True
@@ -124,7 +124,7 @@ class _Transaction:
 
 
 class TransactionalClient(Client):
-    """A producer with a transactional id. ``producer``: the id and epoch that it has, None before it has any."""
+    """A producer with a transactional id. ``producer`` is its id and epoch, or None before it has any."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -135,7 +135,7 @@ class TransactionalClient(Client):
         return await self.settled(lambda: self.ask_coordinator(pb.TRANSACTION, self.name, request))
 
     async def begin_anew(self) -> None:
-        """Take over the transactional id; what is open is aborted."""
+        """Initialize the transactional id, which aborts an open transaction."""
         request = pb.InitProducerIdRequest(
             transactional_id=self.name,
             transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
@@ -151,7 +151,7 @@ class TransactionalClient(Client):
                 self.world.violated(f"{self.name} is not let in: {error!r}")
 
     async def send(self, values: Sequence[tuple[Place, str]]) -> list[int]:
-        """Add the partitions and send a batch to each place, in order; returns the offsets."""
+        """Add the partitions, send a batch to each in order, and return the offsets."""
         assert self.producer is not None
         producer_id, epoch = self.producer
         topics: dict[str, set[int]] = {}
@@ -186,7 +186,7 @@ class TransactionalClient(Client):
         )
 
     async def end(self, *, committed: bool) -> None:
-        """End the transaction. Raises what is not mended by asking again."""
+        """End the transaction. Raises errors that are not retriable."""
         assert self.producer is not None
         producer_id, epoch = self.producer
         request = pb.EndTxnRequest(
@@ -201,7 +201,10 @@ class TransactionalClient(Client):
 
 
 class Transactor(TransactionalClient):
-    """Writes to several partitions in transactions; aborts some, leaves some, and tries as who it no longer is."""
+    """A client that writes to several partitions in transactions.
+
+    It aborts some, leaves some open, and also writes as a fenced producer.
+    """
 
     async def work(self) -> None:
         while not self.world.is_over:
@@ -211,7 +214,7 @@ class Transactor(TransactionalClient):
             values = [(self.choose.choice(places), self.new_value()) for _ in range(self.choose.randint(1, 3))]
             await self._transact(values, self.choose.choices(["commit", "abort", "leave", "haunt"], [8, 2, 1, 1])[0])
             await self.rest()
-        await self.begin_anew()  # so that nothing is left open
+        await self.begin_anew()  # so that no transaction is left open
 
     async def _transact(self, values: Sequence[tuple[Place, str]], ending: str) -> None:
         write = self.begin(values)
@@ -236,7 +239,10 @@ class Transactor(TransactionalClient):
         self.world.recorder.ended(write, outcome, offsets)
 
     async def _haunt(self, written: Sequence[Place]) -> None:
-        """Be replaced, and write nevertheless. A batch as before would not do: its leader may say that it is there."""
+        """Write although a new instance has fenced this producer.
+
+        The batch must be new, because a leader may confirm a duplicate.
+        """
         old = self.producer
         await self.begin_anew()
         new, self.producer = self.producer, old

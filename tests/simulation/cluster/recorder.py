@@ -1,15 +1,16 @@
-"""What clients of a simulated cluster do and see: written down as ``tests/histories`` does, and judged at once.
+"""A recorder of simulated clients' actions and results, which also checks them at once.
 
-The checker of ``tests/histories`` judges the whole in the end. What can be judged sooner is, with every answer to a
-client and with every byte that comes to be committed:
+It writes histories as ``tests/histories`` does, whose checker judges the whole at the end. The recorder checks these
+rules with every answer to a client and every newly committed byte:
 
-* What a producer is told to be acknowledged is committed at that moment, at that offset.
-* What a consumer is given is committed at that moment, at that offset, and of no transaction that is aborted, or whose
-  marker is not committed yet.
-* A value was sent by somebody, and is committed once.
-* As a transaction's marker is committed in a partition, and the stable offset passes it, everything is before it that
-  was sent there; all partitions say the same of the transaction, and what its producer was told, or asked for.
-* A consumer that keeps its partitions goes forward, and so do the committed offsets of a group.
+* A record that is acknowledged to a producer is committed at that moment, at that offset.
+* A record that a consumer gets is committed at that moment, at that offset. It belongs to no aborted transaction, and
+  its transaction's marker is committed.
+* Each value was sent by a client, and is committed once.
+* When a transaction's marker is committed in a partition and the last stable offset passes it, all records that were
+  sent there are before it. All partitions have the same outcome, which is the one that the producer was told or
+  requested.
+* The positions of a consumer that keeps its partitions only grow, and so do a group's committed offsets.
 """
 
 from __future__ import annotations
@@ -29,19 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Partition:
-    """What is committed in a partition, by offset. ``open``: offsets of transactions under way, by producer id."""
+    """The committed records of a partition, by offset.
+
+    ``open`` has the offsets of open transactions, by producer id.
+    """
 
     values: dict[int, str] = field(default_factory=dict)
     open: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     aborted: set[int] = field(default_factory=set)
 
     def is_open(self, offset: int) -> bool:
-        """Whether it is of a transaction under way."""
+        """Tell whether the offset belongs to an open transaction."""
         return any(offset in offsets for offsets in self.open.values())
 
 
 class Recorder:
-    """See the module. Of ``partitions``, which are all that its clients write to."""
+    """The recorder of this module. ``partitions`` are all partitions to which its clients write."""
 
     def __init__(self, world: World, partitions: Iterable[Place]) -> None:
         self._world: Final = world
@@ -50,16 +54,16 @@ class Recorder:
         self._commits: Final[list[Commits]] = []
         self._partitions: Final = {place: _Partition() for place in partitions}
         self._sent_in: Final[dict[str, int]] = {}
-        """The write that each value is of."""
+        """The write of each value."""
         self._committed_at: Final[dict[str, tuple[Place, int]]] = {}
         self._ends: Final[dict[int, tuple[ControlType, Place]]] = {}
-        """How a transaction ended in the first partition that said so, by its write."""
+        """The outcome of each write's transaction in the first partition with a marker."""
         self._positions: Final[dict[tuple[str, int, Place], int]] = {}
         self._group_offsets: Final[dict[Place, int]] = {}
 
     @property
     def history(self) -> History:
-        """Everything, for the checker."""
+        """Return the complete history for the checker."""
         return History(tuple(self._writes), tuple(self._polls), tuple(self._commits))
 
     # --- producers -------------------------------------------------------------------------------------------
@@ -67,7 +71,7 @@ class Recorder:
     def begin(
         self, process: str, number: int, values: Sequence[tuple[Place, str]], *, is_transaction: bool = False
     ) -> int:
-        """A client is about to write these; returns what ``ended`` takes."""
+        """Record the start of a write. Return the argument of ``ended``."""
         write = len(self._writes)
         sends = tuple(Send(place, value) for place, value in values)
         self._writes.append(Write(process, number, is_transaction, sends, Outcome.UNKNOWN))
@@ -75,18 +79,18 @@ class Recorder:
         return write
 
     def acknowledged(self, place: Place, offset: int, values: Sequence[str]) -> None:
-        """A producer was told that its records are on all replicas in sync."""
+        """Record an acknowledgement, and check that all in-sync replicas have the records."""
         for at, value in enumerate(values, offset):
             found = self._partitions[place].values.get(at)
             if found != value:
                 self._wrong(place, f"{value} is acknowledged at {at}, where {found or 'nothing'} is committed")
 
     def committing(self, write: int) -> None:
-        """A client is about to commit its transaction."""
+        """Record that a client begins to commit its transaction."""
         self._writes[write] = replace(self._writes[write], commit_ns=self._world.now_ns)
 
     def ended(self, write: int, outcome: Outcome, offsets: Sequence[int | None] = ()) -> None:
-        """A client knows how its write ended, or that it will not know."""
+        """Record the outcome of a write, or that its client cannot know it."""
         known = self._writes[write]
         sends = known.sends
         if offsets:
@@ -96,7 +100,7 @@ class Recorder:
     # --- consumers -------------------------------------------------------------------------------------------
 
     def read(self, process: str, reads: Sequence[Read]) -> None:
-        """A client was given records as committed ones."""
+        """Record and check the committed records that a client got."""
         for place, offset, value in reads:
             readable = self._readable(place, offset)
             if readable != value:
@@ -104,7 +108,7 @@ class Recorder:
                 self._wrong(place, f"{process} read {value} at {offset}, where {may}")
 
     def _readable(self, place: Place, offset: int) -> str | None:
-        """What a consumer of committed records may be given; None for nothing."""
+        """Return the value that a read_committed consumer may get at the offset, or None."""
         partition = self._partitions[place]
         value = partition.values.get(offset)
         if value is None or offset in partition.aborted:
@@ -112,7 +116,7 @@ class Recorder:
         return None if partition.is_open(offset) else value
 
     def polled(self, process: str, assignment: int, reads: Sequence[Read]) -> None:
-        """A member of a group takes what it has read for its own; ``assignment`` grows when it joins again."""
+        """Record that a group member consumes its records. ``assignment`` grows with each rejoin."""
         for place, offset, _ in reads:
             before = self._positions.get((process, assignment, place), -1)
             if offset <= before:
@@ -122,7 +126,7 @@ class Recorder:
             self._polls.append(Poll(process, assignment, self._world.now_ns, tuple(reads)))
 
     def committed(self, asked_ns: int, offsets: dict[Place, int]) -> None:
-        """A client was told how far a group has come."""
+        """Record a group's committed offsets as a client got them."""
         for place, offset in offsets.items():
             if offset < self._group_offsets.get(place, -1):
                 self._wrong(place, f"a group's offset went back from {self._group_offsets[place]} to {offset}")
@@ -132,7 +136,7 @@ class Recorder:
     # --- partitions ------------------------------------------------------------------------------------------
 
     def took(self, place: Place, batches: bytes) -> None:
-        """These batches have come to be committed."""
+        """Record newly committed batches."""
         partition = self._partitions.get(place)
         if partition is None:
             return
@@ -156,7 +160,7 @@ class Recorder:
             self._wrong(place, f"{value} is committed at {offset}, and at {first[1]} of {_name(first[0])}")
 
     def _ended_in(self, place: Place, offsets: Sequence[int], end: ControlType) -> None:
-        """A transaction has ended in a partition, where these offsets are its own."""
+        """Record the end of a transaction in a partition, with its offsets there."""
         partition = self._partitions[place]
         if end is ControlType.ABORT:
             partition.aborted.update(offsets)

@@ -1,4 +1,4 @@
-"""Whole clusters keep their promises, whatever fails; and the simulator would see it if they did not."""
+"""Tests of whole simulated clusters under faults, and of the simulator by planted faults."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .planted import PLANTED
 
 ROOT = Path(__file__).resolve().parents[3]
 SEEDS_TO_FIND = 24
-"""Within so many seeds each planted fault is found. Most are by the first."""
+"""The maximum number of seeds to find each planted fault. The first seed finds most of them."""
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the simulator in a process of its own: the order of sets is part of what a seed repeats."""
+    """Run the simulator in its own process, because a seed must also repeat the order of sets."""
     command = [sys.executable, "-m", "tests.simulation.cluster", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -30,7 +30,7 @@ def test_clusters_keep_their_promises(rounds: int, seed: int) -> None:
 
 
 def test_a_broker_stops_while_partitions_are_taken_from_it() -> None:
-    """It failed in the middle of closing its coordinators, and stood there half stopped."""
+    """The broker once failed while it closed its coordinators, and stayed partly stopped."""
     assert simulate("--seed", "88").returncode == 0
 
 
@@ -53,7 +53,7 @@ def test_a_seed_that_fails_comes_to_the_same_step_again() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
-    """What the simulator says of each planted fault."""
+    """Return the simulator's violation for each planted fault."""
     ran = simulate("--planted", "--seeds", str(SEEDS_TO_FIND))
     return dict(line.split(": ", 1) for line in ran.stdout.splitlines())
 

@@ -1,4 +1,4 @@
-"""The simulated network gives handlers a context as a listener does."""
+"""Tests of the request context in the simulated network, which is that of a listener."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .network import LISTENER, Network, ask
 
 @dataclass(frozen=True)
 class _Answering:
-    """The part of a broker that the network uses itself."""
+    """The part of a broker that the network itself uses."""
 
     admission: Admission
 

@@ -1,9 +1,9 @@
-"""A simulated cluster with its clients, from a seed: what happens in it, and what must hold at every moment.
+"""A simulated cluster with its clients, from a seed, and its invariants.
 
-``World.run`` lets machines, clients and faults work for a while, then mends everything, waits until all is at rest,
-and looks at what is left. After each instant in which something was done (a *step*) ``Invariants`` look at all brokers;
-with every answer ``Recorder`` looks at what clients see.
-Whatever is wrong ends the run with ``ViolationError``, which says seed, step, time, and what happened last.
+``World.run`` lets machines, clients and faults work for a while. Then it repairs all faults, waits until the cluster is
+idle, and checks the result. A *step* is an instant in which something was done. After each step ``Invariants`` checks
+all brokers. With every answer ``Recorder`` checks what clients get. Any violation ends the run with ``ViolationError``,
+which has the seed, the step, the time, and the last events.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ INPUT: Final = "in"
 OUTPUT: Final = "out"
 _PARTITIONS: Final = 2
 _REST_S: Final = 60.0
-"""After so long without faults a cluster has to be at rest."""
+"""The time without faults after which a cluster must be idle."""
 _EVENTS_KEPT: Final = 40
 
 
 class ViolationError(AssertionError):
-    """Something that must not be."""
+    """A violated invariant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a seed draws first: how large the cluster is, for how long there are faults, how brokers die.
+    """The first draws of a seed: the cluster's size, the duration of faults, and the ends of brokers.
 
-    ``limits`` are options of the brokers that leave calls little room: a third of the clusters has such. Consumers
-    wait for ``fetch_min_bytes`` there, so that their calls are parked.
+    ``limits`` are broker options that leave calls little room. A third of the clusters has them. There, consumers wait
+    for ``fetch_min_bytes``, so that their calls are parked.
     """
 
     brokers: int
@@ -78,7 +78,7 @@ class Plan:
 
 
 class World:
-    """See the module."""
+    """The world of this module."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.seed: Final = seed
@@ -117,7 +117,7 @@ class World:
             limits=self.plan.limits,
         )
 
-    # --- what happens ----------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------------
 
     @property
     def now_ns(self) -> int:
@@ -125,17 +125,17 @@ class World:
 
     @property
     def now_ms(self) -> int:
-        """What a clock shows that is right."""
+        """Return the time of a correct clock."""
         return self.machines[0].clock.now_ms() - self.machines[0].clock.skew_ms
 
     def note(self, what: str) -> None:
-        """Something happened that is worth knowing when the run fails."""
+        """Note an event that helps to understand a failed run."""
         line = f"{self.loop.time() - START_S:9.4f}  {what}"
         self.trace.update(line.encode())
         self.events.append(line)
 
     def violated(self, what: str) -> None:
-        """Something is wrong: the run ends with this step."""
+        """Report a violation, which ends the run with this step."""
         if self._violation is None:
             self._violation = what
             self.note(what)
@@ -143,7 +143,7 @@ class World:
     # --- running ---------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Run the seed; returns a digest of what happened. Raises ``ViolationError``."""
+        """Run the seed and return a digest of its events. Raises ``ViolationError``."""
         with self._no_chance(), self._watched_log():
             asyncio.set_event_loop(self.loop)
             self.loop.on_quiet = self._step
@@ -218,11 +218,11 @@ class World:
                 if task.done() and task.exception() is not None:
                     raise AssertionError(f"{task.get_name()} failed") from task.exception()
             if self.loop.time() > deadline_s:
-                raise AssertionError(f"after {_REST_S:.0f} s without faults it is still not so: {what}")
+                raise AssertionError(f"after {_REST_S:.0f} s without faults this still does not hold: {what}")
             await asyncio.sleep(0.1)
 
     def _has_no_calls(self) -> bool:
-        """Whether brokers hold nothing for calls of clients any more."""
+        """Tell whether brokers hold no calls of clients any more."""
         for machine in self.machines:
             if machine.broker is None:
                 return False
@@ -234,7 +234,7 @@ class World:
                 return False
         return True
 
-    # --- in the end ------------------------------------------------------------------------------------------
+    # --- final checks ----------------------------------------------------------------------------------------
 
     def _check_history(self) -> None:
         final = [read for place in (*self.places, *self.outputs) for read in self._final(place)]
@@ -247,18 +247,18 @@ class World:
             raise AssertionError(f"{len(found)} anomalies in what clients did and saw:\n{listed}")
 
     def _final(self, place: Place) -> list[Read]:
-        """Everything committed in a partition, as its leader has it."""
+        """Return everything committed in a partition, as its leader has it."""
         log = self.invariants.leader_log(place)
         data = read_all(log, log.log_start_offset, log.log_end_offset)
         aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
         assert log.last_stable_offset == log.log_end_offset, f"{place}: a transaction is still open"
         return committed_reads(place, Position(0, -1), data, aborted)[0]
 
-    # --- chance ----------------------------------------------------------------------------------------------
+    # --- randomness ------------------------------------------------------------------------------------------
 
     @contextmanager
     def _no_chance(self) -> Iterator[None]:
-        """Have everything that asks for a random number get the seed's."""
+        """Replace all sources of random numbers by the seed's."""
         chance = self._random("chance")
         state = random.getstate()
         random.seed(self.seed)
@@ -274,7 +274,7 @@ class World:
 
     @contextmanager
     def _watched_log(self) -> Iterator[None]:
-        """An error that nobody foresaw is a violation, whoever catches it."""
+        """Report unexpected errors as violations, also those that the broker catches."""
         handler = _Watcher(self)
         logger = logging.getLogger("millrace_broker")
         logger.addHandler(handler)
@@ -286,7 +286,7 @@ class World:
             logger.propagate = propagates
 
     def _let_go(self) -> None:
-        """Forget all without letting anything of it run."""
+        """Drop all processes without running any of their code."""
         self.loop.set_exception_handler(lambda *_: None)
         for machine in self.machines:
             if machine.process is not None:
@@ -298,7 +298,7 @@ class World:
 
 
 class _Seeded:
-    """In place of the module ``random``, where somebody makes a generator of his own."""
+    """A replacement of the module ``random`` for code that creates generators."""
 
     def __init__(self, choose: random.Random) -> None:
         self._choose: Final = choose
@@ -308,7 +308,7 @@ class _Seeded:
 
 
 class _Watcher(logging.Handler):
-    """Takes stack traces of errors that are none of ours for violations, unless a dead process logs them."""
+    """A log handler that reports stack traces of unexpected errors as violations, except those of dead processes."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)

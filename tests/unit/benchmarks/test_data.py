@@ -1,4 +1,4 @@
-"""The benchmarks' data set: exact sizes, the same records in both forms, the same whatever the chunks."""
+"""Tests of the benchmarks' data set: its sizes, both forms of its records and its chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sides are measured: in turn, compared, summed up; and what a result file holds."""
+"""Tests of the harness: the order of the sides, the comparison and the result file."""
 
 from __future__ import annotations
 

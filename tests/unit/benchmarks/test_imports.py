@@ -1,4 +1,4 @@
-"""Recorded imports of measured processes: processes of a recording and their children, nothing else."""
+"""Tests of the import recording of measured processes and their children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from the operating system."""
+"""Tests of the figures that the operating system gives."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def test_private_memory_leaves_out_the_mapped_files_of_a_folder(tmp_path: Path) 
     path.write_bytes(b"x" * size)
     elsewhere = tmp_path.parent / "elsewhere"
     with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
-        assert sum(mapped[:: mmap.PAGESIZE]) > 0  # touches every page, so that each is in this process' memory
+        assert sum(mapped[:: mmap.PAGESIZE]) > 0  # touches every page, so that the memory of this process grows by each
         counted = machine.private_bytes(os.getpid(), elsewhere)
         left_out = machine.private_bytes(os.getpid(), tmp_path)
-    assert counted - left_out > 0.5 * size  # other threads of this process take and give back memory meanwhile
+    assert counted - left_out > 0.5 * size  # other threads of this process allocate and free memory meanwhile
 
 
 def test_own_work_is_not_foreign() -> None:
-    # In a process without children: those of the tests' own may end meanwhile, and take what they have used with them.
+    # A new process has no children. Children of the test process may end meanwhile, and their memory is then not
+    # counted any more.
     script = """
 import time
 from benchmarks import machine

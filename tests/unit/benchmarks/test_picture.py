@@ -1,4 +1,7 @@
-"""The picture of the ratios: one bar for each result, from 1× outward, readable on light and dark pages."""
+"""Tests of the picture of the ratios.
+
+It has one bar for each result, drawn from 1× outward, and is readable on light and dark pages.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from benchmarks.harness import RESULTS
 from benchmarks.report import RATIO_PLOT
 
 LIGHT, DARK = "#ffffff", "#0d1117"
-"""Backgrounds of forges and of the documentation site."""
+"""Background colours of code hosting sites and of the documentation site."""
 _BAR = re.compile(r'<rect class="(ahead|behind)" x="([\d.]+)" y="\d+" width="([\d.]+)"[^>]*><title>(\w+)</title>')
 
 
@@ -25,7 +28,7 @@ def _bars(svg: str) -> dict[str, tuple[str, float, float]]:
 
 
 def _contrast(colour: str, background: str) -> float:
-    """The contrast ratio of two colours as the Web Content Accessibility Guidelines define it."""
+    """Return the contrast ratio of two colours as the Web Content Accessibility Guidelines define it."""
 
     def luminance(code: str) -> float:
         channels = [int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)]

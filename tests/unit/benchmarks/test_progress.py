@@ -1,4 +1,4 @@
-"""An interrupted run goes on; another one begins anew."""
+"""Tests of benchmark runs that were interrupted and are continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Changed lines since a result: changes of loaded modules count; moves, renames and comments do not."""
+"""Tests of the count of lines that changed since a result.
+
+Only changes of loaded modules count. Moves, renames and comments do not.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def test_the_stated_number_is_that_of_the_code() -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone with two commits, of which the second changes one line of a module of the log."""
+    """Create a clone with two commits. The second one changes one line of a module of the log."""
     project = tmp_path / "project"
     module = project / LOG
     module.parent.mkdir(parents=True)

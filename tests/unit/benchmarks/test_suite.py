@@ -1,4 +1,4 @@
-"""Every module of the suite is a benchmark with one goal, and every benchmark has a row in the report."""
+"""Tests of the benchmark suite: each module has one goal and a row in the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.peers import kafka
 
 NAMES = suite.names()
 WITHOUT_DISK = {"rows_decode"}
-"""These measure code in memory; every other one has to say when its sides wait for the disk."""
+"""Benchmarks that measure code in memory. Every other one must say when its sides wait for the disk."""
 VARIANTS = {
     "spark_read_opaque_all": "spark_read_opaque",
     "spark_read_opaque_remote": "spark_read_opaque",
@@ -19,14 +19,14 @@ VARIANTS = {
     "topic_to_delta_opaque_sink": "topic_to_delta_opaque",
     "topic_to_delta_remote": "topic_to_delta",
 }
-"""The same work with another setting: the row at each side's best is that of the other name."""
+"""Rows with the same work under another setting. The row named here is measured at each side's best settings."""
 BEST_ELSEWHERE = {
     "spark_time_range_filter": "Kafka's source is at its best with its timestamp options: spark_time_range_best",
     "streams_state": "millrace beside itself",
     "streams_table": "the number of Kafka Streams' updates says when a run is over: no cache",
     "streams_window_every": "every update counts: no cache",
 }
-"""Why a row about Spark or Kafka Streams has none at each side's best."""
+"""Reasons why a row about Spark or Kafka Streams has no row at each side's best settings."""
 
 
 @pytest.mark.parametrize("name", NAMES)

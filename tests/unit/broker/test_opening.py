@@ -1,4 +1,4 @@
-"""A broker is there with all of its parts, or nothing is left of it."""
+"""Tests of a broker's start: all of its parts run, or nothing is left of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_start_that_fails_leaves_nothing_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     config = BrokerConfig.load({"log.dirs": str(tmp_path)})
-    before = set(threading.enumerate())  # of other tests, and those that a process has for good
+    before = set(threading.enumerate())  # handles of other tests, and those that a process keeps
 
     async def scenario() -> None:
         with monkeypatch.context() as patched:
@@ -35,7 +35,7 @@ def test_a_start_that_fails_leaves_nothing_and_can_be_repeated(
                 await open_broker(config, address=ADDRESS)
         left = [each.name for each in set(threading.enumerate()) - before if each.name.startswith("millrace-")]
         assert left == []
-        broker = await open_broker(config, address=ADDRESS)  # the directory's lock and the metadata's are free
+        broker = await open_broker(config, address=ADDRESS)  # the locks of the directory and of the metadata are free
         with pytest.raises(EnvironmentProblemError):
             await open_broker(config, address=ADDRESS)
         await broker.close()

@@ -1,4 +1,7 @@
-"""JSON lines become tables of the topic's types, or errors that name line and column."""
+"""Tests of JSON lines as tables of the topic's types.
+
+Errors name line and column.
+"""
 
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal

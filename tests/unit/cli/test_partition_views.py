@@ -1,4 +1,4 @@
-"""Partitions as ``millrace topics describe`` and ``cluster describe`` show them."""
+"""Tests of partitions as ``millrace topics describe`` and ``cluster describe`` show them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC: Any = SimpleNamespace(
 
 
 class Brokers:
-    """Brokers 1 and 2, which know a controller or none, and answer as those do."""
+    """Brokers 1 and 2, with or without a controller, and their answers."""
 
     def __init__(self, controller_id: int) -> None:
         self.controller_id = controller_id
@@ -25,7 +25,7 @@ class Brokers:
         return SimpleNamespace(controller_id=self.controller_id, brokers=[SimpleNamespace(node_id=n) for n in (1, 2)])
 
     def list_partition_reassignments(self) -> Any:
-        assert self.controller_id in (1, 2), "there is nobody who could answer"
+        assert self.controller_id in (1, 2), "no broker could answer"
         return {TopicPartition("t", 0): SimpleNamespace(adding=(3,), removing=())}
 
 

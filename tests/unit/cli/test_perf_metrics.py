@@ -1,4 +1,4 @@
-"""Metrics as Kafka's tools print them."""
+"""Tests of metrics in the format of Kafka's tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of performance runs are Kafka's, and their figures right."""
+"""Tests of the lines and figures of performance runs, in Kafka's format."""
 
 import pytest
 

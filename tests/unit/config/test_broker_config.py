@@ -77,7 +77,7 @@ def test_an_ipv6_listener_is_written_with_brackets() -> None:
 
 
 def _documented() -> dict[str, str]:
-    """All options of the file, with those commented out."""
+    """Return all options of the file, with those commented out."""
     documented: dict[str, str] = {}
     for line in PROPERTIES.read_text().splitlines():
         name, separator, value = line.removeprefix("#").partition("=")

@@ -1,4 +1,4 @@
-"""Options of clients: Kafka's names, checked together, refused by name."""
+"""Tests of client options: Kafka's names, joint checks and refusals by name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What of a broker can be changed while it runs."""
+"""Tests of broker options that can be changed at run time."""
 
 from __future__ import annotations
 

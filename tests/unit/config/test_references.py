@@ -1,4 +1,4 @@
-"""Options that stand for what a file or the environment holds, and messages that hide secrets."""
+"""Tests of options that refer to a file or the environment, and of messages that hide secrets."""
 
 import pytest
 

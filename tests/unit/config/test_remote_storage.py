@@ -1,4 +1,4 @@
-"""Options of tiered storage: Kafka's names, defaults and rules."""
+"""Tests of tiered storage options: Kafka's names, defaults and rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renamed options are read by their earlier names with a warning; unknown ones are refused with a hint."""
+"""Tests of renamed options, read with a warning, and of unknown ones, refused with a hint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millrace.errors import InvalidConfigError
 
 
 class Example(Config):
-    """A configuration whose option ``segment.bytes`` was once called ``segment.size``."""
+    """A configuration whose option ``segment.bytes`` had the earlier name ``segment.size``."""
 
     renamed: ClassVar[Mapping[str, str]] = {"segment.size": "segment.bytes"}
     segment_bytes: int = Field(7, ge=1)

@@ -145,7 +145,10 @@ _OPERATIONS = st.one_of(
 
 
 class _FileEqualsMemory(RuleBasedStateMachine):
-    """A store with a file, reopened at any time, is what one that was never closed is, ephemerals aside."""
+    """A model test of a store with a file, reopened at any time.
+
+    Apart from ephemeral nodes it equals a store that was never closed.
+    """
 
     path: Path
 

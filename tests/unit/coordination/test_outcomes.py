@@ -23,7 +23,7 @@ WRITE, ANY, DELETE = Write("/a", b"2", 0), Write("/a", b"2"), Delete("/gone")
 
 
 class Lossy(EmbeddedCoordination):
-    """A session whose answers get lost: of which calls, and whether those were carried out, is told beforehand."""
+    """A session that loses answers. A test sets which calls, and whether they were carried out."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         session = store.connect()
@@ -56,7 +56,7 @@ def test_a_write_is_known_by_what_it_does(session: Lossy, operations: list[Opera
 @pytest.mark.parametrize(
     ("operation", "others", "outcome"),
     [
-        (NODE, [Create("/controller", b"me")], Outcome.NOT_APPLIED),  # the same data, but not mine
+        (NODE, [Create("/controller", b"me")], Outcome.NOT_APPLIED),  # the same data, but another session's node
         (CREATE, [Create("/new", b"other")], Outcome.NOT_APPLIED),
         (CREATE, [CREATE, Write("/new", b"2")], Outcome.UNKNOWN),
         (WRITE, [Write("/a", b"other")], Outcome.NOT_APPLIED),

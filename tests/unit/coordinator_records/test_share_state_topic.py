@@ -1,4 +1,4 @@
-"""Deliveries of share groups, as messages: the same bytes as the broker writes, and the JSON of Kafka's own tool."""
+"""Tests of share group state records: the broker's bytes, and the JSON of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_snapshot_is_shown_as_kafkas_tool_shows_it() -> None:
     )
     record = snapshot_record(KEY, ShareGroupOffset(1, 0, snapshot), 1795309505876)
     shown = SHARE_STATES.content(record.key, record.value)
-    # What `kafka-dump-log.sh --share-group-state-decoder` of Kafka 4.3.1 printed of a broker's log of ours.
+    # Output of `kafka-dump-log.sh --share-group-state-decoder` of Kafka 4.3.1 for a log of our broker.
     assert shown["key"] == json.loads(
         '{"type":"0","data":{"groupId":"w","topicId":"wc1ImIdrTHmnbsfPV9ll1Q","partition":0}}'
     )

@@ -1,4 +1,4 @@
-"""The parts that coordinators keep their state with, on real logs, without a broker."""
+"""Parts in which coordinators keep their state, on real logs, without a broker."""
 
 from __future__ import annotations
 

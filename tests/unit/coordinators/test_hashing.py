@@ -1,4 +1,4 @@
-"""Which partition of an internal topic a key belongs to."""
+"""Tests of the partition of an internal topic to which a key belongs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace_broker.coordinators import partition_of
         ("", 50, 0),
         ("a", 50, 47),
         ("\U0001f600", 50, 1772899 % 50),  # 0xD83D * 31 + 0xDE00
-        ("polygenelubricants", 50, 0),  # the smallest integer, whose abs is 0 in Kafka
+        ("polygenelubricants", 50, 0),  # the smallest integer: Kafka's abs of it is 0
     ],
 )
 def test_partition_is_that_of_java(key: str, count: int, partition: int) -> None:

@@ -1,4 +1,7 @@
-"""The partitions that a coordinator's state is read from, on real logs, without a broker."""
+"""Tests of the partitions from which a coordinator loads its state.
+
+They use real logs, without a broker.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from .parts import Parts, opened_parts
 
 
 class Keys:
-    """A shard that knows the keys of its partition, and is not read while ``gate`` is closed."""
+    """A shard that has the keys of its partition. It is not loaded while ``gate`` is closed."""
 
     gate = threading.Event()
 
@@ -43,7 +46,7 @@ class Keys:
 
 @asynccontextmanager
 async def opened(directory: Path) -> AsyncIterator[tuple[Parts, Shards[Keys]]]:
-    """Logs with a topic of one record in partition 1, and shards of it that have not been read."""
+    """Create logs with a topic that has one record in partition 1, and its shards, not yet loaded."""
     async with opened_parts(directory) as parts:
         shards = parts.shards.shards(OFFSETS_TOPIC, Keys)
         try:
@@ -62,7 +65,7 @@ def test_a_caller_that_can_wait_is_given_what_is_read_meanwhile(tmp_path: Path) 
             with pytest.raises(CoordinatorLoadInProgressError):
                 shards.shard(1)
             waiting = [asyncio.create_task(shards.wait_for_shard(1)) for _ in range(2)]
-            assert (await shards.wait_for_shard(0)).seen == []  # others are not held up
+            assert (await shards.wait_for_shard(0)).seen == []  # other shards do not wait
             Keys.gate.set()
             first, second = await asyncio.gather(*waiting)
             assert first is second is shards.shard(1)

@@ -1,4 +1,4 @@
-"""State logs and shards on real logs, without a broker."""
+"""Tests of state logs and shards on real logs, without a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .parts import Parts, opened_parts
 
 
 class Memory:
-    """A shard that remembers what it was shown."""
+    """A shard that keeps the records it is given."""
 
     def __init__(self, log: StateLog) -> None:
         self.log = log

@@ -1,4 +1,4 @@
-"""The coordinator of groups on a real broker's logs, without its network."""
+"""Tests of the group coordinator on a real broker's logs, without the network."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def shard_of(broker: Broker, group_id: str) -> GroupShard:
 
 
 async def end_transaction(broker: Broker, group_id: str, producer_id: int, *, committed: bool) -> None:
-    """What the transaction coordinator does."""
+    """End a transaction as the transaction coordinator does."""
     number = partition_of(group_id, broker.groups.partition_count)
     log = broker.partitions.led(broker.partitions.topic(OFFSETS_TOPIC), number).log
     marker = EndTransactionMarker(type=ControlType.COMMIT if committed else ControlType.ABORT, coordinator_epoch=0)
@@ -200,7 +200,7 @@ def test_expired_offsets_and_then_the_group_are_forgotten(tmp_path: Path) -> Non
             shard = await shard_of(broker, "g")
             member = await joined(shard, "g")
             await shard.commit("g", member, {T0: commit(1)})
-            assert await shard.expire(0) == 1  # of no topic that the group reads
+            assert await shard.expire(0) == 1  # of no topic to which the group subscribes
             shard.leave("g", member)
             await shard.expire(10_000)
             assert "g" not in shard.entries

@@ -1,4 +1,4 @@
-"""One group's machine: what it answers to what, in which state."""
+"""Tests of one group's state machine: its answers in each state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
     first = world.join(world.new_member_id())
     world.pass_time(2000)
     second = world.join(world.new_member_id())
-    world.pass_time(2000)  # the second came within the delay, which begins anew
+    world.pass_time(2000)  # the second member joined within the delay, which starts again
     assert world.parked == {first, second}
     world.pass_time(2000)
     answers = [world.answers[first], world.answers[second]]
@@ -98,7 +98,7 @@ def test_who_does_not_join_again_in_time_is_no_member_any_more() -> None:
     call = world.join(members["a"].member_id)
     for _ in range(4):
         world.pass_time(REBALANCE_MS // 4)
-        world.refusal("heartbeat", members["b"])  # it lives, but does not join
+        world.refusal("heartbeat", members["b"])  # the member sends heartbeats, but does not join
     assert [member.member_id for member in world.answers[call].members] == [members["a"].member_id]
     assert world.refusal("heartbeat", members["b"]) is UnknownMemberError
 
@@ -242,7 +242,7 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     world = World()
     members = world.stable("a", "s*")
     call = world.join(group_instance_id="s*")
-    assert call in world.parked  # the new member id is written down first
+    assert call in world.parked  # the new member id is persisted first
     world.stores_done()
     answer = world.answers[call]
     assert answer.generation_id == members["s*"].generation_id
@@ -346,7 +346,7 @@ def test_members_that_do_not_ask_for_their_assignment_are_gone() -> None:
     for _ in range(4):
         world.pass_time(REBALANCE_MS // 4)
         world.refusal("heartbeat", ids["a"])
-        world.refusal("heartbeat", ids["b"])  # it lives, but does not sync
+        world.refusal("heartbeat", ids["b"])  # the member sends heartbeats, but does not sync
     assert world.refusal("heartbeat", ids["b"]) is UnknownMemberError
     assert world.refusal("heartbeat", ids["a"]) is RebalanceInProgressError
 

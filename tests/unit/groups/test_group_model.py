@@ -1,7 +1,7 @@
-"""Groups of clients that come, go, fall silent and are answered late: what must hold whatever happens.
+"""Model test of groups whose clients come, go, stop and are answered late.
 
-The model knows nothing of states. It keeps what clients were told: who was a member of which generation, and which
-partitions each of them got; and it says what must follow when everybody behaves and time passes.
+The model has no states. It keeps the answers to the clients: the members of each generation and the partitions of each
+member. It also says what must follow when all clients behave and time passes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def subscription(topics: tuple[str, ...]) -> bytes:
 
 @dataclass(eq=False)
 class Client:
-    """A consumer: what it was told last, and the call that it waits for."""
+    """A consumer: its last answer and its call in flight."""
 
     instance: str | None
     topics: tuple[str, ...]
@@ -101,7 +101,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.step(client)
 
     def step(self, client: Client) -> None:
-        """Do what a consumer would do next."""
+        """Do the next step of a consumer."""
         self.listen()
         if client.is_dead or client.call is not None:
             return
@@ -133,7 +133,7 @@ class GroupMachine(RuleBasedStateMachine):
         return {member_id: encode(partitions) for member_id, partitions in assignment.items()}
 
     def listen(self) -> None:
-        """Let clients take the answers to their calls."""
+        """Give the clients the answers to their calls."""
         for client in self.clients:
             if client.call is not None and client.call in self.world.answers:
                 self.answered[client.call] += 1
@@ -212,8 +212,8 @@ class GroupMachine(RuleBasedStateMachine):
         identity = Identity(member_id=client.member_id, group_instance_id=client.instance, generation_id=generation)
         refusal = self.world.refusal("check_commit", identity)
         if refusal is None and generation >= 0:
-            assert generation == self.world.group.generation_id, "a commit of another generation was let in"
-            assert client.member_id in self.world.group.members, "a commit of somebody else was let in"
+            assert generation == self.world.group.generation_id, "a commit of another generation was accepted"
+            assert client.member_id in self.world.group.members, "a commit of another member was accepted"
 
     @precondition(lambda self: self.world.stores)
     @rule(fails=st.booleans())
@@ -233,8 +233,8 @@ class GroupMachine(RuleBasedStateMachine):
     def calls_are_answered_once(self) -> None:
         assert all(count == 1 for count in self.answered.values())
         waiting = {client.call for client in self.clients if client.call is not None}
-        assert self.world.parked <= waiting, "somebody is parked whom nobody waits for"
-        assert waiting <= self.world.parked | self.world.answers.keys(), "somebody waits for nothing"
+        assert self.world.parked <= waiting, "a call is parked without a caller"
+        assert waiting <= self.world.parked | self.world.answers.keys(), "a caller waits for a call that is not parked"
 
     @invariant()
     def generations_never_regress(self) -> None:
@@ -252,7 +252,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_member_can_end(self) -> None:
-        """Whoever does not wait for the group has a timer, and whoever waits is waited for by one."""
+        """Check that each member which does not wait for the group has a timer, and that each waiting member is waited
+        for.
+        """
         group = self.world.group
         kinds = Counter(key.kind.value for key in self.world.timers)
         for member in group.members:
@@ -268,7 +270,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert not len(group.members)
 
     def teardown(self) -> None:
-        """Everybody who lives behaves, the disk is well: then all who are let in own everything between them."""
+        """Let all live clients behave and the disk work. Then the accepted members own all partitions."""
         for _ in range(200):
             for client in self.clients:
                 self.step(client)

@@ -1,4 +1,4 @@
-"""What groups have committed: kept in memory, and read from the log, it is the same."""
+"""Tests of committed offsets: the memory equals what is loaded from the log."""
 
 from __future__ import annotations
 

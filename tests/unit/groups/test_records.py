@@ -1,4 +1,7 @@
-"""Groups and offsets as records: the short ways write and read what the general ones do, at every boundary."""
+"""Tests of groups and offsets as records.
+
+The fast codecs read and write the same as the general ones, at every boundary.
+"""
 
 from __future__ import annotations
 

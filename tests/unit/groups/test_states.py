@@ -1,4 +1,4 @@
-"""The transitions of a group's states."""
+"""Tests of the transitions of a group's states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group on a clock of the test's own: callers, timers and the log that its machine's effects are about."""
+"""A group with the test's own clock, callers, timers and log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ REBALANCE_MS = 20_000
 
 
 class World:
-    """Carries out the effects of one group's machine. ``stores`` wait for ``store_done``, oldest first."""
+    """The effects of one group's state machine, carried out.
+
+    ``stores`` wait for ``store_done``, oldest first.
+    """
 
     def __init__(self, settings: GroupSettings = SETTINGS, group: Group | None = None) -> None:
         self.now_ms = 1_000_000
@@ -41,7 +44,9 @@ class World:
                 self.stores.append(effect)
             else:
                 self.timers.pop(effect.key, None)
-        assert self.parked == self.group.open_calls, "the machine and the callers disagree about who waits"
+        assert self.parked == self.group.open_calls, (
+            "the state machine and the callers disagree about the waiting calls"
+        )
 
     # --- requests ------------------------------------------------------------------------------------------
 
@@ -74,7 +79,7 @@ class World:
         return call
 
     def refusal(self, name: str, *args: Any, **fields: Any) -> type[MillraceError] | None:
-        """The error of ``heartbeat``, ``leave`` or ``check_commit``."""
+        """Return the error of ``heartbeat``, ``leave`` or ``check_commit``."""
         try:
             getattr(self.group, name)(*args, self.now_ms, **fields)
         except MillraceError as error:
@@ -118,7 +123,7 @@ class World:
         return self.answers[self.join(**fields)].member_id
 
     def stable(self, *names: str, **fields: Any) -> dict[str, Identity]:
-        """Bring an empty group to be stable with a member for each name; names with a star are static ones."""
+        """Bring an empty group to Stable with a member for each name. Names with a star are static members."""
         calls: dict[str, int] = {}
         for name in names:
             instance = name if name.endswith("*") else None

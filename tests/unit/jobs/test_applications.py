@@ -1,4 +1,4 @@
-"""The applications in jobs/, each against what polars or DuckDB makes of the same data."""
+"""Tests of the applications in jobs/ against polars or DuckDB on the same data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def example(topic: str, rows: int) -> pa.Table:
 
 
 def run(topology: Topology, topic: str, table: pa.Table, *, batches: int = 5) -> TopologyTestDriver:
-    """Pipe a table in a few batches, each record at its time."""
+    """Pipe a table in a few batches, each record at its own time."""
     driver = TopologyTestDriver(topology)
     column = EXAMPLES[topic].time_column
     times = pl.DataFrame(table)[column].dt.timestamp("ms").to_list() if column is not None else [0] * table.num_rows
@@ -70,7 +70,7 @@ def test_addresses_that_ask_too_often_are_listed_until_their_time_is_over() -> N
     nth = pl.int_range(1, pl.len() + 1).over("address", pl.col("time").dt.truncate("1m"))
     over = frame.with_columns(requests=nth).filter(pl.col("requests") > most)
     ever = over.group_by("address").agg(pl.col("time").last() + expiry, pl.col("requests").last())
-    # Whose time is over is seen by the first request of a minute.
+    # The first request of a minute shows which blocks have expired.
     last_check = frame.filter(pl.col("time") >= frame["time"].max().replace(second=0, microsecond=0))["time"].min()
     listed = ever.filter(pl.col("time") > last_check).rename({"time": "until"})
     assert 0 < listed.height < ever.height
@@ -127,7 +127,7 @@ def test_logs_are_analysed_by_status_and_minute_and_broken_lines_set_aside() -> 
 
 
 def flight_parts() -> Iterator[tuple[str, pa.Table]]:
-    """Planes, then weather and flights in turns, so that some flights come before their hour's weather."""
+    """Return planes, then weather and flights in turns. Some flights come before the weather of their hour."""
     flights, weather = (dataset.table for dataset in read_datasets(ROOT / "conf", 1200))
     yield "planes", read_planes()
     yield "weather", weather.slice(0, 40)

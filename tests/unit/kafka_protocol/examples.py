@@ -1,4 +1,4 @@
-"""Messages of all types and versions: by hypothesis, and full ones with a fixed content."""
+"""Messages of all types and versions, drawn by hypothesis or with a fixed content."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FULL: dict[str, Any] = {
 
 
 def message_classes() -> list[type[Message]]:
-    """Every message that the generator has written, by name."""
+    """Return every message that the generator has written, by name."""
     found: dict[str, type[Message]] = {}
     for package in (millrace.kafka_protocol.calls, millrace.kafka_protocol.data):
         for module in pkgutil.iter_modules(package.__path__):
@@ -60,12 +60,12 @@ def fields_in(cls: type[Message], version: int) -> list[Field]:
 
 
 def made(cls: type[Message], values: dict[str, Any]) -> Message:
-    """A message with these fields; all others have the default of a version without them."""
+    """Create a message with these fields. All other fields have the default of a version without them."""
     return cls(**{field.name: values.get(field.name, field.default) for field in cls.FIELDS})
 
 
 def full_message(cls: type[Message], version: int) -> Message:
-    """A message in which nothing is null, and each array has two elements."""
+    """Create a message without null fields and with two elements in each array."""
     return made(cls, {field.name: _full_value(field, version) for field in fields_in(cls, version)})
 
 

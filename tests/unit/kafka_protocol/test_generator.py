@@ -1,4 +1,4 @@
-"""The committed message classes are what the generator writes from the committed definitions."""
+"""Tests of the committed message classes, which are what the generator writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes and header versions by API key."""
+"""Tests of the classes and header versions by API key."""
 
 from __future__ import annotations
 

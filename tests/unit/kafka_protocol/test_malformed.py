@@ -1,4 +1,7 @@
-"""Damaged bytes end in a typed error, and take no more memory than they justify."""
+"""Tests of damaged bytes.
+
+Decoding ends in a typed error and takes no more memory than the bytes justify.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from .examples import full_message, message_classes, versions_of
 
 HOT = [ProduceRequest, FetchRequest, FetchResponse, MetadataRequest, MetadataResponse, OffsetCommitRequest]
 OBJECT_BYTES_MAX = 400
-"""A structure of a few bytes becomes an object with a slot for each of its fields, in a tuple."""
+"""A structure of a few bytes becomes an object with a slot for each field, in a tuple."""
 
 
 @pytest.mark.parametrize("cls", [pytest.param(cls, id=cls.__name__) for cls in message_classes()])
@@ -56,7 +59,7 @@ def test_the_error_names_the_field_and_its_position() -> None:
         (b"\xff\xff\xff\xff\xff\x01", 9, "transactional_id", 1, "an unsigned varint of more than 32 bits"),
         (b"\xff\xff\xff\xff\x1f", 9, "transactional_id", 1, "an unsigned varint of more than 32 bits"),
         (b"\x80", 9, "transactional_id", 1, "the bytes end within the field"),
-        # acks and timeout_ms, which are read at once
+        # acks and timeout_ms, which are read together
         (b"\0\0\1", 9, "timeout_ms", 3, "the bytes end within the field"),
         (b"\0\0", 9, "acks", 1, "the bytes end within the field"),
         # topic_data

@@ -1,4 +1,4 @@
-"""Messages: versions, tagged fields, null, views of records, and what cannot be written."""
+"""Tests of messages: versions, tagged fields, null, views of records and refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Inner(Message):
 
 @message(versions="0-3", flexible="2+")
 class Outer(Message):
-    """A message with what definitions may have."""
+    """A message with every kind of field that definitions allow."""
 
     name: str | None = of("string", nullable="1+")
     numbers: tuple[int, ...] | None = of("[]int16", versions="0-2", nullable="0+", default=None)

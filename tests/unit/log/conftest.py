@@ -17,7 +17,7 @@ from millrace_broker.log.files import OsFile, Part
 
 
 class ManualClock:
-    """Stands still until it is told to move."""
+    """A clock that stands still until a test advances it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -35,7 +35,7 @@ class ManualClock:
 
 
 class FailingFile(OsFile):
-    """Writes only as many bytes as the disk has left, and refuses other things on demand."""
+    """A file that writes only as many bytes as the disk has left, and fails on demand."""
 
     def __init__(self, path: Path, descriptor: int, disk: FailingFiles) -> None:
         super().__init__(path, descriptor)
@@ -61,7 +61,7 @@ class FailingFile(OsFile):
 
 
 class FailingFiles(OsFiles):
-    """A disk that can be filled and broken."""
+    """A disk that can be full or broken."""
 
     def __init__(self) -> None:
         self.bytes_left = 2**40
@@ -86,7 +86,7 @@ def disk() -> FailingFiles:
 
 @pytest.fixture
 def open_log(tmp_path: Path, clock: ManualClock) -> Callable[..., PartitionLog]:
-    """Open the partition in ``tmp_path`` with topic options given by their dotted names."""
+    """Open the partition in ``tmp_path`` with topic options, given by their dotted names."""
 
     def _open(options: dict[str, Any] | None = None, **arguments: Any) -> PartitionLog:
         return PartitionLog(

@@ -1,4 +1,7 @@
-"""Reading beside appending, rolling and retention: always whole batches, never an error that is not one."""
+"""Tests of reads concurrent with appends, rolls and retention.
+
+Readers get whole batches, and errors only for offsets that are gone.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def test_readers_beside_a_writer(open_log: Callable[..., PartitionLog], batch: C
     def until_done(look: Callable[[], None]) -> int:
         looks = 0
         while not done.is_set():
-            with contextlib.suppress(OffsetOutOfRangeError):  # retention was faster
+            with contextlib.suppress(OffsetOutOfRangeError):  # retention deleted the offset before the read
                 look()
             looks += 1
         return looks

@@ -1,4 +1,4 @@
-"""What is on the disk when an append is acknowledged, and what becomes of a log whose disk fails or is full."""
+"""Tests of durability: the disk's content at an acknowledgement, and failing or full disks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SYNCED = {"flush.before.ack": True}
 
 
 class WatchedFile(OsFile):
-    """Notes what is written and what is synced."""
+    """A file that records its writes and syncs."""
 
     def __init__(self, path: Path, descriptor: int, disk: WatchedFiles) -> None:
         super().__init__(path, descriptor)
@@ -48,7 +48,7 @@ class WatchedFile(OsFile):
 
 
 class WatchedFiles(OsFiles):
-    """Knows which files hold bytes, and which directories names, that a failure of power would take."""
+    """Files that record what a power failure would lose: bytes of files and names in directories."""
 
     def __init__(self) -> None:
         self.unsynced: set[str] = set()
@@ -221,13 +221,13 @@ def test_an_epoch_that_could_not_be_written_down_is_not_believed(
 
 
 def append_until_full(log: PartitionLog, batch: Batch, epoch: int) -> int:
-    """Append batches of one record until there is no space; returns how many were acknowledged."""
+    """Append batches of one record until the disk is full. Return the number of acknowledged ones."""
     for number in range(100):
         try:
             log.append(batch([START + number]), leader_epoch=epoch)
         except StorageError:
             return number
-    raise AssertionError("the disk never was full")
+    raise AssertionError("the disk was never full")
 
 
 @pytest.mark.parametrize("options", [{}, SYNCED])
@@ -235,7 +235,7 @@ def append_until_full(log: PartitionLog, batch: Batch, epoch: int) -> int:
 def test_a_disk_full_at_any_byte_loses_nothing_and_continues_once_there_is_space(
     open_log: Open, batch: Batch, disk: Any, tmp_path: Path, options: dict[str, Any], was_clean: bool
 ) -> None:
-    """Whatever byte is the last that fits: of a batch, an index entry, a snapshot, an epoch."""
+    """The last byte that fits may be one of a batch, an index entry, a snapshot or an epoch."""
     size = len(batch())
     acknowledged = 0
     log = open_log({"segment.bytes": 3 * size, "index.interval.bytes": 0, **options}, files=disk)
@@ -271,7 +271,7 @@ def test_deleting_records_moves_the_start_and_frees_whole_segments(
     with pytest.raises(MillraceError, match=r"offset 2 of orders-3 is not in the log"):
         log.read(2, 1000)
     assert log.delete_records(7) == 7
-    assert len(log.segments) == 1  # the one that is written to stays, whatever is in it
+    assert len(log.segments) == 1  # the active segment stays, whatever it contains
     assert log.append(batch()).base_offset == 7
     assert sorted(path.name[:20].lstrip("0") or "0" for path in tmp_path.glob("*.log.deleted")) == ["0", "2", "4"]
 

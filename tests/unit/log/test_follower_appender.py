@@ -1,4 +1,4 @@
-"""A follower's log has a leader's batches as they are."""
+"""Tests of a follower's log, which has a leader's batches unchanged."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_what_takes_more_than_a_write_is_known_before(open_log: Open, tmp_path: 
         each.mkdir()
     leader, follower = open_log(SMALL, directory=leader_directory), open_log(SMALL, directory=directory)
     careful = open_log({"flush.before.ack": "true"}, directory=synced)
-    assert follower.takes_at_once(0), "only the watermark is told"
-    assert not follower.takes_at_once(1), "its file is not open"
+    assert follower.takes_at_once(0), "only the high watermark changes"
+    assert not follower.takes_at_once(1), "the file of the segment is not open"
     leader.append(batch())
     for log in (follower, careful):
         replicate(leader, log)
     assert follower.takes_at_once(500 - follower.size_bytes)
-    assert not follower.takes_at_once(501 - follower.size_bytes), "a segment has to be made"
-    assert not careful.takes_at_once(1), "it is to be synced"
+    assert not follower.takes_at_once(501 - follower.size_bytes), "a new segment is needed"
+    assert not careful.takes_at_once(1), "the segment must be synced"
 
 
 def test_transactions_are_known_to_followers(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
@@ -122,6 +122,6 @@ def test_an_epoch_begins_where_the_log_ends(open_log: Open, batch: Batch) -> Non
     assert log.epochs.entries == ((1, 0), (4, 1))
     with pytest.raises(FencedLeaderEpochError):
         log.append(batch(), leader_epoch=1)
-    assert open_log().epochs.entries == ((1, 0),)  # nothing was appended in it
+    assert open_log().epochs.entries == ((1, 0),)  # no record was appended in this epoch
     log.append(batch(), leader_epoch=4)
     assert open_log().epochs.entries == ((1, 0), (4, 1))

@@ -12,7 +12,7 @@ from ...integration.waiting import STALL_S, eventually_async
 
 
 class Log:
-    """Counts its syncs, each of which waits for ``gate`` and covers what was appended when it began."""
+    """A log that counts its syncs. Each sync waits for ``gate`` and covers what was appended when it began."""
 
     name = "orders-0"
 

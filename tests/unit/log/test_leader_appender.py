@@ -1,4 +1,7 @@
-"""Appending from the event loop: the same as any append, or nothing at all where it would have to wait."""
+"""Tests of appends from the event loop.
+
+An append has the usual result, or does nothing if it would have to wait.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def test_what_is_not_synced_is_not_readable_where_that_comes_first(open_log: Ope
 
 def test_the_end_of_a_transaction_is_left_to_a_thread_where_it_needs_another_file(open_log: Open, batch: Batch) -> None:
     log = open_log()
-    assert log.append_end_marker_unsynced(1, 0, COMMIT, may_wait=False) is None  # no segment is open for appending
+    assert log.append_end_marker_unsynced(1, 0, COMMIT, may_wait=False) is None  # no segment is open for appends
     for epoch, marker in enumerate([COMMIT, ABORT]):
         producer = {"producer_id": 1, "producer_epoch": epoch, "base_sequence": 0, "is_transactional": True}
         log.append(batch([START], **producer), in_transaction=True)

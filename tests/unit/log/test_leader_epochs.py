@@ -1,4 +1,4 @@
-"""Leader epochs at the boundaries of their start offsets; Kafka's own cases are in the conformance tests."""
+"""Tests of leader epochs at their start offsets. The conformance tests have Kafka's own cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash, or a damaged disk, leaves behind, and what becomes of it at the next start."""
+"""Tests of the next start after a crash or on a damaged disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS = {"index.interval.bytes": 0, "segment.bytes": 700}
 
 @pytest.fixture
 def filled(open_log: Open, batch: Batch) -> int:
-    """Fill two segments and a bit, leave them as a crash does, and return the size of a batch."""
+    """Fill two segments and a part, leave them as a crash does, and return the size of a batch."""
     log = open_log(OPTIONS)
     for n in range(20):
         log.append(batch([1000 + n]), leader_epoch=n // 8)
@@ -216,7 +216,7 @@ def test_log_start_inside_a_segment_is_kept(open_log: Open, filled: int) -> None
 def test_any_bit_of_the_log_may_flip_in_a_crash(
     open_log: Open, filled: int, batch: Batch, tmp_path: Path, seed: int
 ) -> None:
-    """Recovery keeps a prefix of what was there: nothing is changed, nothing invented."""
+    """Recovery keeps a prefix of the log. No record is changed or added."""
     path = last_log(tmp_path)
     sound, first = path.read_bytes(), int(path.name[:20])
     choose = random.Random(seed)
@@ -237,7 +237,7 @@ def test_any_bit_of_the_log_may_flip_in_a_crash(
 def test_a_lost_end_of_a_segment_is_a_gap(
     open_log: Open, filled: int, tmp_path: Path, recovery_point: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its file came out shorter, the next one whole: that one is not thrown away."""
+    """One segment lost its end and the next one is whole. Recovery keeps the next one."""
     first = tmp_path / f"{FIRST}.log"
     following = int(sorted(tmp_path.glob("*.log"))[1].name[:20])
     first.write_bytes(first.read_bytes()[: 3 * filled])
@@ -260,7 +260,7 @@ def test_indexes_of_a_segment_sealed_after_its_sync_are_not_trusted(
 
 
 def test_producers_of_lost_batches_are_forgotten(open_log: Open, batch: Batch, tmp_path: Path) -> None:
-    """A snapshot is synced when it is written; the batches before it may have been lost all the same."""
+    """A snapshot is synced when it is written, but the batches before it may have been lost."""
     log = open_log()
     sent = [batch([n], producer_id=7, producer_epoch=0, base_sequence=n) for n in range(3)]
     for each in sent:

@@ -1,4 +1,4 @@
-"""Whatever is done to a log, it holds what a list would hold."""
+"""Model test of a log against a list of its records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ positions = st.integers(min_value=0, max_value=10_000)
 
 
 class LogModel(RuleBasedStateMachine):
-    """``records`` maps each offset to its (timestamp, value); ``batches`` lists (first, last) offset."""
+    """A log. ``records`` maps each offset to its (timestamp, value); ``batches`` lists (first, last) offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,8 @@ class LogModel(RuleBasedStateMachine):
     @precondition(lambda self: self.recent)
     @rule(data=st.data())
     def append_again(self, data: st.DataObject) -> None:
-        # Of five kept batches any may come again at any time; after restarts and retention at least the last one.
+        # Any of five remembered batches may be sent again at any time. After restarts and retention only the last one
+        # is sure to be known.
         batch, offset = self.recent[-1]
         if self.start <= offset:
             result = self.log.append(batch)
@@ -136,7 +137,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(torn=st.integers(min_value=0, max_value=200), zeros=st.integers(min_value=0, max_value=100))
     def crash_and_open(self, torn: int, zeros: int) -> None:
-        """The process dies in the middle of a write: part of a batch, or space that was never written, is behind."""
+        """Kill the process during a write: part of a batch, or preallocated space, follows the last batch."""
         self.log.release()
         last = max(self.directory.glob("*.log"))
         unacknowledged = build_rows_batch([Record(key=None, value=b"lost" * 50, timestamp_ms=1)], base_offset=self.end)
@@ -181,7 +182,7 @@ class LogModel(RuleBasedStateMachine):
         largest = max((time_ms for time_ms, _ in self.records.values()), default=None)
         found = self.log.max_timestamp_offset()
         if largest is None or (found is None and self.log.first_base_offset < self.start):
-            assert found is None  # or it is of a deleted record of the first segment, as in Kafka
+            assert found is None  # or the timestamp is of a deleted record of the first segment, as in Kafka
         else:
             assert found is not None
             assert found[1] == largest == self.records[found[0]][0]

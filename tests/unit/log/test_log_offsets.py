@@ -1,4 +1,4 @@
-"""The offsets of a log keep their order in every change, and only their own module changes them."""
+"""Tests of the order of a log's offsets, which only their own module changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A truncated log: what it forgets, and what a leader sends again."""
+"""Tests of truncated logs: the state they drop, and batches that a leader sends again."""
 
 from __future__ import annotations
 

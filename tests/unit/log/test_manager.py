@@ -45,7 +45,7 @@ def open_manager(tmp_path: Path, clock: Any) -> Iterator[Callable[..., LogManage
 
 
 def crash(manager: LogManager) -> None:
-    """Leave everything as a killed process does."""
+    """Leave all files as a killed process does."""
     for log in manager.logs():
         log.release()
     for directory in manager._directories:
@@ -127,7 +127,7 @@ CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS)
 
 
 class CountedFiles(OsFiles):
-    """Files that note which checkpoints are replaced."""
+    """Files that record which checkpoints are replaced."""
 
     def __init__(self) -> None:
         self.replaced: list[str] = []
@@ -249,7 +249,7 @@ def test_directory_of_another(open_manager: Callable[..., LogManager], other: di
     open_manager()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
 def test_directory_that_cannot_be_written(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="Permission denied"):
@@ -282,7 +282,7 @@ def test_damaged_partition_is_offline_and_others_serve(
 def test_damage_is_not_forgotten_by_the_next_start(
     open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
 ) -> None:
-    """What was synced is not cut off, also not by the start after the one that found it damaged."""
+    """Synced batches are not truncated, also not by the start after the one that found the damage."""
     manager = open_manager()
     for partition in range(2):
         log = manager.create_log("orders", TOPIC_ID, partition)
@@ -360,7 +360,8 @@ def test_log_start_inside_a_segment_survives(
     (tmp_path / "data" / "log-start-offset-checkpoint").write_text("0\n1\norders 0 2\n")
     with pytest.raises(StorageError, match=r"log-start-offset-checkpoint is damaged: its checksum"):
         open_manager()
-    (tmp_path / "data" / "log-start-offset-checkpoint.crc32c").unlink()  # somebody wrote it by hand, and means it
+    # an administrator wrote it by hand, so it is kept
+    (tmp_path / "data" / "log-start-offset-checkpoint.crc32c").unlink()
     manager = open_manager()
     assert manager.logs()[0].log_start_offset == 2
     manager.close()

@@ -108,7 +108,7 @@ def test_repeated_batch_gets_its_old_offsets(open_log: Open, batch: Batch) -> No
     assert again.is_duplicate
     assert (again.base_offset, again.last_offset) == (results[3].base_offset, results[3].last_offset)
     with pytest.raises(OutOfOrderSequenceError):
-        log.append(sent[0])  # the sixth last: its place is no longer remembered
+        log.append(sent[0])  # the batch before the last five is no longer remembered
     assert log.log_end_offset == 12
 
 

@@ -1,4 +1,4 @@
-"""What counts as the end of a log that is small and in memory."""
+"""Tests of the recent end of a log, which is small and in memory."""
 
 from __future__ import annotations
 

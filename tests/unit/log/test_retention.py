@@ -30,7 +30,7 @@ NONE: dict[str, Any] = {
         ({"retention_ms": 8999}, 1),
         ({"retention_ms": 4999}, 3),
         ({"retention_ms": 999}, 4),
-        ({"retention_ms": 7000}, 1),  # the third is old enough, but the second is in the way
+        ({"retention_ms": 7000}, 1),  # the third segment is old enough, but the second one is not
         ({"retention_bytes": 650}, 0),
         ({"retention_bytes": 551}, 0),
         ({"retention_bytes": 550}, 1),

@@ -1,4 +1,4 @@
-"""One segment: indexes that are not there, not true, or not the reader's to rebuild; rolling on a failing disk."""
+"""Tests of one segment: missing or wrong indexes, read-only readers and failing rolls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_a_damaged_entry_of_the_growing_segment_is_done_without(
     log.close()
     index = tmp_path / f"{0:020}.index"
     damaged = bytearray(index.read_bytes())
-    struct.pack_into(">i", damaged, 5 * OFFSET_ENTRY_BYTES + 4, 777)  # not the last entry, which is checked at start
+    # not the last entry, because the start checks that one
+    struct.pack_into(">i", damaged, 5 * OFFSET_ENTRY_BYTES + 4, 777)
     index.write_bytes(damaged)
     log = open_log(INDEXED, was_clean=True)
     log.append(batch([20]))

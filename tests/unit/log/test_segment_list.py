@@ -1,4 +1,4 @@
-"""The segments of a log stay sorted by base offset in every change."""
+"""Tests of a log's segment list, which stays sorted by base offset."""
 
 from __future__ import annotations
 

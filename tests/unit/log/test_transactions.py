@@ -1,4 +1,4 @@
-"""Transactions in a partition's log: what is undecided, what was aborted, and both again after a stop or a crash."""
+"""Tests of transactions in a log: open and aborted ones, also after a stop or a crash."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_that_segments_have_no_aborted_transactions_is_looked_up_once(
     producer.send()
     producer.end(ABORT)
     assert log.aborted_transactions(0, 7) == [aborted(1, 5, 6, 7)]
-    assert read.count(".txnindex") == 1, "only the segment that is still written to"
+    assert read.count(".txnindex") == 1, "only the active segment"
     log.roll()
     assert log.aborted_transactions(0, 7) == [aborted(1, 5, 6, 7)]
 
@@ -146,7 +146,7 @@ def test_a_late_marker_does_not_end_the_next_transaction(open_log: Open, batch: 
     producer.send()
     log.append_end_marker_unsynced(1, 1, COMMIT, is_epoch_raised=True)
     assert not _is_open(log, 0)
-    log.append_end_marker_unsynced(1, 1, COMMIT, is_epoch_raised=True)  # once more does no harm
+    log.append_end_marker_unsynced(1, 1, COMMIT, is_epoch_raised=True)  # a second call does no harm
     records = batch([NOW_MS], producer_id=1, producer_epoch=1, base_sequence=0, is_transactional=True)
     log.append(records, in_transaction=True)
     assert _is_open(log, 1)
@@ -213,7 +213,7 @@ def test_a_marker_that_could_not_be_written_leaves_no_trace(open_log: Open, batc
     two.send()
     one.end(ABORT)
     before = log.aborted_transactions(0, 10)
-    for bytes_left in (10, 80, 100):  # the log's, all of that, and a part of the index entry
+    for bytes_left in (10, 80, 100):  # the index of the log, all of its entry, and a part of it
         disk.bytes_left = bytes_left  # type: ignore[attr-defined]
         with pytest.raises(StorageError):
             two.end(ABORT)
@@ -244,7 +244,7 @@ def test_any_bit_that_flips_in_an_index_is_noticed(open_log: Open, batch: Batch,
             found = again.aborted_transactions(0, 6)
         except CorruptBatchError:
             continue
-        # The last stable offset only says where to stop looking; it is behind each transaction it stands with.
+        # The last stable offset only says where the search stops. It is after each transaction whose entry it is in.
         assert [(t.producer_id, t.first_offset, t.last_offset) for t in found] == [
             (t.producer_id, t.first_offset, t.last_offset) for t in expected
         ]

@@ -25,7 +25,7 @@ ANY = TopicConfig()
 
 
 def altered(batch: bytes, **fields: int) -> bytes:
-    """The batch with other header fields and a checksum that is right."""
+    """Return the batch with other header fields and a valid checksum."""
     return seal(read_header(batch)._replace(**fields), batch[HEADER_BYTES:])
 
 
@@ -91,7 +91,7 @@ def test_any_damage_is_refused(bit: int, cut: bool) -> None:
     where = bit // 8 % len(sound)
     if cut:
         damaged = bytearray(sound[:where])
-    if not cut and 12 <= where < 16:  # the leader epoch is the broker's, and not covered by the checksum
+    if not cut and 12 <= where < 16:  # the broker sets the leader epoch, and the checksum does not cover it
         assert ProducedBatches(bytes(damaged), ANY)
         return
     with pytest.raises((CorruptBatchError, InvalidRecordError, InvalidRequestError)):

@@ -1,4 +1,7 @@
-"""A partition of many small segments, with several kinds of batches, as a broker leaves it after a clean stop."""
+"""A partition of many small segments, with several kinds of batches.
+
+A broker leaves it so after a clean stop.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ BATCHES = 24
 
 
 def batch(number: int) -> bytes:
-    """Five records, rows or columns."""
+    """Build a batch of five records, as rows or columns."""
     values = [b"%d-%d" % (number, each) + b"." * 20 for each in range(5)]
     if number % 3 == 0:
         columns = pa.record_batch({"value": pa.array(values, pa.binary())})
@@ -32,7 +35,7 @@ def batch(number: int) -> bytes:
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Callable[..., Path]:
-    """Make a partition directory of that many batches of five records, segments of 1,500 bytes."""
+    """Create a partition directory of that many batches of five records, in segments of 1,500 bytes."""
 
     def make(name: str = "orders-0", batches: int = BATCHES) -> Path:
         directory = tmp_path / "data" / name

@@ -124,7 +124,7 @@ GAPS = ((0, 3), (0, 2**30), (2**31,))
 
 
 def records_of(directory: Path) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value of everything in a partition directory, by its segments."""
+    """Return offset, key and value of all records in a partition directory, by segment."""
     return [
         (record.offset, record.key, record.value)
         for base in segment_bases(directory)

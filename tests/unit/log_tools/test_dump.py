@@ -1,4 +1,4 @@
-"""Dumping the files of a partition: what they hold, what is damaged, and what only looks so."""
+"""Tests of dumps of a partition's files: contents, damage and what is no damage."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def open_partition(tmp_path: Path) -> Callable[..., PartitionLog]:
 
 @pytest.fixture
 def partition(open_partition: Callable[..., PartitionLog]) -> Path:
-    """A closed partition of two segments, of an idempotent producer."""
+    """Create a closed partition of two segments with an idempotent producer."""
     log = open_partition()
     for n in range(8):
         log.append(rows_batch(10 * n, 10 * n + 1, producer_id=4, producer_epoch=1, base_sequence=2 * n))
@@ -192,7 +192,7 @@ def test_the_directory_of_a_running_broker(open_partition: Callable[..., Partiti
     for n in range(3):
         log.append(rows_batch(n))
     path = log.directory / LOG
-    path.write_bytes(path.read_bytes() + rows_batch(9)[:70])  # an append in the middle of its write
+    path.write_bytes(path.read_bytes() + rows_batch(9)[:70])  # an append that was interrupted in its write
     findings = dump(log.directory)
     assert not problems(findings)
     assert len(rows(findings, "batch")) == 3

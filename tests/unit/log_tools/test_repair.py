@@ -1,4 +1,4 @@
-"""Whatever is damaged in a partition is found, and mended with as little lost as can be."""
+"""Tests of repair: each damage of a partition is found and mended with as little loss as possible."""
 
 from __future__ import annotations
 
@@ -221,10 +221,10 @@ numbers = itertools.count(1)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_whatever_is_flipped_or_cut_the_rest_is_kept(sound: Callable[..., Path], seed: int) -> None:
-    """Batches that were not touched are all there afterwards, unchanged, and no others.
+    """Keep all batches that were not touched, unchanged, and no others.
 
-    At most one offset is changed, because no checksum covers it: of a batch and one behind it that begins before its
-    end, either may have the wrong offset.
+    At most one offset changes, because no checksum covers it. If a batch seems to begin before the end of the one
+    before it, either may have the wrong offset.
     """
     dice = random.Random(seed)
     directory = sound(f"orders-{next(numbers)}", batches=12)
@@ -283,7 +283,7 @@ def test_a_wrong_offset_in_front_of_a_damaged_batch_rules_out_nothing_behind_it(
 
 
 def test_a_search_does_not_believe_what_looks_like_a_batch() -> None:
-    """A batch that lies within the value of a damaged one has a right checksum, but offsets that are gone by."""
+    """A batch inside the value of a damaged batch has a valid checksum, but offsets that were already used."""
     inner = build_rows_batch([Record(key=None, value=b"x", timestamp_ms=1)], base_offset=3)
     records = [Record(key=None, value=inner, timestamp_ms=1, offset=10)]
     outer = bytearray(build_rows_batch(records, base_offset=10))

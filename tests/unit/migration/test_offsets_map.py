@@ -1,4 +1,4 @@
-"""The map of offsets against a list of every record."""
+"""Model test of the map of offsets against a list of every record."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ GAPS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=40)
 
 
 def places_of(gaps):
-    """Offsets there and here that grow by these steps."""
+    """Return source and destination offsets that grow by these steps."""
     old = new = 100
     places = []
     for step, other in gaps:

@@ -1,4 +1,4 @@
-"""Avro payloads of any schema are read as fastavro reads them, damaged ones included."""
+"""Tests of Avro payloads of any schema against fastavro, damaged ones included."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _written(record: dict[str, Any]) -> bytes:
 
 
 def _expected(payload: bytes) -> dict[str, Any] | None:
-    """What fastavro reads, as our columns have it; None for what it does not read, or not to its end."""
+    """Return fastavro's result as our columns have it, or None if it does not read the payload to its end."""
     buffer = io.BytesIO(payload)
     try:
         record: Any = fastavro.schemaless_reader(buffer, SCHEMA, None, return_named_type=True)
@@ -172,7 +172,7 @@ def test_damage_is_found_where_it_is(records: list[dict[str, Any]], chance: rand
             assert at not in faults
             assert rows[at] == expected
         elif at not in faults:
-            # Where we read something, it is what fastavro reads; it may refuse values that only Python has not.
+            # If we read a value, fastavro reads the same one. Fastavro may refuse values that Python does not have.
             assert expected is None or _same(rows[at], expected)
 
 
@@ -223,7 +223,7 @@ def test_blocks_with_sizes_and_several_blocks() -> None:
     reader = AvroReader.of(
         '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "int"}}]}'
     )
-    # Two items in a block with its size, one in a block without, the end; and an empty array.
+    # Two items in a block with its size, one item in a block without, the end marker, and an empty array.
     payloads = [b"\x03\x04\x02\x04\x02\x06\x00", b"\x00", b"\x02\x08\x00"]
     rows, faults = _read(payloads, reader)
     assert (rows, faults) == ([{"a": [1, 2, 3]}, {"a": []}, {"a": [4]}], {})

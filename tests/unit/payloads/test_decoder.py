@@ -1,4 +1,4 @@
-"""Payloads, bare and framed, to the columns wanted: each by its writer's schema."""
+"""Tests of payloads, bare and framed, as the wanted columns, by each writer's schema."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_place_of_a_protobuf_message() -> None:
         _framed(5, b""),
     ]
     decoded = decoder.decode(pa.array(payloads, pa.binary()))
-    # First has no b, which is NOT NULL in the message wanted.
+    # First has no b, which is NOT NULL in the wanted message.
     assert sorted(decoded.faults) == [0, 2, 3, 4, 5]
     assert decoded.columns.to_pylist()[1] == {"a": 8, "b": "x"}
     first = PayloadSchema(kind=PayloadKind.PROTOBUF, text=PROTO, message="First")

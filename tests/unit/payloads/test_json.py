@@ -1,4 +1,4 @@
-"""JSON payloads are read the same at once and one by one; what is wrong is found where it is."""
+"""Tests of JSON payloads: read together or one by one, with the same rows and errors."""
 
 from __future__ import annotations
 

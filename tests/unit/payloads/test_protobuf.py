@@ -1,4 +1,4 @@
-"""Protobuf payloads are read as the Protobuf library reads them, whatever wrote them."""
+"""Tests of Protobuf payloads against the Protobuf library, whatever wrote them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _inner_row(inner: Any) -> dict[str, Any]:
 
 
 def _row(message: Any) -> dict[str, Any]:
-    """A message as our columns have it, by the library's own accessors."""
+    """Return a message as our columns have it, by the library's own accessors."""
     row = {name: getattr(message, name) for name in list(_FIELDS)[:16]}
     row["kind"] = _kind_name(message.kind)
     for name in ("maybe", "maybe_kind", "card", "cash"):
@@ -149,7 +149,7 @@ def test_messages_are_read_as_the_library_reads_them(messages: list[Message]) ->
 
 @given(st.lists(_messages, min_size=2, max_size=5))
 def test_fields_in_any_order_and_in_parts(messages: list[Message]) -> None:
-    """A message one behind the other in a payload is one message, by Protobuf's rules."""
+    """By Protobuf's rules two messages one after the other in a payload are one message."""
     payloads = [b"".join(each.SerializeToString() for each in messages[at:]) for at in range(len(messages))]
     assert _read(payloads) == ([_row(CLASS.FromString(payload)) for payload in payloads], {})
 
@@ -173,7 +173,7 @@ def test_damage_is_what_the_library_refuses(messages: list[Message], chance: ran
         if at not in faults:
             assert _differences(next(good), expected) == {}
         else:
-            # The library takes a date without a day, or an hour of 99; a column does not.
+            # The library accepts a date without a day, or an hour of 99. A column does not.
             assert faults[at].startswith(("day:", "clock:", "at:", "took:"))
 
 
@@ -186,7 +186,7 @@ def test_a_packed_field_after_an_unfinished_one_keeps_its_first_number() -> None
 
 
 def test_of_numbers_too_long_for_their_type_the_low_bits_count() -> None:
-    """Whoever writes it, with the type that the field had when it was written."""
+    """The writer may have the field's earlier type."""
     fields = {name: DESCRIPTOR.fields_by_name[name].number for name in ("i32", "u32", "z32", "kind")}
     words = [2**32, 2**33 + 5, 2**63 + 2**32 + 3, 2**64 - 1]
     payloads = [_varint(number << 3) + _varint(word) for number in fields.values() for word in words]
@@ -199,7 +199,7 @@ def _varint(word: int) -> bytes:
 
 
 def _differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
-    """Fields that differ; a NaN is the same as a NaN."""
+    """Return the fields that differ. Two NaNs are equal."""
     return {
         name: (value, expected[name])
         for name, value in found.items()

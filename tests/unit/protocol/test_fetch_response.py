@@ -1,4 +1,4 @@
-"""Fetch responses written and read by hand are those of the generated class."""
+"""Tests of hand-written fetch responses against the generated class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames are read as they were written, and what is none is refused by name."""
+"""Tests of frames: round trips, and refusals of bytes that are no frame."""
 
 from __future__ import annotations
 

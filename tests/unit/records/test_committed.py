@@ -1,4 +1,7 @@
-"""Passing over what was aborted, against what producers did and against the algorithm of Kafka's consumer."""
+"""Tests of the filter of aborted records.
+
+It is compared with the producers' history and with the algorithm of Kafka's consumer.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ PRODUCERS = (7, 8, 9)
 
 @dataclass
 class Log:
-    """A log in the making, with what a reader of committed records is to see of it."""
+    """A log under construction, with the records that a read_committed reader must get."""
 
     data: bytearray = field(default_factory=bytearray)
     next_offset: int = 0
@@ -72,7 +75,7 @@ class Log:
         self.next_offset += 1
 
     def reaching_into(self, start: int, end: int) -> list[AbortedTransaction]:
-        """What a broker answers for a range."""
+        """Return a broker's answer for a range."""
         return [each for each in self.aborted if each.last_offset >= start and each.first_offset < end]
 
 
@@ -102,7 +105,7 @@ def log_of(history: list[tuple[object, ...]]) -> Log:
 
 
 def no_schema(schema_id: int) -> pa.Schema:
-    raise AssertionError(f"no batch is typed, and yet {schema_id} is asked for")
+    raise AssertionError(f"no batch is typed, but schema {schema_id} was requested")
 
 
 def read(log: Log, start: int, end: int, aborted: list[AbortedTransaction]) -> list[int]:
@@ -120,7 +123,7 @@ def test_only_what_was_committed_is_read_wherever_one_begins(
     end = data.draw(st.integers(start, log.next_offset))
     expected = [offset for offset in sorted(log.visible) if start <= offset < end]
     assert read(log, start, end, log.reaching_into(start, end)) == expected
-    assert read(log, start, end, log.aborted) == expected, "more than is needed does no harm"
+    assert read(log, start, end, log.aborted) == expected, "transactions beyond the range do no harm"
 
 
 @given(steps)
@@ -132,7 +135,7 @@ def test_it_is_what_kafkas_consumer_reads(history: list[tuple[object, ...]]) -> 
 
 
 def _kafka(data: bytes, aborted: list[AbortedTransaction]) -> list[int]:
-    """``CompletedFetch.nextFetchedRecord``, which knows only where aborted transactions begin."""
+    """Read as ``CompletedFetch.nextFetchedRecord``, which only knows where aborted transactions begin."""
     waiting = sorted(((each.first_offset, each.producer_id) for each in aborted), reverse=True)
     aborting: set[int] = set()
     admitted = []
@@ -157,7 +160,7 @@ def _is_abort_marker(data: bytes, position: int, header: BatchHeader) -> bool:
 
 
 def test_what_is_left_of_a_thinned_batch_is_still_aborted() -> None:
-    """Compaction may have taken the record at which the transaction began."""
+    """Compaction may have removed the record at which the transaction began."""
     records = [Record(key=b"k", value=b"v", timestamp_ms=1, offset=12)]
     data = build_rows_batch(
         records, base_offset=None, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True

@@ -114,7 +114,7 @@ def test_a_level_that_gzip_does_not_have_is_refused() -> None:
         compress(TEXT, Compression.GZIP, level=1000)
 
 
-# --- each codec's framing, as Kafka's readers take it --------------------------------------------------------
+# --- the framing of each codec, as Kafka's readers accept it --------------------------------------------------
 
 
 def test_gzip_members_follow_one_another_and_what_follows_them_is_ignored() -> None:
@@ -162,7 +162,7 @@ def test_lz4_blocks_are_independent_and_arrow_reads_them() -> None:
 def test_lz4_with_linked_blocks_is_refused_as_kafka_refuses_it() -> None:
     linked = pa.compress(TEXT, codec="lz4", asbytes=True)
     if linked[4] & 0x20:
-        pytest.skip("this Arrow writes independent blocks")
+        pytest.skip("this version of Arrow writes independent blocks")
     with pytest.raises(CorruptBatchError, match="linked blocks"):
         decompress(linked, Compression.LZ4)
 

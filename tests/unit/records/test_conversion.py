@@ -64,7 +64,7 @@ def converted(data: bytes, target: RecordFormat, **options: Any) -> bytes:
 
 
 def contents(data: bytes) -> list[Record]:
-    """The records of a log of any formats."""
+    """Return the records of a log, of any formats."""
     found: list[Record] = []
     for entry in read_entries(data):
         entry.check()
@@ -148,7 +148,7 @@ def test_rows_become_columnar_and_rows_again_with_all_that_their_header_says(
     again = converted(columnar, RecordFormat.ROWS)
     assert contents(again) == contents(rows)
     if type_ is TimestampType.CREATE_TIME:
-        assert again == rows  # the times that append time has hidden are gone
+        assert again == rows  # append time replaced these timestamps
     else:
         assert read_header(again).max_timestamp == read_header(rows).max_timestamp
 
@@ -287,7 +287,7 @@ def test_damage_within_a_wrapper_is_not_converted() -> None:
     wrapper = struct.pack(">qiI", 0, 4 + len(content), zlib.crc32(content)) + content
     (entry,) = read_entries(wrapper)
     assert isinstance(entry, MessageEntry)
-    assert list(entry.records())  # readers do not check it
+    assert list(entry.records())  # readers do not check this field
     with pytest.raises(CorruptBatchError, match="within a wrapper"):
         converted(wrapper, RecordFormat.ROWS)
 

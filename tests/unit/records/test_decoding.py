@@ -26,7 +26,7 @@ from millrace.records import (
 
 
 def no_schema(schema_id: int) -> pa.Schema:
-    raise AssertionError(f"an opaque batch has no schema, asked for {schema_id}")
+    raise AssertionError(f"an opaque batch has no schema, but schema {schema_id} was requested")
 
 
 def columnar(base: int, count: int, compression: Compression) -> bytes:
@@ -51,7 +51,7 @@ def marker(base: int) -> bytes:
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[bytes, list[int]]:
-    """A run of batches of every kind, and the offsets of the records in it."""
+    """Draw a run of batches of every kind, and the offsets of their records."""
     log, offsets, base = b"", [], draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(0, 6))):
         kind, count = draw(st.sampled_from("crm")), draw(st.integers(1, 5))
@@ -165,7 +165,7 @@ def test_batches_that_are_not_wanted_are_passed_over_unread_where_statistics_say
         seen.append((header.base_offset, statistics and statistics.timestamps_ms))
         return header.base_offset == 300
 
-    batches[0][-1] ^= 1  # in its body, which is not looked at
+    batches[0][-1] ^= 1  # in the body, which this check does not read
     log = pa.py_buffer(b"".join([*batches, rows]))
     found = list(decode_range(log, 0, 2_000, no_schema, wanted=wanted))
     assert [batch.header.base_offset for batch in found] == [300]

@@ -57,7 +57,7 @@ def test_of_a_batch_it_is_the_header() -> None:
 
 def check(data: bytearray) -> None:
     header = read_entry_header(data)
-    if header.magic == 2:  # so it says now, and its body must witness it
+    if header.magic == 2:  # the header claims it now, and the body must confirm it
         verify_crc(data, 0, header)
 
 

@@ -1,4 +1,7 @@
-"""``docs/formats.md`` is enough to read a batch: this reader uses nothing of millrace's."""
+"""Test of ``docs/formats.md``: it suffices to read a batch.
+
+The reader uses nothing of millrace.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pyarrow as pa
 
 from millrace.records import decode_batch, read_header
 
-# Written by the first release of the format: later ones must read it the same.
+# The first release of the format wrote these bytes. Later releases must read them the same.
 STORED = base64.b64decode(
     "AAAAAAAAACkAAAI0AAAABgKt4KQbQAQAAAABAAABi8/laAAAAAGLz+VoBQAAAAAAAAAJAAEAAAACAAAAAgECAAAAAAMAAACAAAAB"
     "uAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAD/////EAEAABQAAAAAAAAADAAYAAYA"

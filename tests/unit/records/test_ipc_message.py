@@ -13,7 +13,7 @@ COLUMNS = pa.record_batch({"a": pa.array([1, 2, 3]), "b": pa.array(["x", None, "
 
 
 def message(codec: str | None = None) -> pa.Buffer:
-    """The second message of a stream; the first is the schema's."""
+    """Return the second message of a stream. The first one is the schema."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, COLUMNS.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_batch(COLUMNS)

@@ -1,4 +1,4 @@
-"""The fast reader against the reference, record by record: the same rows or the same error."""
+"""Tests of the fast reader against the reference: the same rows or the same error."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_damaged_batches_get_the_verdict_of_the_reference(records: list[Record],
             del body[position:]
     header = header._replace(count=header.count + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
     expected = outcome(lambda: read_one_by_one(bytes(body), None, header, NAMES))
-    with contextlib.suppress(CorruptBatchError):  # it may give up: then the reference is asked
+    with contextlib.suppress(CorruptBatchError):  # the fast reader may give up, and the reference then decides
         assert read_regular([bytes(body)], [header], NAMES)[0] == expected
     whole = seal(header, bytes(body))
     assert outcome(lambda: rows_to_columns(whole, 0, read_header(whole))) == expected
@@ -104,7 +104,7 @@ def test_any_deltas_are_read(offset_delta: int, timestamp_delta: int) -> None:
 
 
 def long_varint(value: int, size: int) -> bytes:
-    """An integer in more bytes than it takes."""
+    """Encode an integer in more bytes than it needs."""
     raw = ((value << 1) ^ (value >> 63)) & (2**64 - 1)
     if size == 5:
         raw &= 2**32 - 1

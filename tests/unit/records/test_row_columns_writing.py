@@ -35,7 +35,7 @@ RECORDS = st.lists(
 
 
 def columns_of(records: Sequence[Record], *, slack: int = 0) -> tuple[pa.RecordBatch, dict[str, Any]]:
-    """The records as columns; with ``slack`` they are a slice of larger ones."""
+    """Return the records as columns. With ``slack`` they are a slice of larger columns."""
     padded = [*[Record(key=b"-", value=b"-", headers=(("-", None),))] * slack, *records]
     fields = {
         "key": pa.array([record.key for record in padded], pa.binary()),

@@ -78,7 +78,7 @@ def test_any_body_gives_records_or_an_error(body: bytes, count: int, compression
 
 def test_records_before_the_damage_are_handed_out() -> None:
     batch = bytearray(build_rows_batch([Record(value=b"v")] * 4))
-    batch[-1] = 0x7F  # the last record now says it has many headers
+    batch[-1] = 0x7F  # the last record now claims to have many headers
     rows = read_rows(batch, 0, read_header(batch))
     assert [next(rows).offset for _ in range(3)] == [0, 1, 2]
     with pytest.raises(CorruptBatchError, match="record 3 of 4"):

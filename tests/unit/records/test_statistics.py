@@ -1,4 +1,7 @@
-"""Statistics hold for every value of a batch, survive what brokers do to batches, and are refused when untrue."""
+"""Tests of batch statistics.
+
+They hold for every value of a batch, survive the broker's changes of batches, and are refused when wrong.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,7 @@ def test_whatever_bit_turns_over_nothing_untrue_is_said(place: int, bit: int) ->
     batch = build(timestamps_ms=pa.array(range(ROWS)))
     layout = read_columns_header(batch, 0, read_header(batch))
     sound = read(batch)
-    # Of the header, what a reader that passes over the batch relies on; then all before the message.
+    # First the header fields that a reader relies on when it skips the batch, then all bytes before the message.
     relied_on = [*range(8, 12), *range(21, 43), *range(57, 84), *range(128, 128 + layout.statistics_length)]
     damaged = bytearray(batch)
     damaged[relied_on[place % len(relied_on)]] ^= 1 << bit

@@ -76,7 +76,7 @@ def validate(batch: bytes) -> None:
 
 
 def sealed(batch: bytearray) -> bytes:
-    """Make the checksum right again, as a client who means harm would."""
+    """Make the checksum valid again, as a malicious client would."""
     batch[17:21] = checksum(batch[21:]).to_bytes(4, "big")
     return bytes(batch)
 

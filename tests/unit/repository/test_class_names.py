@@ -1,4 +1,4 @@
-"""Two exported classes share a name only where the glossary says why."""
+"""Test of exported class names: two classes share a name only for a reason in the glossary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES = (
 
 
 def _classes_exported(package: Path, source_root: Path) -> list[tuple[str, Path]]:
-    """Give each class that the ``__init__.py`` of a package imports from a module, with the module that defines it."""
+    """Return each class that a package's ``__init__.py`` imports from a module, with its defining module."""
     exported = []
     for node in ast.walk(ast.parse(package.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom) or not node.module:

@@ -1,4 +1,4 @@
-"""Every Python and shell block of the documents is run by a test, or is listed with the reason why not."""
+"""Tests of the documents' Python and shell blocks: each is run, or listed with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_tests_that_run_pages_name_them() -> None:
 
 def test_blocks_that_are_not_run_are_in_the_documents() -> None:
     text = "\n".join(path.read_text() for path in DOCUMENTS)
-    assert [start for start in NOT_RUN if f"\n{start}" not in text] == [], "take it out of NOT_RUN"
+    assert [start for start in NOT_RUN if f"\n{start}" not in text] == [], "take the block out of NOT_RUN"
 
 
 def test_blocks_of_code_have_a_language() -> None:

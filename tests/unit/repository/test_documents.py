@@ -1,4 +1,4 @@
-"""The documents point at what is there: files, headings, tests."""
+"""Tests of the documents' references to files, headings and tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def _documents() -> list[Path]:
 
 @cache
 def _anchors(document: Path) -> set[str]:
-    """Names of a document's headings as forges make them: lower case, no punctuation, dashes for blanks."""
+    """Return the anchors of a document's headings as code hosting sites make them: lower case, no punctuation, dashes
+    for blanks.
+    """
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""Durations of test files: kept by file, and used to begin with the longest."""
+"""Tests of recorded durations of test files, which decide the order of the files."""
 
 from __future__ import annotations
 

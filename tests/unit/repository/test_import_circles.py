@@ -1,4 +1,4 @@
-"""Modules that import each other cannot be read, or tested, one without the other. Imports for types count."""
+"""Test of import circles: modules must not import each other, also for types only."""
 
 from __future__ import annotations
 

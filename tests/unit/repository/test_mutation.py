@@ -1,4 +1,4 @@
-"""Mutation testing changes functions that decide, finds the tests that cover them, and counts what they notice."""
+"""Tests of mutation testing: the mutants, the tests that cover them and the counts."""
 
 from __future__ import annotations
 

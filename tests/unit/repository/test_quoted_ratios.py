@@ -1,4 +1,4 @@
-"""Ratios that the documents quote are those of the benchmarks' report."""
+"""Tests of the ratios that the documents quote from the benchmarks' report."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _medians() -> dict[str, float]:
 
 
 def _quoted(line: str) -> list[tuple[str, str]]:
-    """Give the ratios of a line with the benchmark that the line names; a line quotes one benchmark."""
+    """Return the ratios of a line with the benchmark that the line names. A line quotes one benchmark."""
     names = [name for name in _NAME.findall(line) if name in _medians()]
     return [(name, ratio) for name in names for ratio in _RATIO.findall(line)]
 
 
 def _agrees(quoted: str, median: float) -> bool:
-    """Tell whether a ratio is within the rounding of the digits that were quoted."""
+    """Tell whether a ratio is within the rounding of the quoted digits."""
     _, _, decimals = quoted.partition(".")
-    report_rounding = 0.5 * 10 ** (math.floor(math.log10(median)) - 2)  # of its three digits
+    report_rounding = 0.5 * 10 ** (math.floor(math.log10(median)) - 2)  # of the three digits of the ratio
     return abs(float(quoted) - median) <= 0.5 * 10 ** -len(decimals) + report_rounding
 
 

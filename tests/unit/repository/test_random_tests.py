@@ -1,4 +1,4 @@
-"""Random tests draw other cases at each run; the failing one is printed, kept and can be repeated."""
+"""Tests of random tests: new cases at each run, and failures that can be repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_seeded(seed):
 
 
 def run(directory: Path, *arguments: str, **environment: str) -> str:
-    """Run both tests with the suite's own settings; returns the output."""
+    """Run both tests with the suite's own settings and return the output."""
     file = directory / "test_drawn.py"
     file.write_text(TESTS)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "--import-mode=importlib", "-s", "-c", os.devnull]

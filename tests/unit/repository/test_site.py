@@ -1,4 +1,4 @@
-"""The documentation site builds strictly, and its generated pages are what the code defines."""
+"""Tests of the documentation site's strict build and its generated pages."""
 
 from __future__ import annotations
 

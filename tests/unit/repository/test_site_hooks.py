@@ -1,4 +1,4 @@
-"""The hook of the documentation site names the columns of table cells and lets long names break."""
+"""Tests of the site's hook, which names columns of table cells and lets long names break."""
 
 from __future__ import annotations
 

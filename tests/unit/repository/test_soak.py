@@ -1,4 +1,4 @@
-"""The soak goes on where it was interrupted, on the same commit, and the results of its portions add up."""
+"""Tests of the soak: it resumes on the same commit, and the results of its portions add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lints the repository itself: sizes, leftovers, and the one folder that must never become a package."""
+"""Lints of the repository itself: sizes, leftovers and the folder that must not be a package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_source_root_is_not_a_package(folder: str) -> None:
 
 
 def test_every_folder_of_code_is_a_package_with_a_word_about_it() -> None:
-    """Without its ``__init__.py`` a folder can be imported, but the contracts about imports do not see it."""
+    """A folder without ``__init__.py`` can be imported, but the import contracts do not see it."""
     roots = (
         "platform/millrace",
         "broker/millrace_broker",

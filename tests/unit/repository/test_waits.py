@@ -1,4 +1,4 @@
-"""Waits in tests: by ``tests/integration/waiting.py``, without sleeps and without fixed timeouts."""
+"""Tests of the waits in tests: by ``tests/integration/waiting.py``, without sleeps or fixed timeouts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ALLOWED = {
 TIMED = {"wait", "join", "result", "communicate", "awaitTermination", "exception", "wait_for"}
 """Methods and functions whose timeout, in seconds, is the last positional argument or ``timeout``."""
 SECONDS_MIN = 1.0
-"""A shorter timeout is no deadline: it is for what a test expects not to happen."""
+"""Shorter timeouts are no deadlines. Tests use them for events that must not happen."""
 
 
 def timed_calls(source: str) -> Iterator[tuple[int, str]]:
-    """Find the lines that sleep, wait for a time written down there, or expect that something took less time."""
+    """Find the lines that sleep, wait for a literal time, or expect an operation to take less time."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and (
             any(is_deadline(each) for each in (node.left, *node.comparators))
@@ -51,17 +51,17 @@ def timed_calls(source: str) -> Iterator[tuple[int, str]]:
 
 
 def is_number(node: ast.expr, least: float, most: float) -> bool:
-    """Whether it is a number written down, in these bounds."""
+    """Tell whether it is a literal number within these bounds."""
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and least <= node.value <= most
 
 
 def is_deadline(node: ast.expr) -> bool:
-    """Whether it is a variable that loops compare with the clock."""
+    """Tell whether it is a variable that loops compare with the clock."""
     return isinstance(node, ast.Name) and node.id == "deadline"
 
 
 def is_elapsed(node: ast.expr) -> bool:
-    """Check for the time since a moment, as in ``time.monotonic() - started``."""
+    """Tell whether it computes the time since a moment, as in ``time.monotonic() - started``."""
     return (
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Sub)

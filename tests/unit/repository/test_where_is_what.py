@@ -1,4 +1,7 @@
-"""The page "Where is what" names files that exist, and in each of them the class or function that it says."""
+"""Tests of the page "Where is what".
+
+It names files that exist, and each file contains the named class or function.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each mode of compatibility lets a newer version change, and that the log can be read whatever it was."""
+"""Tests of compatibility modes: the allowed changes, and reads of earlier versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = set(Mode)
 
 
 def _orders(**columns: str) -> str:
-    """The orders' DDL with columns changed, dropped (empty) or added."""
+    """Return the orders' DDL with columns changed, dropped (empty) or added."""
     now = {
         "id": "BIGINT NOT NULL",
         "city": "STRING",
@@ -172,7 +172,7 @@ def test_a_common_type_holds_both(left: str, right: str) -> None:
 
 
 def _sample(data_type: pa.DataType) -> object:
-    """A value at the end of the type's range."""
+    """Return a value at the end of the type's range."""
     if pa.types.is_struct(data_type):
         return {field.name: _sample(field.type) for field in data_type}
     if pa.types.is_list(data_type):

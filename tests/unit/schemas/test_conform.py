@@ -1,4 +1,4 @@
-"""Data fits a schema without loss, or the error names the column and the row."""
+"""Tests of data that fits a schema without loss, or fails with column and row."""
 
 from datetime import date, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Spark's DDL text is read and written as Spark does it."""
+"""Tests of Spark's DDL text, read and written as Spark does it."""
 
 import hypothesis.strategies as st
 import pyarrow as pa

@@ -1,4 +1,7 @@
-"""Avro, JSON Schema and Protobuf: each type both ways, and what has no counterpart named by its path."""
+"""Tests of Avro, JSON Schema and Protobuf schemas, each type in both directions.
+
+Errors name the path of a type that has no counterpart.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def test_every_type_comes_back() -> None:
     assert back.equals(_as_protobuf_says(without_zone))
 
 
-# protoc is a process: a few examples with many columns.
+# protoc runs as a process, so there are few examples, each with many columns.
 @settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(_fields(_types), min_size=5, max_size=15, unique_by=lambda each: each.name.replace("_", "").lower()))
 def test_protobuf_comes_back(fields: list[pa.Field]) -> None:
@@ -107,7 +110,7 @@ def _has_protobuf(data_type: pa.DataType, *, repeats: bool = True) -> bool:
 
 
 def _as_protobuf_says(schema: pa.Schema) -> pa.Schema:
-    """What becomes of a schema on the way, as the documented table has it."""
+    """Return the schema after the conversion to Protobuf and back, by the documented table."""
     return pa.schema([_field_as_protobuf_says(field) for field in schema])
 
 

@@ -1,4 +1,4 @@
-"""Key bytes are those of Kafka's serializers, and null where a row has no key."""
+"""Tests of key bytes, which are those of Kafka's serializers, and of null keys."""
 
 import struct
 from datetime import UTC, date, datetime

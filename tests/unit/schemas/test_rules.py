@@ -1,4 +1,4 @@
-"""What a typed topic accepts as its schema."""
+"""Tests of the schemas that a typed topic accepts."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""A schema is read from whatever has one."""
+"""Tests of schemas read from each kind of source."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every Arrow type either has a Spark type by the documented rule, or is refused when the topic is made."""
+"""Tests of Arrow types: a Spark type by the documented rule, or a refusal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_arrow_type_has_a_spark_type_or_is_refused(data_type: pa.DataType, nu
     spark = spark_types.from_arrow_schema(stored, prefer_timestamp_ntz=True)
     back = spark_types.to_arrow_schema(spark, timezone="UTC")
     assert _without_nullability(back.field("c").type) == _without_nullability(stored.field("c").type)
-    # The rule is that of the document: the name by which Spark reads the type is the one that the table has.
+    # The document's rule: the table has the name by which Spark reads the type.
     assert parse_schema(spark).equals(stored)
     assert to_ddl(parse_ddl(to_ddl(stored))) == to_ddl(stored)
     if not given_schema.equals(stored):

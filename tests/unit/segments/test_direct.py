@@ -1,4 +1,4 @@
-"""Segment files are read where they are what the broker meant, and only then."""
+"""Tests of segment files read directly: only while they are the broker's present segments."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_only_transactions_of_the_range_are_collected() -> None:
     unread = iter([aborted(50, 60, 55)])
     found = collect_aborted([[before, within], [late], unread], 10, 30)
     assert found == [within]
-    assert next(unread), "nothing is read beyond the entry whose last stable offset had reached the end"
+    assert next(unread), "the search ends at the entry whose last stable offset had reached the end"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Records of a partition in a share group: against a model that looks at every record by itself."""
+"""Model test of a share partition's records in flight against a list of single records."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class ModelRecord:
 
 
 class DeliveryMachine(RuleBasedStateMachine):
-    """The log is batches of three offsets; those at multiples of five are control batches."""
+    """A share partition. Its log has batches of three offsets, and batches at multiples of five are control batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert [p for batch in got for p in range(batch.first, batch.last + 1)] == expected
         for batch in got:
             for position in range(batch.first, batch.last + 1):
-                assert position not in self.accepted, "accepted, and given out again"
+                assert position not in self.accepted, "a record was accepted and then delivered again"
                 assert batch.delivery_count == self.records[position].count <= SETTINGS.delivery_count_limit
         self.forget()
 
@@ -288,7 +288,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.forget()
 
     def forget(self) -> None:
-        """What is over at the start is not remembered."""
+        """Check that the state forgets records below the start offset."""
         for position in sorted(self.records):
             if self.records[position].state not in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED):
                 break

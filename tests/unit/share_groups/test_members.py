@@ -1,4 +1,4 @@
-"""Membership of share groups: epochs, and who reads what."""
+"""Tests of share group membership: epochs and assignments."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(UnknownMemberError):
             group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=epoch), count_of, 0)
     join(group, "a", "t")
-    join(group, "a", "t")  # again, which is no second one
+    join(group, "a", "t")  # a second heartbeat of the same member, which adds no member
     with pytest.raises(GroupMaxSizeReachedError):
         join(group, "b", "t")
 

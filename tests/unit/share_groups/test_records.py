@@ -1,4 +1,4 @@
-"""Deliveries as records of ``__share_group_state``."""
+"""Tests of deliveries as records of ``__share_group_state``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are made in a thread."""
+"""Tests of values that are computed in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that a process keeps, and closes when there are too many."""
+"""Tests of clients that a process keeps, and closes when there are too many."""
 
 from __future__ import annotations
 

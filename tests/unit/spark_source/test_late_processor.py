@@ -1,4 +1,4 @@
-"""The processor that stands for another until rows come."""
+"""Tests of the processor that starts its real processor when rows come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_millrace.late_processor import LateProcessor
 
 
 class Client:
-    """A connection to Spark, and what was said over it."""
+    """A connection to Spark, and the messages sent over it."""
 
     def __init__(self) -> None:
         self.handle_state = "open"
@@ -26,7 +26,7 @@ class Client:
 
 
 class Handle:
-    """Opens states that are the arguments they were asked for with."""
+    """A handle that opens states, which are the arguments of the request."""
 
     def __init__(self) -> None:
         self._statefulProcessorApiClient = Client()
@@ -42,7 +42,7 @@ class Handle:
 
 
 class Real(StatefulProcessor):  # type: ignore[misc]
-    """Gives what it has opened for each row, and tells when it is loaded and closed."""
+    """A real processor that returns its opened states for each row, and records its loading and closing."""
 
     events: ClassVar[list[str]] = []
 
@@ -91,7 +91,7 @@ def test_rows_go_to_the_processor_with_the_states_that_were_opened(late: LatePro
 
 
 class Changing(Real):
-    """Asks for another state when it is loaded than it did before."""
+    """A processor that asks for another state when it is loaded than before."""
 
     def init(self, handle: Any) -> None:
         handle.getListState("first" if "loaded" not in self.events else "other", "row BINARY")
@@ -112,7 +112,7 @@ def test_at_its_end_nothing_is_said_and_the_connection_is_left_open_for_some_tas
         late.init(handle)
         late.close()
         client = handle._statefulProcessorApiClient
-        client.set_handle_state("closed")  # as Spark's side of the worker does then
+        client.set_handle_state("closed")  # as Spark's side of the worker then does
         assert (client.handle_state, client.said) == ("closed", [])
         clients.append(weakref.ref(client))
     del handle, client, late

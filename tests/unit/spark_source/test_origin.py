@@ -1,4 +1,4 @@
-"""Listeners in the driver learn from progress reports whose offsets these are, and in whose name to commit them."""
+"""Tests of listeners in the driver that read offsets and their group from progress reports."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A sentence out of what Spark says, which is a hundred lines."""
+"""Tests of the one sentence that is extracted from Spark's long error texts."""
 
 import pytest
 
@@ -14,7 +14,7 @@ millrace.errors.topics.UnknownTopicOrPartitionError: {SENTENCE}
 
 
 class JavaError:
-    """What py4j hands over: an exception of the JVM with its causes."""
+    """An exception of the JVM with its causes, as py4j returns it."""
 
     def __init__(self, text, cause=None):
         self._text, self._cause = text, cause

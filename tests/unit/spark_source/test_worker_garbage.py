@@ -1,4 +1,4 @@
-"""What a worker has imported is frozen; what its tasks leave behind is not."""
+"""Tests of a worker's garbage collection: imports are frozen, and task objects are not."""
 
 import sys
 

@@ -1,7 +1,9 @@
-"""Every aggregate by every kind of window, emitted in every way, over values that are easy to get wrong.
+"""Cases of every aggregate with every kind of window and every emit strategy.
 
-One topology has all of it, so that it runs on Spark at once; each key is a case. ``expected`` is an oracle of its own:
-plain Python that follows the rules of ``docs/streams/semantics.md``, record by record, with no code of the library.
+The values are easy to get wrong. One topology has all cases, so that it runs on Spark at once; each key is a case.
+
+``expected`` is an independent oracle. It is plain Python that follows the rules of ``docs/streams/semantics.md`` record
+by record, with no code of the library.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ CASES: dict[str, tuple[str, list[Any]]] = {
 }
 """The column of each case, and its values; the other columns are null."""
 TIMES = (1_000, 1_030, 1_015, 1_060)
-"""Of the records of each case: the third comes late, and joins two sessions."""
+"""Timestamps of the records of each case. The third record is late and joins two sessions."""
 END, END_TIME = "end of time", 10_000
 """The case whose record closes all windows before it."""
 
@@ -85,14 +87,17 @@ OUTPUTS = [
     *(f"{window}.{emit}" for window in (*WINDOWS, "table-groups") for emit in ("every", "last")),
     *(f"{window}.{final}" for window in FINAL for final in ("final", "suppressed")),
 ]
-"""What the topology writes, by topic."""
+"""Topics of the topology's sinks."""
 
 Row = tuple[Any, int, int, dict[str, Any] | None]
-"""A result: its case, the start and end of its window (0 without), its values; None of a session that is gone."""
+"""A result: its case, the start and end of its window (0 without), its values.
+
+The values are None for a removed session.
+"""
 
 
 class Record(NamedTuple):
-    """A record in the order of its topic; ``part`` is the key of the table that is grouped by case."""
+    """A record in the order of its topic. ``part`` is the key of the table that is grouped by case."""
 
     case: str
     part: str
@@ -101,7 +106,7 @@ class Record(NamedTuple):
 
 
 def records() -> list[Record]:
-    """All cases' records, those of the same turn together."""
+    """Return all cases' records, those of the same turn together."""
     nothing = dict.fromkeys(VALUES.names)
     found = [
         Record(case, f"{case}/{turn % 2}", TIMES[turn], nothing | {column: values[turn]})
@@ -112,12 +117,12 @@ def records() -> list[Record]:
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    """A record as a row of ``SCHEMA``."""
+    """Return a record as a row of ``SCHEMA``."""
     return {"case": record.case, "part": record.part, **record.values}
 
 
 def aggregates(*, removing: bool = False) -> dict[str, Any]:
-    """All kinds of aggregates of all columns, and of an expression."""
+    """Return all kinds of aggregates of all columns, and of an expression."""
     numbers = ("i", "n", "x", "f", "d")
     found: dict[str, Any] = {"records": count(), "twice": sum_(col("i") * 2), "half": mean(col("x") / 2)}
     found |= {f"count_{name}": count(name) for name in VALUES.names}
@@ -143,15 +148,15 @@ SETS: dict[str, frozenset[str]] = {
         for name in ("records", "count_s", "sum_i", "sum_x", "sum_d", "mean_n", "mean_x", "half", "min_x", "max_s")
     },
 }
-"""Names of aggregates by the set that they are computed in.
+"""Names of aggregates by the set in which they are computed.
 
-What else is in the set decides how an aggregate is kept (as its result or as accumulators) and how batches are folded
-(running sums, in parts, or record by record). The results must not depend on it.
+The other aggregates of a set decide how an aggregate is stored (as its result or as accumulators). They also decide how
+batches are folded: by running sums, in parts, or record by record. The results must not depend on it.
 """
 
 
 def topology(chosen: str = "all") -> Topology:
-    """All windows and emits of a set of aggregates."""
+    """Build all windows and emit strategies of a set of aggregates."""
     builder = StreamsBuilder()
     kept = {name: each for name, each in aggregates().items() if name in SETS[chosen]}
     removable = {name: each for name, each in aggregates(removing=True).items() if name in SETS[chosen]}
@@ -174,7 +179,7 @@ def topology(chosen: str = "all") -> Topology:
 
 
 def partial_topology(window: str) -> Topology:
-    """The aggregates that may begin where records are read: all but those that add doubles."""
+    """Build the aggregates that may begin on the source stage: all but those that add doubles."""
     builder = StreamsBuilder()
     groups: Any = builder.stream(TOPIC, schema=SCHEMA, key_columns=["case"]).group_by_key()
     if WINDOWS[window] is not None:
@@ -185,26 +190,26 @@ def partial_topology(window: str) -> Topology:
 
 
 def rows_of_table(rows: Iterable[dict[str, Any]]) -> Iterator[Row]:
-    """Rows of the table that ``partial_topology`` writes, as results."""
+    """Return the rows of the table that ``partial_topology`` writes, as results."""
     for row in rows:
         bounds = [round(row[name].timestamp() * 1000) if name in row else 0 for name in ("window_start", "window_end")]
         yield row["case"], bounds[0], bounds[1], {name: row[name] for name in _PARTIAL}
 
 
 def expected_of_partial(window: str) -> Any:
-    """What that table holds in the end."""
+    """Return the final content of that table."""
     last = {update[:3]: update for update in _updates(window)}
     return comparable((*key, {name: update[3][name] for name in _PARTIAL}) for key, update in last.items())
 
 
 def outputs_of(chosen: str) -> list[str]:
-    """What the topology of a set of aggregates writes; tables that are grouped refuse ``min`` and ``max``."""
+    """Return the outputs of the topology of a set of aggregates. Grouped tables refuse ``min`` and ``max``."""
     removable = SETS[chosen] & frozenset(aggregates(removing=True))
     return [output for output in OUTPUTS if removable or not output.startswith("table-groups")]
 
 
 def expected(output: str, chosen: str = "all") -> Any:
-    """What an output has: all updates or finals in any order, or the last result of each key and window."""
+    """Return the expected output: all updates or finals in any order, or the last result of each key and window."""
     return comparable(
         (*row[:3], {name: value for name, value in row[3].items() if name in SETS[chosen]}) for row in _rows_of(output)
     )
@@ -217,25 +222,25 @@ def _rows_of(output: str) -> list[Any]:
     if emit == "every":
         return updates
     last = {update[:3]: update for update in updates}
-    # A session that became part of another is gone.
+    # A session that was merged into another one is removed.
     kept = last.values() if window != "sessions" else _sessions_left(last)
     return [row for row in kept if emit == "last" or row[0] != END]
 
 
 def rows_of(results: Iterable[tuple[Any, Any]]) -> Iterator[Row]:
-    """Results of their keys and values."""
+    """Return results as rows of their keys and values."""
     for key, value in results:
         bare, start, end = key if isinstance(key, Windowed) else (key, 0, 0)
         yield bare, start, end, value and {name: value[name] for name in value if name in _NAMES}
 
 
 def settled(output: str, rows: Iterable[Row]) -> Any:
-    """An output of the topology in the form of ``expected``."""
+    """Return an output of the topology in the form of ``expected``."""
     return comparable({row[:3]: row for row in rows}.values() if output.endswith("last") else rows)
 
 
 def comparable(rows: Iterable[Row]) -> list[str]:
-    """Rows that are there, equal if they have the same bits."""
+    """Return the existing rows in a form that is equal only if all bits are equal."""
     return sorted(repr((*row[:3], sorted(row[3].items()))) for row in rows if row[3] is not None)
 
 
@@ -264,7 +269,9 @@ def _hopping(time_ms: int, seen: list[Record]) -> list[tuple[int, int]]:
 
 
 def _sliding(time_ms: int, seen: list[Record]) -> list[tuple[int, int]]:
-    """The windows that end with a record, or begin after one and have a record, and are changed by the last one."""
+    """Return the sliding windows that end at a record, or begin after one and are not empty, and that the last record
+    changes.
+    """
     before, now = _all_sliding(seen[:-1]), _all_sliding(seen)
     return [window for window in sorted(now) if window[0] <= time_ms <= window[1] or window not in before]
 
@@ -278,7 +285,7 @@ def _all_sliding(seen: list[Record]) -> set[tuple[int, int]]:
 
 
 def _sessions(time_ms: int, seen: list[Record]) -> list[tuple[int, int]]:
-    """The session of the last record: of those from which it is reached by steps of at most the gap."""
+    """Return the session of the last record: all records that it reaches by steps of at most the gap."""
     joined = {time_ms}
     while True:
         more = {each.time_ms for each in seen if any(abs(each.time_ms - known) <= 20 for known in joined)}
@@ -322,7 +329,7 @@ def _aggregated(values: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _extremes(values: list[Any]) -> tuple[Any, Any]:
-    """NaN is larger than all else, a zero is a plain one."""
+    """Return minimum and maximum. NaN is larger than any other number, and a negative zero becomes positive."""
     if not values:
         return None, None
     numbers = [value for value in values if not _is_nan(value)]
@@ -340,7 +347,7 @@ def _plain(value: Any) -> Any:
 
 
 def _added(values: list[dict[str, Any]]) -> dict[str, Any]:
-    """What can be taken away again as well: counts, sums, means."""
+    """Return the aggregates that can also subtract: counts, sums and means."""
     expressions = {
         "twice": [each["i"] and _as_long(each["i"] * 2) for each in values],
         "half": [each["x"] and each["x"] / 2 for each in values],
@@ -380,7 +387,7 @@ def _as_long(number: int) -> int:
 
 
 def _table_groups() -> Iterator[Row]:
-    """A group has the newest row of each of its parts; a NaN or infinity that was in a sum stays in it."""
+    """Return the groups of a table: each has the newest row of each part. A NaN or infinity stays in its sum."""
     rows: dict[str, Record] = {}
     for place, record in enumerate(records()):
         rows[record.part] = record

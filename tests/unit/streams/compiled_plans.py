@@ -1,8 +1,8 @@
-"""Topologies of every kind with the plans that they are compiled to, as they were reviewed: ``plans/<name>.txt``.
+"""Topologies of every kind with their reviewed plans in ``plans/<name>.txt``.
 
-.venv/bin/python -m tests.unit.streams.compiled_plans     writes the plans anew; look at what git says has changed
+.venv/bin/python -m tests.unit.streams.compiled_plans     rewrites the plans; review the differences in git
 
-Each is small and shows one thing; the applications in ``jobs/`` show how they come together.
+Each topology is small and shows one feature. The applications in ``jobs/`` show features together.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Built: Final[dict[str, Callable[[StreamsBuilder], Any]]] = {}
 
 
 def plan_of(build: Callable[[StreamsBuilder], Any]) -> Callable[[StreamsBuilder], Any]:
-    """Let a function's topology have a file of its name."""
+    """Register a function's topology under the name of its plan file."""
     Built[build.__name__] = build
     return build
 
@@ -97,7 +97,7 @@ def subtract(one: int, other: int) -> int:
 
 
 def show(key: Any, value: Any) -> None:
-    """What peek and for_each call."""
+    """Do nothing. Peek and for_each call it."""
 
 
 def zero() -> int:
@@ -113,7 +113,7 @@ def taken(key: Any, value: int, aggregate: int) -> int:
 
 
 def by_digit(key: int, value: int) -> str:
-    """A topic for each last digit."""
+    """Name a topic for each last digit."""
     return f"digit-{value % 10}"
 
 
@@ -121,7 +121,7 @@ class Last:
     """A processor with a store."""
 
     def process(self, record: Any) -> None:
-        """Keep nothing: it is compiled, not run."""
+        """Do nothing, because the processor is compiled and not run."""
 
 
 @plan_of
@@ -319,7 +319,7 @@ JOBS: Final = (
 
 
 def topologies() -> dict[str, Topology]:
-    """All by the names of their files."""
+    """Return all topologies by the names of their files."""
     found = {f"job_{name}": load_topology(str(ROOT / "jobs" / f"{name}.py")) for name in JOBS}
     for name, build in Built.items():
         builder = StreamsBuilder()
@@ -329,17 +329,17 @@ def topologies() -> dict[str, Topology]:
 
 
 def compiled(topology: Topology) -> Plan:
-    """The plan; columns that topologies do not declare are those of the jobs' topics."""
+    """Compile the plan. Columns that topologies do not declare are those of the jobs' topics."""
     return compile_topology(topology, JOB_TOPICS)
 
 
 def snapshot(topology: Topology) -> str:
-    """What is reviewed: the graph as it was written, and the plan."""
+    """Return the reviewed text: the graph as it was written, and the plan."""
     return f"{topology.describe()}\n{explain(compiled(topology))}\n"
 
 
 def write() -> None:
-    """Write all plans anew, and remove those of topologies that are gone."""
+    """Write all plans again, and remove those of topologies that no longer exist."""
     wanted = {PLANS / f"{name}.txt": snapshot(topology) for name, topology in topologies().items()}
     PLANS.mkdir(exist_ok=True)
     for path in set(PLANS.iterdir()) - set(wanted):

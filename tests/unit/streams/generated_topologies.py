@@ -1,7 +1,7 @@
-"""Topologies made at random: operators put behind one another, over two topics and a global table, as chance has it.
+"""Random topologies of operators over two topics and a global table.
 
-``choose`` picks one of some options: hypothesis' ``draw``, or a seeded ``random.Random``. Keys are strings and values
-whole numbers everywhere, None among both in what comes in, so that any operator fits behind any other.
+``choose`` picks one of some options. It is hypothesis' ``draw`` or a seeded ``random.Random``. Keys are strings and
+values are integers, or None, so that any operator can follow any other.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def named(value: int) -> str:
 
 
 class Distinct:
-    """Forwards a key's value when it changes."""
+    """A processor that forwards a key's value when it changes."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -98,7 +98,9 @@ class Distinct:
 
 
 class Ticking:
-    """Counts a key's records by their tens of time; every 15 ms how many counts there are."""
+    """A processor that counts a key's records in groups of ten time units, and emits the number of counts every 15
+    ms.
+    """
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -118,7 +120,7 @@ class Ticking:
 
 
 class Changed:
-    """Values with how far they are from the one before, whose key they had."""
+    """A processor that forwards values with their difference to the previous value and the key of that value."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -129,7 +131,7 @@ class Changed:
 
 @dataclass
 class Pool:
-    """What further operators may be put behind."""
+    """The streams and tables that further operators can use."""
 
     streams: list[Any]
     tables: list[Any] = field(default_factory=list)
@@ -146,7 +148,7 @@ def windowed(windows: Any) -> Callable[[Any], Any]:
 
 
 def rows(stream: Any) -> Any:
-    """Rows of several columns on the way, by expressions."""
+    """Return expressions that turn a value into rows of several columns and back."""
     twice = stream.with_columns(twice=coalesce(col("value"), 0) * 2).filter(col("twice") != 4)
     return twice.select("twice").map_values(lambda row: row["twice"], value="long")
 
@@ -174,7 +176,7 @@ def closing(windows: Any) -> Callable[[Any], Any]:
 
 
 def by_columns(stream: Any) -> Any:
-    """Named aggregates of expressions, by a column."""
+    """Return named aggregates of expressions, grouped by a column."""
     grouped = stream.group_by(digit=(coalesce(col("value"), 0) % 3).cast("string"))
     table = grouped.aggregate(n=count(), total=sum_(coalesce(col("value"), 0)), most=max_("value"))
     return table.map_values(lambda row: row["n"] + row["total"] * 7 + (row["most"] or 0), value="long")
@@ -245,15 +247,15 @@ OF_TIME = {
     "versioned",
     "time limit",
 }
-"""What depends on stream time, which is that of a task: with several partitions another than with one."""
+"""Operators that depend on stream time, which is each task's own. Their results depend on the number of partitions."""
 
 
 def topology_at_random(
     builder: StreamsBuilder, choose: Choose, prefix: str = "", *, timeless: bool = False, with_global: bool = True
 ) -> None:
-    """Add a topology of some operators to ``builder``; ``prefix`` begins the names of its topics and stores.
+    """Add a topology of some operators to ``builder``. ``prefix`` begins the names of its topics and stores.
 
-    With ``timeless`` nothing depends on stream time.
+    With ``timeless`` no operator depends on stream time.
     """
     streams = [builder.stream(f"{prefix}{topic}", **TYPES) for topic in TOPICS[:2]]
     everywhere = builder.global_table(f"{prefix}{TOPICS[2]}", **TYPES) if with_global else None
@@ -268,7 +270,9 @@ def topology_at_random(
 
 
 def settled(topic: str, records: Sequence[tuple[Any, ...]]) -> Any:
-    """What does not depend on the batches: all records of a topic; where it has last updates, each key's last."""
+    """Return the results that do not depend on the batches: all records of a topic, or each key's last one with
+    ``emit="last"``.
+    """
     return {record[0]: record for record in records} if topic.endswith("last") else list(records)
 
 
@@ -290,7 +294,7 @@ def _grow(pool: Pool, everywhere: Any, choose: Choose, prefix: str) -> None:
 OF_TABLES = ("to table", "table", "tables", "together")
 OF_STREAMS = ("pairs", "look up", "merge")
 ONCE = ("through", "keep", "tick")
-"""What names a topic or store."""
+"""Parameters that name a topic or store."""
 
 
 def _table(what: str, stream: Any, other: Any, pool: Pool, choose: Choose) -> Any:
@@ -325,7 +329,7 @@ def _once(what: str, stream: Any, pool: Pool, prefix: str) -> Any:
         case "through":
             return stream.through(f"{prefix}between")
         case "keep":
-            # A processor takes records where they are, also under another key than the one that brought them there.
+            # A processor reads records without a repartition, also under a new key.
             return _distinct(stream.repartition() if pool.timeless else stream, f"{prefix}last")
     store = window_store(f"{prefix}ticks", **TYPES, retention=40)
     return stream.process(lambda: Ticking(store.name), stores=[store])

@@ -1,8 +1,8 @@
-"""State as an older millrace left it: of each kind of store, checked in with the manifest of its topology.
+"""State that an older millrace wrote: each kind of store, with its topology's manifest.
 
-.venv/bin/python -m tests.unit.streams.kept_state      keeps it anew, as today's code does
+.venv/bin/python -m tests.unit.streams.kept_state      writes the state again with today's code
 
-That is for a new version of chunks, by which older checkpoints are refused; not for a test that fails.
+Do this for a new version of chunks, which makes older checkpoints unreadable. Do not do it for a test that fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .test_state_packed import (
 DIRECTORY = Path(__file__).parent / "kept_state"
 BATCHES, RECORDS = 6, 8
 KEPT_AFTER = 4
-"""So many batches have gone into what was kept."""
+"""Number of batches that went into the stored state."""
 TOPOLOGIES: dict[str, Callable[[Any, Any], None]] = {
     build.__name__: build
     for build in (processors, keeping_rows, shared_store, joins, windows, named_folds, means, rows)
@@ -44,14 +44,14 @@ TOPOLOGIES: dict[str, Callable[[Any, Any], None]] = {
 
 
 def topology(name: str) -> Topology:
-    """One that keeps state."""
+    """Build a topology that keeps state."""
     builder = StreamsBuilder()
     TOPOLOGIES[name](builder.stream("x", **TYPES), builder.stream("y", **TYPES))
     return builder.build()
 
 
 def script() -> list[list[TestRecord]]:
-    """What is piped, always the same."""
+    """Return the piped records, which are always the same."""
     chance = random.Random(7)
     return [
         [
@@ -63,12 +63,12 @@ def script() -> list[list[TestRecord]]:
 
 
 def manifest_of(driver: InPages) -> Manifest:
-    """What the checkpoint of a driver's topology would say."""
+    """Return the manifest in a checkpoint of a driver's topology."""
     return Manifest.of(stages_of(driver.plan), 1)
 
 
 def keep(name: str) -> None:
-    """Run the first batches, and write what they leave."""
+    """Run the first batches, and write their state to files."""
     driver = InPages(topology(name))
     for batch in script()[:KEPT_AFTER]:
         driver.pipe_records(batch)
@@ -85,7 +85,7 @@ def keep(name: str) -> None:
 
 
 def kept(name: str) -> tuple[Manifest, dict[str, MemoryVariables]]:
-    """What was kept."""
+    """Read the stored state."""
     found = json.loads((DIRECTORY / f"{name}.json").read_text(encoding="utf-8"))
     variables = {
         store: MemoryVariables(

@@ -1,4 +1,4 @@
-"""The aggregation step against a naive model that handles one record at a time, as Kafka Streams does."""
+"""Tests of the aggregation step against a model of single records, as in Kafka Streams."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def build(window: TimeWindows | None, emit: str) -> Topology:
 
 @dataclass
 class Model:
-    """Aggregates record by record; ``updates`` are all results in order."""
+    """A model that aggregates record by record. ``updates`` are all results in order."""
 
     window: TimeWindows | None
     stream_time: int = -1

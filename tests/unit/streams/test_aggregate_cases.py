@@ -1,4 +1,4 @@
-"""Every aggregate by every kind of window comes to what the documented rules say, in the test driver."""
+"""Tests of every aggregate with every window against the documented rules, in the test driver."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_sum_of_decimals_that_has_too_many_digits_is_an_error(output: str) -> 
     driver = TopologyTestDriver(builder.build())
     for numbers in ([LARGEST, LARGEST], [1 - LARGEST, -LARGEST], [LARGEST - 1]):
         driver.pipe("in", [{"key": key, "d": Decimal(number)} for key, number in zip("ab", numbers, strict=False)])
-    # Where a sum has fewer digits it is right to the last of them.
+    # A sum with fewer digits is exact to its last digit.
     with pytest.raises(UserFunctionError, match=r"KSTREAM-AGGREGATE-.*a sum of decimals has more than 38 digits"):
         driver.pipe("in", [{"key": "b", "d": Decimal(1)}, {"key": "a", "d": Decimal(1)}])
 

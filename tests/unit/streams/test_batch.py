@@ -1,4 +1,4 @@
-"""The two faces of a batch: columns and lists tell the same, whatever was taken from it and in which order one asks."""
+"""Tests of a batch's columns and lists: both agree in any order of access."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def batch_of(layout: Layout, records: list[Record], *, columns: bool) -> Batch:
 
 
 def assert_is(batch: Batch, expected: list[Record], asked: list[str]) -> None:
-    """Ask for parts in the order given; then all must be as expected."""
+    """Ask for the parts in the given order, and then compare all of them."""
     for part in asked:
         getattr(batch, part)
     assert list(zip(batch.keys, batch.values, batch.times, strict=True)) == expected

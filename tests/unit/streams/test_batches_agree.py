@@ -1,4 +1,7 @@
-"""Whatever the batches are, a topology gives what it gives record by record: order, values, times, state."""
+"""Tests that batches of any size give the results of single records.
+
+The results are order, values, times and state.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def add(one: int, other: int | None) -> int:
 
 
 class Ranking:
-    """Keeps sums; forwards them at every punctuation, and each record with its place in the store."""
+    """A processor that keeps sums.
+
+    It forwards them at every punctuation, and each record with its rank in the store.
+    """
 
     def init(self, context: Any) -> None:
         self.context, self.sums = context, context.store("sums")
@@ -58,7 +64,7 @@ class Ranking:
 
 
 def diamond(x: Any, y: Any) -> None:
-    """Ways that part and meet again, records that become several, and a loop through a repartition."""
+    """Build branches that merge again, flat maps, and a loop through a repartition topic."""
     several = x.flat_map_values(lambda value: [] if value is None else range(value % 4))
     odd, even = several.filter(lambda value: value % 2 == 1), several.filter_not(lambda value: value % 2 == 1)
     again = odd.map_values(lambda value: value + 100).merge(even).merge(y)
@@ -67,7 +73,7 @@ def diamond(x: Any, y: Any) -> None:
 
 
 def self_joins(x: Any, y: Any) -> None:
-    """Tables and streams joined with what is made of themselves."""
+    """Join tables and streams with streams and tables derived from them."""
     table = x.to_table(store="t")
     table.join(table, joined).to_stream().to("out")
     table.left_join(table.filter(lambda value: value % 2 == 0), joined).to_stream().to("out")
@@ -76,7 +82,7 @@ def self_joins(x: Any, y: Any) -> None:
 
 
 def tables(x: Any, y: Any) -> None:
-    """Changes through filters, joins, groups and suppression."""
+    """Send changes through filters, joins, groups and suppression."""
     left, right = x.to_table(store="l"), y.group_by_key().reduce(add, store="r")
     both = left.outer_join(right, joined, store="both")
     both.filter(lambda value: value > 9).to_stream().to("out")
@@ -88,7 +94,7 @@ def tables(x: Any, y: Any) -> None:
 
 
 def foreign_keys(x: Any, y: Any) -> None:
-    """A foreign-key join whose results are counted by group."""
+    """Build a foreign-key join whose results are counted by group."""
     for kind in ("join", "left_join"):
         left, right = x.to_table(store=f"l {kind}"), y.to_table(store=f"r {kind}")
         found = getattr(left, kind)(right, joined, foreign_key=lambda value: "abc"[value % 3] if value > 1 else None)
@@ -99,7 +105,7 @@ def foreign_keys(x: Any, y: Any) -> None:
 
 
 def windows(x: Any, y: Any) -> None:
-    """All kinds of windows over two streams, with late records, finals and suppressed results."""
+    """Build all kinds of windows over two streams, with late records, finals and suppressed results."""
     for number, window in enumerate((tumbling(10, grace=4), hopping(10, advance=4), sliding(6, grace=9))):
         grouped = x.group_by_key().cogroup(lambda key, value, total: total + (value or 1))
         grouped = grouped.cogroup(y.group_by_key(), lambda key, value, total: total * 2)
@@ -115,7 +121,7 @@ def windows(x: Any, y: Any) -> None:
 
 
 def windowed_tables(x: Any, y: Any) -> None:
-    """Tables by window, joined with one another, with streams of windows, and after suppression."""
+    """Join windowed tables with each other and with windowed streams, also after suppression."""
     window = tumbling(10, grace=30)
     counts = x.group_by_key().windowed_by(window).count(store="n")
     sums = y.group_by_key().windowed_by(window).reduce(add, store="s")
@@ -128,14 +134,14 @@ def windowed_tables(x: Any, y: Any) -> None:
 
 
 def processors(x: Any, y: Any) -> None:
-    """A processor behind a filter: time passes for it with the records that do not reach it."""
+    """Build a processor behind a filter. The filtered records advance its stream time."""
     store = key_value_store("sums", **TYPES)
     ranked = x.merge(y).filter(lambda value: value is not None and value > 2).process(Ranking, stores=[store])
     ranked.merge(x).to("out")
 
 
 def shared_store(x: Any, y: Any) -> None:
-    """Two processors that see in one store what the other did with each record."""
+    """Build two processors that see each other's changes in one store, record by record."""
     store = key_value_store("sums", **TYPES)
     x.process(Ranking, stores=[store]).to("out")
     y.flat_map_values(lambda value: [value, 1]).process(Ranking, stores=[store]).to("out")
@@ -143,7 +149,7 @@ def shared_store(x: Any, y: Any) -> None:
 
 
 def expressions(x: Any, y: Any) -> None:
-    """Steps in columns beside steps in Python."""
+    """Mix steps in columns with steps in Python."""
     small = x.filter(col("value") < 5)
     counts = small.group_by(parity=col("value") % 2).count(store="n")
     counts.group_by(lambda key, value: (str(value), value), key="string").count(store="of counts").to_stream().to(

@@ -1,4 +1,4 @@
-"""Which topology may go on from a checkpoint, and what is said of one that may not."""
+"""Tests of the topologies that may continue from a checkpoint, and of the refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def flights(builder: StreamsBuilder) -> Any:
 
 
 def hours(builder: StreamsBuilder, **change: Any) -> None:
-    """Counts of an hour, with what a test changes."""
+    """Count by hour, with changes that a test sets."""
     stream = flights(builder)
     if "predicate" in change:
         stream = stream.filter(change["predicate"])
@@ -150,7 +150,7 @@ def test_another_order_of_topics_and_other_moves_are_named() -> None:
 
 
 def joined(named: dict[str, str], *, filtered: bool) -> Build:
-    """Joins of all kinds that keep something, of tables whose stores have names."""
+    """Build all kinds of joins with state, of tables with named stores."""
 
     def build(builder: StreamsBuilder) -> None:
         left: Any = builder.stream("flights", timestamp="at")

@@ -1,4 +1,4 @@
-"""Plans are what was reviewed, and there is one that shows each kind of node and each rewriting."""
+"""Tests of compiled plans: they equal the reviewed ones, and each node and rewriting has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REMEDY = "look at the change, and take it over by: python -m tests.unit.streams.
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, Topology]:
-    """The topologies, built by a test and not on import, because that starts threads of Polars (tests/mutation)."""
+    """Build the topologies in a test and not on import, because that starts threads of Polars (tests/mutation)."""
     return topologies()
 
 
@@ -34,4 +34,4 @@ def test_every_kind_of_node_is_shown(built: dict[str, Topology]) -> None:
         kind for name in graph.__all__ if isinstance(kind := getattr(graph, name), type) and issubclass(kind, Node)
     }
     shown = {type(node) for topology in built.values() for node in compiled(topology).topology.nodes}
-    assert kinds - shown == {Node, TableNode}, "the bases alone"
+    assert kinds - shown == {Node, TableNode}, "only the base classes"

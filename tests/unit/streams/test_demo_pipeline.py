@@ -1,4 +1,4 @@
-"""The command line of the demo's Spark process: the demo gives what the process takes."""
+"""Tests of the command line of the demo's Spark process: it accepts the demo's arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_spark_process_gets_each_topic_and_all_of_its_places(tmp_path: Path,
     reached: dict[str, Any] = {}
 
     class BegunError(Exception):
-        """The process has read its command line."""
+        """A signal that the process has read its command line."""
 
     def reporter(progress: Path) -> Any:
         reached["progress"] = progress

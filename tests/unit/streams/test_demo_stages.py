@@ -1,4 +1,7 @@
-"""The stages of the demo: told in one process, read in another, shown with and without Spark's start."""
+"""Tests of the demo's stages.
+
+One process writes them and another one reads them. They are shown with and without Spark's start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The documents' topologies, which must run; how they are compiled is in ``compiled_plans``."""
+"""Topologies of the documents, which must run.
+
+Their compiled plans are in ``compiled_plans``.
+"""
 
 from __future__ import annotations
 

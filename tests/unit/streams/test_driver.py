@@ -1,4 +1,4 @@
-"""The test driver itself: what one writes in a test of one's own topology."""
+"""Tests of the test driver as users call it in tests of their own topologies."""
 
 import datetime as dt
 import time

@@ -1,4 +1,4 @@
-"""``emit="last"``: of every kind of aggregation each batch gives the last of the updates that it gives without."""
+"""Tests of ``emit="last"``: each batch gives the last of its updates, for every aggregation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled plans in words, as they are reviewed."""
+"""Tests of compiled plans in words, as they are reviewed."""
 
 from datetime import timedelta
 

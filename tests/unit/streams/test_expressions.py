@@ -128,7 +128,7 @@ def test_a_column_may_have_the_name_of_a_keyword():
 
 @cache
 def times():
-    """A frame, made by a test and not on import, because that starts threads of Polars (tests/mutation)."""
+    """Create a frame in a test and not on import, because that starts threads of Polars (tests/mutation)."""
     return pl.DataFrame(
         {
             "t": pl.Series(

@@ -1,4 +1,4 @@
-"""Results of windows when they close: what the last update of each was, once, whatever the windows are."""
+"""Tests of final results of windows: the last update, once, for all kinds of windows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WINDOWS = {
     "hopping": (hopping(10, advance=3, grace=4), 1),
     "sliding": (sliding(6, grace=9), 0),
 }
-"""With whether a window is closed as soon as stream time is its end and grace, or after that."""
+"""Window kinds, and whether a window closes when stream time reaches its end plus grace, or after that."""
 
 records = st.lists(
     st.builds(TestRecord, st.just("x"), st.sampled_from("ab"), st.sampled_from("pqrs"), st.integers(0, 70)),
@@ -49,14 +49,15 @@ def results(window: Any, strategy: Any, script: list[TestRecord]) -> tuple[list[
 @given(script=records)
 def test_finals_are_the_last_updates_of_the_windows_that_have_closed(kind: str, script: list[TestRecord]) -> None:
     window, closes_at_once = WINDOWS[kind]
-    # Kept for long: what a window came to must not be forgotten before it is compared.
+    # The retention is long, because a window's result must not be deleted before the comparison.
     updates, _ = results(window.retain(500), "on_window_update", script)
     finals, late = results(window, "on_window_close", script)
     now = max(record.timestamp_ms for record in script)
     closed = {key: value for key, value in updates if key.end + window.grace_ms < now + closes_at_once}
     assert dict(finals) == closed
     assert len(finals) == len(closed)
-    # With the same retention: a sliding window counts what came too late for the windows of the records it still knows.
+    # The retention is equal, because a sliding window counts records that were too late for the windows of stored
+    # records.
     assert late == results(window, "on_window_update", script)[1]
 
 
@@ -72,7 +73,7 @@ def test_grace_and_retention_are_chosen_in_any_order() -> None:
     assert tumbling(60).retain(500).grace(5) == tumbling(60).grace(5).retain(500) == hours
     assert hours.advance_by(20).retention_ms == 500
     assert (hours.advance_by(20).size_ms, hours.advance_by(20).grace_ms) == (60, 5)
-    # What nobody chose is as long as the window is open.
+    # The default retention is as long as the window is open.
     assert tumbling(60, grace=50).grace(5).retention_ms == 65
     assert tumbling(60).grace(5).retention_ms == 65
     with pytest.raises(TopologyError, match="retention of 90 ms is shorter than window and grace"):

@@ -1,4 +1,4 @@
-"""Python functions in a topology: how they are called, and what happens when they fail."""
+"""Tests of Python functions in a topology: their calls and their failures."""
 
 import polars as pl
 import pyarrow as pa

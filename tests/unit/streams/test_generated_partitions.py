@@ -1,7 +1,7 @@
-"""Topologies made at random over topics of several partitions: each key has the updates that it has with one.
+"""Random topologies over topics of several partitions: same updates per key as with one.
 
-Records go through the workers' stages as on Spark, stage by stage and micro-batch by micro-batch, in the order that a
-sequence column gives them. What depends on stream time is left out: that is each partition's own.
+Records go through the workers' stages as on Spark, stage by stage and micro-batch by micro-batch. A sequence column
+gives their order. Operators that depend on stream time are excluded, because each partition has its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_keys_have_the_updates_that_they_have_with_one_partition(
     builder = StreamsBuilder()
     topology_at_random(builder, lambda options: data.draw(st.sampled_from(options)), timeless=True)
     topology = builder.build()
-    # Global tables go before all else in a micro-batch, so here they are there when the first begins.
+    # A micro-batch reads global tables first, so the first batch has them.
     script = sorted(script, key=lambda record: record.topic != "global")
     first = sum(record.topic == "global" for record in script)
     edges = sorted({0, first, len(script), *(cut for cut in cuts if first < cut < len(script))})
@@ -89,10 +89,10 @@ def updates_in_workers(topology: Topology, batches: list[list[TestRecord]], part
 
 
 def comparable(cut: Stages, found: Updates) -> Updates:
-    """Rows of one key are in order where they come out of one bucket, else in any: they go out before they move.
+    """Sort rows that have no defined order. Rows of one key are in order only if one bucket writes them.
 
-    Behind two moves the order of what one record caused in several buckets is another than in one: what it comes to in
-    the end is the same.
+    Behind two repartitions the results of one record come from several buckets in an order that differs from one
+    partition. Their final state is the same.
     """
     ordered = {node.topic for node in cut.plan.outputs if decided(cut.plan.layouts[node.parents[0]])}  # type: ignore[union-attr]
     late = {node.topic for stage in cut.stages[2:] for node in stage.outputs}  # type: ignore[union-attr]
@@ -114,7 +114,7 @@ def _in_order(topic: str, rows: list[Any], ordered: bool, late: bool) -> list[An
 
 
 def read(cut: Stages, script: list[TestRecord], offset: int, partitions: int) -> list[Packed]:
-    """Records as they come from where they are read: those of a key in one partition, and of none anywhere."""
+    """Return records as they are read: those of a key in one partition, and those without a key in any."""
     found = []
     for reader, prologue in zip(cut.plan.readers, cut.prologues, strict=True):
         topic, broadcast = reader.source.topic, reader.source.broadcast

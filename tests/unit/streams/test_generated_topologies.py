@@ -1,6 +1,6 @@
-"""Topologies made at random give what they give record by record, in batches of any size, in the test driver.
+"""Random topologies: batches of any size give the results of single records.
 
-On Spark the same is ``integration/test_streams_generated.py``.
+These tests use the test driver; ``integration/test_streams_generated.py`` has the same tests on Spark.
 """
 
 from __future__ import annotations

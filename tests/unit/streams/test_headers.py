@@ -1,4 +1,4 @@
-"""Headers of records: what is made of a record keeps them, through stores, joins and moves."""
+"""Tests of headers: results keep them, through stores, joins and repartitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACE = (("trace", b"1"), ("empty", None))
 
 
 def given(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Key, value, and the headers as they were piped."""
+    """Return key, value and the headers as they were piped."""
     return [
         (row["key"], row["value"], tuple((each["key"], each["value"]) for each in row.get(HEADERS, ()))) for row in rows
     ]

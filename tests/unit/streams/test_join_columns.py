@@ -1,4 +1,7 @@
-"""Joins by expressions give what the same joins give by Python functions, in batches of any size; and read less."""
+"""Tests of joins by expressions against the same joins by Python functions.
+
+Batches have any size. Joins by expressions read fewer columns.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ Join = Callable[[StreamsBuilder, bool, dict[str, Any]], Any]
 
 
 def by(columns: bool, types: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a join: expressions, or the function that means the same."""
+    """Return the arguments of a join: expressions, or the equivalent function."""
     if types is LONGS:
         return ((NUMBERS,) if columns else (add,)), {}
     return ((), COLUMNS) if columns else ((merge,), {"value": JOINED})
@@ -115,7 +118,7 @@ def script(types: dict[str, Any]) -> list[TestRecord]:
         number = chance.choice([None, *range(9)])
         value: Any = number
         if types is ROWS and number is not None:
-            # JSON rows without a column have a null there.
+            # JSON rows without a column have null in it.
             value = {"a": chance.choice([None, number]), "b": f"b{number}", "ref": chance.choice(["0", "1", "2", None])}
         key = chance.choice(["0", "1", "2", "k", None])
         records.append(TestRecord(chance.choice("xy"), key, value, max(0, place + chance.randint(-9, 9))))

@@ -1,4 +1,4 @@
-"""A change of the code does not change what state means: topologies go on from what an older millrace kept."""
+"""Tests that topologies continue from the state that an older millrace wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .test_state_packed import InPages
 
 
 class GoingOn(InPages):
-    """Begins with what was kept."""
+    """A driver that begins with the stored state."""
 
     def __init__(self, name: str) -> None:
         super().__init__(topology(name))

@@ -1,4 +1,4 @@
-"""Streams of single values are merged by what they hold, whatever their columns are called."""
+"""Tests of merged streams of single values, whatever the names of their columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregations in two parts come to what the aggregation of each record does, however late the records are."""
+"""Tests of aggregations in two parts against single records, however late they are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_split(plan: Plan) -> bool:
 
 
 def newest_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last row of each key and window, in the order of these."""
+    """Return the last row of each key and window, in their order."""
     last = {(row["word"], row.get("window_start")): place for place, row in enumerate(rows)}
     return [rows[place] for place in sorted(last.values())]
 
@@ -79,7 +79,8 @@ def plan_of(build: Any) -> Plan:
 
 def test_only_what_nobody_can_tell_is_split() -> None:
     assert is_split(plan_of(lambda words: words.group_by_key().count().to_delta("t")))
-    # Every update is wanted, doubles are added in order, records move, and a function might fail on a row.
+    # Reasons against two parts: every update is needed, doubles are added in order, records are repartitioned, or a
+    # function may fail.
     assert not is_split(plan_of(lambda words: words.group_by_key().count().to_stream().to("t")))
     assert not is_split(plan_of(lambda words: words.group_by_key().aggregate(x=sum_("x"), store="s").to_delta("t")))
     assert not is_split(plan_of(lambda words: words.group_by("n").count().to_delta("t")))

@@ -1,4 +1,7 @@
-"""Rows as Avro, JSON and Protobuf payloads: read many at a time out of a topic of bytes, written one by one."""
+"""Tests of rows as Avro, JSON and Protobuf payloads in a topic of bytes.
+
+They are read many at a time and written one by one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topology as a picture: everything is on it, nothing lies on anything else, records flow downwards."""
+"""Tests of a topology's picture: it is complete, nothing overlaps, and records flow downwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processors: what their context can do, when punctuations come, and what stores refuse."""
+"""Tests of processors: their context, their punctuations and refusals of stores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = {"key": "string", "value": "long"}
 
 
 class Processor:
-    """Base of the processors here; does what a test tells it to."""
+    """Base class of these tests' processors, which does what a test sets."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -241,7 +241,7 @@ def test_stream_time_is_that_of_the_records_read_and_not_of_those_that_a_process
 
 
 class Sort(Processor):
-    """Forwards odd values to one child, even ones to another, and zero to both."""
+    """A processor that forwards odd values to one child, even ones to another, and zero to both."""
 
     def process(self, record: Record) -> None:
         child = None if not record.value else "odd" if record.value % 2 else "even"

@@ -1,4 +1,7 @@
-"""What goes into topics of bytes: keys and values by serdes of their columns, by others, rows in a format."""
+"""Tests of records for topics of bytes.
+
+Keys and values are written by the serdes of their columns or by given ones, and rows in a format.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ DAYS = Serde(
 
 
 def orders(builder: StreamsBuilder) -> Any:
-    """A typed topic without a key."""
+    """Create a typed topic without a key."""
     return builder.stream("orders", schema=ORDERS, key_columns=())
 
 
@@ -59,7 +62,7 @@ def longs(builder: StreamsBuilder) -> Any:
 def written(
     build: Callable[[StreamsBuilder], Any], keys: list[Any], values: list[Any]
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of the records that a topology's sink makes of results."""
+    """Return keys and values of the records that a topology's sink makes of results."""
     builder = StreamsBuilder()
     build(builder)
     plan = compile_topology(builder.build(), {})

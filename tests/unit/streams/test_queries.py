@@ -1,4 +1,4 @@
-"""Stores as they are queried: packed as in a checkpoint, described in JSON, and read without their topology."""
+"""Tests of queries of stores: packed as in a checkpoint, as JSON, and without their topology."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DAY_MS = 86_400_000
 
 
 class Keeper:
-    """Keeps what comes in a key-value store and in windows of ten."""
+    """A processor that stores records in a key-value store and in windows of ten."""
 
     def init(self, context: Any) -> None:
         self.kept, self.windows = context.store("kept"), context.store("own windows")
@@ -87,7 +87,7 @@ RECORDS = [
 
 
 def packed_again(described: Any, store: AnyStore) -> AnyStore:
-    """A store as a checkpoint gives it back."""
+    """Return a store as a checkpoint restores it."""
     spec, variables = described.spec, MemoryVariables()
     if isinstance(store, Store):
         kept_rows(spec, variables).save(store.rows(), {STREAM_TIME: store.stream_time_ms}, store.kept_from_ms)

@@ -1,4 +1,4 @@
-"""What is refused when a topology is built or compiled, and how a user's function fails: the node, and what to do."""
+"""Tests of refused topologies and failing functions: the error names node and remedy."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_what_can_be_known_without_the_topics_is_refused_when_it_is_built() -> N
     stream(declared).filter(col("amount") > 1).to("o")
     with pytest.raises(UnknownColumnError, match="KSTREAM-FILTER-0000000001: no column amount in its input"):
         declared.build()
-    # Of a typed topic nobody knows the columns yet.
+    # The columns of a typed topic are not known yet.
     found.stream("typed").filter(col("amount") > 1).to("o")
     assert found.build().sources[0].topic == "typed"
 

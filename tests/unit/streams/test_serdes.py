@@ -1,4 +1,4 @@
-"""Serdes: Kafka's bytes, and the order of keys by them."""
+"""Tests of serdes: Kafka's bytes, and the order of keys by them."""
 
 from __future__ import annotations
 

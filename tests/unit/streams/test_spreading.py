@@ -1,4 +1,4 @@
-"""Buckets over state partitions: each has its place, evenly, and always the same."""
+"""Tests of buckets over state partitions: a fixed, even placement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_bucket_b_is_in_partition_b_modulo_any_power_of_two(partitions: int) -> 
 def test_each_bucket_has_a_place_of_its_own_that_never_changes() -> None:
     assert max(Counter(places()).values()) == 1
     assert min(places()) >= 0
-    # They are keys of the state in every checkpoint.
+    # Every checkpoint has these numbers as keys of its state.
     assert places()[:8] == [38, 64, 57, 80, 37, 29, 32, 35]
 
 

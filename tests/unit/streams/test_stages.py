@@ -1,4 +1,4 @@
-"""Where a plan is cut: what runs where a source is read, what on which stage, and what is sent between."""
+"""Tests of a plan's stages: the nodes on the source or a stage, and the records sent between."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kinds(stages: Stages) -> dict[int, list[str]]:
 
 
 def sent(stages: Stages) -> list[tuple[int, int, str]]:
-    """From which stage (-1: where a source is read) to which, and how."""
+    """Return from which stage (-1 for the source) records are sent to which stage, and how."""
     every = [*stages.prologues, *stages.stages]
     return sorted((stage.number, send.stage, send.way) for stage in every for send in stage.sends)
 
@@ -113,7 +113,7 @@ def test_a_global_table_is_on_every_stage_that_looks_at_it():
 def test_processors_of_several_stages_cannot_share_a_store():
     class Keep:
         def process(self, record: Any) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     def build(x: Any) -> None:
         store = key_value_store("s", **TYPES)
@@ -135,7 +135,7 @@ def test_windowed_counts_of_a_moved_stream_are_one_stage():
 def test_sources_that_only_a_later_stage_joins_make_up_the_stream_time_of_one_task():
     class Keep:
         def process(self, record: Any) -> None:
-            """Nothing."""
+            """Do nothing."""
 
     def build(x: Any, y: Any, z: Any) -> None:
         moved = x.map(by_value).repartition()

@@ -1,4 +1,7 @@
-"""Rows as they are kept between micro-batches, in a log and in pages, and the columns of stores over them."""
+"""Tests of rows that are stored between micro-batches, in a log and in pages.
+
+Tests of the columns of stores over them are here too.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def frame(spec: StoreSpec, rows: list[Any]) -> pl.DataFrame:
 
 
 def change(spec: StoreSpec, variables: MemoryVariables, rows: list[Any], time_ms: int, limits: Limits) -> None:
-    """What a batch does with a store."""
+    """Apply the changes of a batch to a store."""
     kept = kept_rows(spec, variables, limits)
     store = store_over(spec, kept)
     assert isinstance(store, Store)
@@ -112,7 +115,7 @@ def test_pages_become_more_as_rows_do_and_small_batches_write_the_log_alone() ->
     for start in range(0, 20_000, 2_000):
         change(COUNTS, variables, [(key, key) for key in range(start, start + 2_000)], 0, limits)
     assert len(variables.pages) >= 50
-    # The first small batch ends with what the large ones left in the log.
+    # The first small batch finishes the log entries of the large batches.
     change(COUNTS, variables, [(5, 5)], 0, limits)
     before = dict(variables.pages)
     change(COUNTS, variables, [(5, -5)], 0, limits)
@@ -122,7 +125,7 @@ def test_pages_become_more_as_rows_do_and_small_batches_write_the_log_alone() ->
 
 
 def test_small_batches_spread_the_log_in_turns() -> None:
-    """None of them writes most of the pages, and the log stays about as long as it may be."""
+    """No small batch writes most of the pages, and the log keeps about its maximum length."""
     limits = Limits(log_bytes=16 << 10, page_bytes=4 << 10)
     variables = filled(40_000, limits)
     change(COUNTS, variables, [(1, -1)], 0, limits)
@@ -142,7 +145,7 @@ def test_small_batches_spread_the_log_in_turns() -> None:
 def test_windows_that_are_over_leave_with_their_slot_unread() -> None:
     class Counted(MemoryVariables):
         def read_page(self, page: Any) -> bytes | None:
-            assert page.slot >= oldest, "a page was read that is over"
+            assert page.slot >= oldest, "an expired page was read"
             return MemoryVariables.read_page(self, page)
 
     oldest = -1

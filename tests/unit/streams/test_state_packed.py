@@ -1,4 +1,4 @@
-"""State as bytes: a topology that is packed and restored after every batch goes on as if nothing had happened."""
+"""Tests of state as bytes: a topology that is packed and restored continues unchanged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROWS = row(pa.schema([("n", pa.int64()), ("tag", pa.string())]))
 
 
 class Restarting(TopologyTestDriver):
-    """Keeps what each batch changed, and goes on with a task that knows nothing but what was kept."""
+    """A driver that stores each batch's changes and continues with a new task that has only the stored state."""
 
     limits: ClassVar[Limits]
     variables: dict[str, MemoryVariables]
@@ -70,7 +70,7 @@ class Restarting(TopologyTestDriver):
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Go on from what was kept."""
+        """Continue from the stored state."""
         [task] = self._tasks
         self.kept = self._kept(task)
         stores = {name: store_over(task.stores[name].spec, kept) for name, kept in self.kept.items()}
@@ -81,7 +81,7 @@ class Restarting(TopologyTestDriver):
 
 
 class Everything:
-    """Uses every kind of store, and both kinds of punctuation."""
+    """A processor that uses every kind of store and both kinds of punctuation."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -113,7 +113,7 @@ def processors(x: Any, y: Any) -> None:
 
 
 class KeepsRows:
-    """Keeps rows in every kind of store, and forwards what it finds there."""
+    """A processor that keeps rows in every kind of store and forwards the rows that it reads."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -147,7 +147,7 @@ def keeping_rows(x: Any, y: Any) -> None:
 
 
 def shared_store(x: Any, y: Any) -> None:
-    """Processors that share a store run record by record, and what they changed is packed as one."""
+    """Build processors that share a store. They run record by record, and their changes are packed together."""
     store = key_value_store("sums", **TYPES)
     for stream in (x, y):
         stream.process(Summing, stores=[store]).to("out")
@@ -229,13 +229,13 @@ records = st.builds(
 
 
 class InPages(Restarting):
-    """All but the newest changes lie in pages, as those of large stores do."""
+    """Stores whose changes, but for the newest, are in pages, as in large stores."""
 
     limits = Limits(log_bytes=1, page_bytes=1500, slot_ms=5)
 
 
 class InTheLog(Restarting):
-    """Everything is in the log."""
+    """Stores whose changes are all in the log."""
 
     limits = LIMITS
 
@@ -315,7 +315,7 @@ def test_after_many_that_were_not_announced_everything_is_brought() -> None:
 
 
 def test_of_what_waits_for_windows_to_close_only_what_is_due_is_read() -> None:
-    """And what has left is in no page any more."""
+    """Expired rows are in no page."""
     columns = {"key": pa.string(), "window_start": WINDOW_TYPE, "window_end": WINDOW_TYPE, "value": pa.int64()}
     layout = Layout(
         schema=pa.schema(list(columns.items())), key=("key",), bucket_columns=None, value="value", windowed=True
@@ -337,7 +337,7 @@ def test_of_what_waits_for_windows_to_close_only_what_is_due_is_read() -> None:
     assert kept.reads == 9
     change = buffer.commit()
     kept.save(packed(finals, change.entries.items()), change.numbers, buffer.kept_from_ms)
-    # A small batch after it spreads what the large one left in the log.
+    # The next small batch distributes the log entries of the large one.
     kept_rows(finals, variables, limits).save(packed(finals, []), {}, buffer.kept_from_ms)
     assert len(variables.pages) == 2
     again = store_over(finals, kept_rows(finals, variables, limits))

@@ -1,4 +1,4 @@
-"""Rows are kept in the page of their time's slot and their key's part; what is over is left out at its boundary."""
+"""Tests of pages: rows are stored by time slot and key part, and expired slots dropped."""
 
 from __future__ import annotations
 

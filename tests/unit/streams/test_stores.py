@@ -1,4 +1,4 @@
-"""Stores of objects, each against a model that is sorted anew for every question."""
+"""Tests of object stores, each against a model that is sorted for every query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream joined with a table: each record sees the table as it was then, whatever else is in its batch."""
+"""Tests of stream-table joins: each record sees the table's version at its time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEFORE = {"a": "A", "b": "B"}
 
 
 def joining(kind: str) -> TopologyTestDriver:
-    """A driver of such a join, whose table has rows for a and b."""
+    """Create a driver of such a join, whose table has rows for a and b."""
     builder = StreamsBuilder()
     table = builder.table("table", key="string", value="string")
     stream = builder.stream("stream", key="string", value="string")
@@ -26,7 +26,7 @@ def joining(kind: str) -> TopologyTestDriver:
 
 
 def expected(kind: str, records: list[TestRecord]) -> tuple[list[str], int]:
-    """What Kafka Streams gives record by record: the joined values, and how many records it drops."""
+    """Return Kafka Streams' results record by record: the joined values and the number of dropped records."""
     rows, joined, dropped = dict(BEFORE), [], 0
     for record in records:
         if record.topic == "table":

@@ -1,4 +1,4 @@
-"""One checkpoint in the place of another, whichever step a crash comes at."""
+"""Tests of the swap of two checkpoints, with a crash at each step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checkpoints(directory: Path) -> tuple[Path, Path]:
 
 
 class CrashError(Exception):
-    """The process ends here."""
+    """The end of the process at this moment."""
 
 
 @pytest.mark.parametrize("steps", range(4))

@@ -1,4 +1,4 @@
-"""Topics that a function names record by record, in the test driver."""
+"""Tests of topics that a function names for each record, in the test driver."""
 
 from __future__ import annotations
 

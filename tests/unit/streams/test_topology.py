@@ -1,4 +1,4 @@
-"""What a topology looks like as text, and what is refused when it is built or compiled, naming the node."""
+"""Tests of a topology as text, and of refusals that name the node."""
 
 from datetime import timedelta
 from unittest import mock
@@ -279,7 +279,7 @@ def test_topics_that_meet_before_their_records_moved_must_have_as_many_partition
             joined = stream.join(planes, lambda left, right: left, selector=col("carrier"))
             joined.group_by_key().count().to_delta(name)
 
-    # What never meets, or meets in a table that is everywhere, may be partitioned as it likes.
+    # Inputs that never meet, or meet only in a global table, may have any numbers of partitions.
     assert prepare(apart, global_tables=["planes"]).buckets == 3
 
 

@@ -1,4 +1,7 @@
-"""Typed rows: tables, joins and groups of rows, which functions see as dicts and expressions as columns."""
+"""Tests of typed rows in tables, joins and groups.
+
+Functions see rows as dicts, and expressions see columns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versioned store against a list of all versions ever put, at times below, at and above every boundary."""
+"""Tests of the versioned store against a list of all versions, around every boundary."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_batch_sees_a_keys_versions_from_before_it() -> None:
     before = store.before("a")
     assert before == Versions([1000], [1])
     store.put("a", 2, 1001)
-    assert store.before("a") == before, "a copy, which further versions do not change"
+    assert store.before("a") == before, "a copy, which later versions do not change"
     store.put("a", 3, 1002)
     assert store.before("a") == before
     again = opened()

@@ -1,4 +1,4 @@
-"""Which windows a record falls into, near both ends of time, beside Kafka Streams' ``windowsFor`` in plain Python."""
+"""Tests of the windows of a record near both ends of time, against Kafka Streams' ``windowsFor``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ windows = st.builds(
 
 
 def windows_for(time_ms: int, window: TimeWindows) -> list[tuple[int, int]]:
-    """Start and end, as Kafka Streams has them; an end after the largest long is that, as in its stores."""
+    """Return start and end of Kafka Streams' windows.
+
+    An end after the largest long becomes the largest long, as in its stores.
+    """
     start = max(0, time_ms - window.size_ms + window.advance_ms) // window.advance_ms * window.advance_ms
     found = []
     while start <= time_ms:
@@ -53,7 +56,7 @@ def windows_for(time_ms: int, window: TimeWindows) -> list[tuple[int, int]]:
 
 @given(times=st.lists(times, max_size=6), window=windows)
 def test_windows_are_those_of_kafka_streams(times: list[int], window: TimeWindows) -> None:
-    # The last instant has no window of its own, as no end could come after it.
+    # The last instant has no window of its own, because no end could be after it.
     expected = [(time_ms, start) for time_ms in times for start, _ in windows_for(min(time_ms, LAST - 1), window)]
     found = in_windows(pl.DataFrame({TIMESTAMP: pl.Series(times, dtype=pl.Int64)}), window)
     assert found.select(TIMESTAMP, WINDOW).rows() == expected
@@ -75,7 +78,7 @@ def test_windows_are_open_until_stream_time_has_passed_end_and_grace(
 
 
 def counts(window: Any, strategy: Any, moments: list[int]) -> list[tuple[Any, Any]]:
-    """Count one key's records by a Python function, by ``count()`` and as rows, which must tell the same windows."""
+    """Count one key's records by a Python function, by ``count()`` and as rows, and compare their windows."""
     builder = StreamsBuilder()
     grouped = builder.stream("in", **TYPES).group_by_key().windowed_by(window).emit_strategy(strategy)
     merger = {"merger": lambda key, one, other: one + other} if isinstance(window, SessionWindows) else {}
@@ -92,7 +95,7 @@ def counts(window: Any, strategy: Any, moments: list[int]) -> list[tuple[Any, An
     return found
 
 
-# A timestamp of microseconds tells no later instants, so that starts further on are all the last of them.
+# A timestamp of microseconds has no later instants, so later starts all become the last instant.
 TELLABLE = LAST // 1000
 KINDS = {
     "tumbling": tumbling(10),
@@ -127,7 +130,7 @@ def test_all_aggregations_tell_the_same_windows_near_the_ends_of_times(kind: str
 def test_the_last_windows_close_when_stream_time_reaches_the_largest_long() -> None:
     told = Windowed("a", TELLABLE, LAST)
     assert counts(tumbling(10), "on_window_close", [LAST - 5, LAST]) == [(told, 1)]
-    # Of a sliding window the end is part, and no time comes after the last one.
+    # A sliding window includes its end, and no time is after the last instant.
     assert counts(sliding(10), "on_window_close", [LAST - 5, LAST]) == [(told, 1)]
 
 
@@ -153,7 +156,8 @@ def test_windows_up_to_the_largest_long_are_kafkas(time_ms: int, advance_ms: int
     if starts is not None:
         assert found == starts
     else:
-        # Kafka Streams stops at a window that would end after the largest long. Here it ends there.
+        # Kafka Streams fails at a window that would end after the largest long. Here the window ends at the largest
+        # long.
         assert found[-1] + 10 > LAST
 
 

@@ -1,4 +1,4 @@
-"""Windows at their boundaries: which lengths there can be, and how long results are kept."""
+"""Tests of window lengths at their boundaries, and of retention."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ def test_a_retention_that_nobody_chose_goes_with_the_grace() -> None:
     assert tumbling(10, grace=9).grace(5).retention_ms == 15
     assert tumbling(10).retain(30).grace(5).retention_ms == 30
     assert tumbling(10).retain(11).grace(1).retention_ms == 11
-    assert tumbling(10).retain(10).grace(5).retention_ms == 15, "just what was needed is as good as not chosen"
+    assert tumbling(10).retain(10).grace(5).retention_ms == 15, "an explicit minimum equals the default"
     assert hopping(10, advance=10).advance_by(5) == TimeWindows(size_ms=10, advance_ms=5)

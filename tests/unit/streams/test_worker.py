@@ -1,4 +1,4 @@
-"""The code of Spark's workers in this process: packed rows in and out, and the test driver's results at any batches."""
+"""Tests of the workers' code in this process, against the test driver's results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ IN_PAGES = Limits(log_bytes=2_000, page_bytes=1_500, slot_ms=5)
 
 
 class Deduplicate:
-    """Forwards the first record of each key and value."""
+    """A processor that forwards the first record of each key and value."""
 
     def init(self, context: Any) -> None:
         self.context, self.seen = context, context.store("seen")
@@ -87,7 +87,7 @@ def two_topics(stream: Any, other: Any) -> None:
 
 
 def moved(stream: Any, other: Any) -> None:
-    """Records change their key, are joined with such as did not, and change it again."""
+    """Repartition records, join them with others that were not repartitioned, and repartition the result."""
     digits = stream.map(lambda key, value: (str((value or 0) % 3), value), key="string")
     digits.filter(lambda value: value != 4).to_delta("digits")
     table = other.map(lambda key, value: (str((value or 0) % 3), value), key="string").to_table(store="table")
@@ -103,7 +103,7 @@ def moved(stream: Any, other: Any) -> None:
 
 
 def asked(stream: Any, other: Any) -> None:
-    """A foreign-key join, of a table that others look up as well."""
+    """Build a foreign-key join of a table that another join also looks up."""
     left, right = stream.to_table(store="left"), other.to_table(store="right")
     wanted = lambda value: "abc"[value % 3]  # noqa: E731
     both = lambda one, two: one * 10 + (two or 0)  # noqa: E731
@@ -144,7 +144,7 @@ def stages(build: Callable[..., None]) -> Stages:
 
 
 def packed(cut: Stages, script: Script, first: int, *, buckets: int = 1, puts_aside: bool = False) -> list[Packed]:
-    """Records of opaque topics as they come from where they are read; the sequence column has their order.
+    """Return records of opaque topics as they are read. The sequence column has their order.
 
     The topics have as many partitions as there are ``buckets``.
     """
@@ -177,7 +177,7 @@ def batch_of(placed: list[tuple[int, tuple[Any, ...]]], partition: int) -> pa.Re
 
 
 class Variable:
-    """As Spark's: a list of rows of one column, or a map of such."""
+    """A state variable like Spark's: a list of rows of one column, or a map of such lists."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[bytes]] = []
@@ -203,19 +203,19 @@ class Variable:
 
 
 def streamed(cut: Stages, batches: list[Script]) -> dict[str, pl.DataFrame]:
-    """What the stream's Delta tables hold after these micro-batches."""
+    """Return the content of the stream's Delta tables after these micro-batches."""
     return tables_of(cut, stream_results(cut, batches))
 
 
 def stream_results(cut: Stages, batches: list[Script], *, puts_aside: bool = False) -> list[Packed]:
-    """What leaves a stream."""
+    """Return the results of a stream."""
     return [row for rows in batch_results(cut, batches, puts_aside=puts_aside) for row in rows]
 
 
 def batch_results(
     cut: Stages, batches: Iterable[Script], *, buckets: int = 1, puts_aside: bool = False, states: Any = None
 ) -> Iterator[list[Packed]]:
-    """What leaves a stream by micro-batch, each of which runs in workers that know but the state."""
+    """Return the results of a stream by micro-batch. Each micro-batch runs in new workers that have only the state."""
     states = defaultdict(Variable) if states is None else states
     worker_stages = [WorkerStage.of(cut, stage, buckets, puts_aside=puts_aside) for stage in cut.stages]
     first = 0
@@ -236,7 +236,7 @@ def delta_sinks(plan: Plan) -> list[DeltaSinkNode]:
 
 
 def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
-    """What Delta tables make of results."""
+    """Return the Delta tables that results produce."""
     frames: dict[str, list[pl.DataFrame]] = {}
     for row in rows:
         if row.target:
@@ -245,7 +245,7 @@ def tables_of(cut: Stages, rows: list[Packed]) -> dict[str, pl.DataFrame]:
 
 
 def called(worker_stage: WorkerStage, bucket: int, rows: list[Packed], states: Any) -> list[Packed]:
-    """What a stage's processor gives for a bucket."""
+    """Return the output of a stage's processor for a bucket."""
     processor = PackedTask(worker_stage, IN_PAGES)
     number = worker_stage.stage.number
     handle = SimpleNamespace(
@@ -258,7 +258,7 @@ def called(worker_stage: WorkerStage, bucket: int, rows: list[Packed], states: A
 
 
 def merged(plan: Plan, sink: Any, frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """What MERGE and append make of the rows."""
+    """Return the rows as MERGE and append leave them."""
     layout = plan.layouts[sink.name]
     if not frames:
         return pl.DataFrame()
@@ -267,12 +267,12 @@ def merged(plan: Plan, sink: Any, frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def bounded(cut: Stages, batches: list[Script]) -> dict[str, pl.DataFrame]:
-    """What the batch's Delta tables hold."""
+    """Return the content of the batch's Delta tables."""
     return tables_of(cut, bounded_results(cut, batches))
 
 
 def bounded_results(cut: Stages, batches: list[Script], *, puts_aside: bool = False) -> list[Packed]:
-    """What leaves a batch."""
+    """Return the results of a batch."""
     rows, first = [], 0
     for script in batches:
         rows += packed(cut, script, first, puts_aside=puts_aside)
@@ -307,7 +307,7 @@ def test_stream_and_batch_come_to_what_the_driver_gives(
 
 
 def updates(stream: Any, other: Any) -> None:
-    """Every update of joins and aggregates behind moves, and the last one of each batch."""
+    """Build joins and aggregates behind repartitions, with every update and with the last one of each batch."""
     digits = stream.map(lambda key, value: (str((value or 0) % 3), value), key="string")
     table = other.map(lambda key, value: (str((value or 0) % 3), value), key="string").to_table(store="table")
     digits.left_join(table, lambda left, right: (left or 0) * 10 + (right or 0)).to("joined")
@@ -341,7 +341,7 @@ def test_a_key_has_the_same_updates_whatever_the_micro_batches_are(
 
 
 def updates_by_key(cut: Stages, batches: list[Script], buckets: int) -> dict[str, dict[Any, list[Any]]]:
-    """Number of the micro-batch and value of all that came out, by topic and key."""
+    """Return the number of the micro-batch and the value of all results, by topic and key."""
     sinks = {node.name: node.topic for node in cut.plan.outputs}
     found: dict[str, dict[Any, list[Any]]] = {topic: defaultdict(list) for topic in sinks.values()}
     for number, rows in enumerate(batch_results(cut, batches, buckets=buckets)):
@@ -389,7 +389,7 @@ def test_records_that_fail_are_put_aside_as_if_they_had_not_come(where: str) -> 
 
 
 def fragile(fails: Callable[[int], bool], limit: int) -> Stages:
-    """Sums that no failing value goes into, and none by which they would pass a limit further on."""
+    """Build sums that skip failing values, and skip values by which a later sum would exceed a limit."""
 
     def add(one: int, value: int) -> int:
         if fails(value):
@@ -414,7 +414,7 @@ def letters_of(rows: list[Packed]) -> list[tuple[Any, ...]]:
 @settings(max_examples=25)
 @given(script=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=40))
 def test_the_same_records_fail_as_one_by_one(script: list[tuple[str, int]]) -> None:
-    """Also where one fails by what another did before that is put aside itself, or does not because of that."""
+    """A record may fail, or not fail, because of an earlier record that is itself skipped."""
     cut = fragile(lambda value: value in (3, 7), limit=15)
     placed = [(0, (key, value, place)) for place, (key, value) in enumerate(script)]
     expected = stream_results(cut, [[record] for record in placed], puts_aside=True)
@@ -476,7 +476,7 @@ def test_bytes_that_are_not_what_the_serde_says_are_named() -> None:
 
 
 def test_a_global_table_goes_before_all_other_records() -> None:
-    """Whatever its records' times are: here all are later than those that look at it."""
+    """The times of the table's records do not matter. Here all are later than the records that look them up."""
     builder = StreamsBuilder()
     table = builder.global_table("other", **TYPES, store="table")
     joined = builder.stream("in", **TYPES).join(

@@ -1,4 +1,7 @@
-"""Attempts at a commit of several producers: one may commit, those before are fenced, a stranger is refused."""
+"""Tests of attempts to commit several producers: one commits, earlier ones are fenced.
+
+An unknown attempt is refused.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def test_the_first_attempt_of_all_begins_and_owns_the_id() -> None:
     assert begun == ExternalCommit(
         external_id="query", owner="mine", begun_epoch=3, attempt="first", updated_ms=50, retention_ms=9
     )
-    assert attempts.begin(begun, attempt(3, "first"), 60) is None, "its other tasks find it begun"
+    assert attempts.begin(begun, attempt(3, "first"), 60) is None, "the attempt's other tasks find it begun"
 
 
 def test_an_attempt_that_is_new_takes_over_and_fences_those_before() -> None:
@@ -92,7 +95,7 @@ def test_an_id_is_forgotten_when_it_is_not_used_for_its_time() -> None:
     kept = replace(BEGUN, retention_ms=100)
     assert not attempts.is_expired(kept, 101)
     assert attempts.is_expired(kept, 102)
-    assert not attempts.is_expired(BEGUN, 2**62), "without a time it stays"
+    assert not attempts.is_expired(BEGUN, 2**62), "an attempt without a timestamp stays"
     manager = TransactionStateManager()
     manager.apply(StateChange(commit=kept))
     change = manager.expire(102, 1, 10)
@@ -109,7 +112,7 @@ def test_a_record_says_all_of_it_and_older_records_are_read() -> None:
     value = BEGUN.record().value
     assert value is not None
     assert commit_of("query", read_external_commit(value)) == BEGUN
-    # As version 0 wrote it: epoch and time.
+    # As version 0 wrote it, with epoch and time.
     old = (0).to_bytes(2) + (6).to_bytes(8) + (1).to_bytes(8) + b"\0"
     assert commit_of("query", read_external_commit(old)) == ExternalCommit(
         external_id="query", external_epoch=6, committed_ms=1
@@ -209,7 +212,7 @@ def test_an_attempt_can_be_aborted_while_it_is_the_present_one() -> None:
     change = manager.abort_attempt("query", 7, "third", (), 50)
     assert change is not None
     assert set(states(change.transactions).values()) == {ABORTED}
-    assert manager.abort_attempt("query", 6, "any", (), 50) is None, "what was committed stays"
+    assert manager.abort_attempt("query", 6, "any", (), 50) is None, "the committed transaction stays"
     with pytest.raises(ProducerFencedError):
         manager.abort_attempt("query", 7, "second", (), 50)
     manager.apply(change)
@@ -223,7 +226,7 @@ def test_an_attempt_can_be_aborted_while_it_is_the_present_one() -> None:
 
 @pytest.mark.parametrize("event", ["taken over", "aborted", "committed"])
 def test_who_has_a_place_and_has_not_begun_cannot_begin_any_more(event: str) -> None:
-    """A task that was about to write when its attempt ended would leave its transaction open for nobody to end."""
+    """A task that was about to write when its attempt ended would leave an open transaction that no client ends."""
     waiting = replace(open_transaction(0), state=TransactionState.EMPTY, partitions=frozenset())
     manager = manager_of(waiting, open_transaction(1))
     assigned = ["query-0", "query-1", "query-2"]

@@ -1,4 +1,4 @@
-"""The coordinator on a real broker's logs, without its network: time, death and failures at the wrong moment."""
+"""Tests of the transaction coordinator on a real log, without the network: timeouts, crashes, failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 class ManualClock:
-    """Time stands still until it is told otherwise."""
+    """A clock that stands still until a test advances it."""
 
     def __init__(self) -> None:
         self.ms = 1_700_000_000_000
@@ -128,7 +128,7 @@ def aborted_in(broker: Broker, number: int) -> int:
 
 
 class Markers:
-    """Lets markers fail or hang."""
+    """Transaction markers that fail or hang on demand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.written: list[PartitionKey] = []
@@ -276,7 +276,7 @@ def test_those_committed_together_are_ended_everywhere_after_a_restart(tmp_path:
             assert [aborted_in(broker, number) for number in range(3)] == [0, 0, 1]
             decision = await broker.transactions.commit_transactions("query", 7, members[:2], members[2:])
             assert (decision.was_committed_before, decision.last_committed_epoch) == (True, 7)
-            assert [aborted_in(broker, number) for number in range(3)] == [0, 0, 1], "nothing was undone"
+            assert [aborted_in(broker, number) for number in range(3)] == [0, 0, 1], "no transaction was aborted"
 
     run(scenario)
 
@@ -359,7 +359,7 @@ def test_a_hundred_transactions_at_once(tmp_path: Path) -> None:
 
             async def begins(name: str, producer: ProducerIdAndEpoch, partition: int) -> None:
                 while True:
-                    with suppress(ConcurrentTransactionsError):  # on a busy machine the last one takes its time
+                    with suppress(ConcurrentTransactionsError):  # on a busy machine the last one takes long
                         return await broker.transactions.add_partitions(name, producer, [("orders", partition)])
 
             async def one(number: int) -> None:

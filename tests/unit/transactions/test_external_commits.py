@@ -1,4 +1,4 @@
-"""Producers committed as one: all or none, and each epoch once."""
+"""Tests of producers that are committed together: all or none, each epoch once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def test_nothing_is_committed_if_one_cannot_be(wrong: list[TransactionalProducer
     with pytest.raises(InvalidTxnStateError, match=problem):
         decide([member("a"), *wrong])
     decision = decide("a", wrong)
-    assert states_of(decision) == {"a": TransactionState.PREPARE_COMMIT}, "there is nothing to abort, which is no error"
+    assert states_of(decision) == {"a": TransactionState.PREPARE_COMMIT}, (
+        "there is no transaction to abort, which is no error"
+    )
 
 
 def test_requests_that_contradict_themselves_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Transactional ids and external commits as records, and what is read of them."""
+"""Tests of transactional ids and external commits as records."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_epoch_before_follows_from_what_is_written() -> None:
         updated_ms=0,
         state=TransactionState.PREPARE_ABORT,
     )
-    assert read(fenced_last.record()).last_epoch == -1, "it was raised to fence"
+    assert read(fenced_last.record()).last_epoch == -1, "the epoch was raised to fence the producer"
     rotating = states.end(
         TransactionMetadata(
             transactional_id="t",

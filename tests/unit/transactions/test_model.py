@@ -1,7 +1,8 @@
-"""The coordinator's state machine under crashes, retries, fencing and time-outs, with the partitions written to.
+"""Model test of the transaction coordinator under crashes, retries, fencing and timeouts.
 
-Every step that writes may be cut in two: the change is in the log or not, and the coordinator dies before it knows. The
-reference is told by the log alone: what it says of a transaction first is what must come of it everywhere.
+The model includes the partitions of the transactions. Each step that writes may be interrupted: the record is in the
+log or not, and the coordinator crashes before it knows. Only the log decides the reference: its first outcome of a
+transaction must be the outcome in every partition.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ FATE = st.sampled_from(["well", "well", "well", "dies before", "dies after", "fa
 
 
 class DiedError(Exception):
-    """The coordinator died while a change was being written."""
+    """The crash of a coordinator during a write."""
 
 
 class Partition:
-    """One partition of a topic: what was written to it, and what came of it."""
+    """One partition of a topic: its records and the outcome of their transactions."""
 
     def __init__(self) -> None:
         self.producers = ProducerStates()
@@ -98,7 +99,7 @@ class Partition:
 
 
 class Coordinators(RuleBasedStateMachine):
-    """Clients of three transactional ids; two of them belong to one query, which commits them together."""
+    """Clients of three transactional ids. Two ids belong to one query, which commits them together."""
 
     clients = Bundle("clients")
     in_flight = Bundle("in_flight")
@@ -111,7 +112,7 @@ class Coordinators(RuleBasedStateMachine):
         self.manager = TransactionStateManager()
         self.partitions = {partition: Partition() for partition in PARTITIONS}
         self.decided: dict[ProducerIdAndEpoch, bool] = {}
-        """What the log said first of the transaction of a producer id and epoch."""
+        """The first outcome in the log for the transaction of a producer id and epoch."""
         self.epochs: dict[int, int] = {}
         self.external: dict[str, list[int]] = defaultdict(list)
         self._append(
@@ -141,7 +142,7 @@ class Coordinators(RuleBasedStateMachine):
         self.log += change.records()
 
     def _check_written(self, after: TransactionMetadata) -> None:
-        assert self.epochs.get(after.producer_id, -1) <= after.epoch, "epochs never go back"
+        assert self.epochs.get(after.producer_id, -1) <= after.epoch, "epochs never decrease"
         self.epochs[after.producer_id] = after.epoch
         before = self.manager.find(after.transactional_id)
         if after.state in PREPARED:
@@ -152,7 +153,7 @@ class Coordinators(RuleBasedStateMachine):
             assert before is not None
             assert before.is_committed == after.is_committed
             assert all(not partition.open.get(before.producer_id) for partition in self.partitions.values()), (
-                "nothing hangs once a transaction is complete"
+                "no transaction is open once it is complete"
             )
 
     def _decide(self, producer: ProducerIdAndEpoch, *, committed: bool) -> None:
@@ -160,7 +161,7 @@ class Coordinators(RuleBasedStateMachine):
         self.decided[producer] = committed
 
     def _read_again(self) -> None:
-        """Die and come back."""
+        """Crash and load the state from the log."""
         before = {each.transactional_id: replace(each, last_epoch=-1) for each in self.manager}
         self.manager = TransactionStateManager()
         for record in self.log:
@@ -212,7 +213,7 @@ class Coordinators(RuleBasedStateMachine):
 
     @rule(client=clients, partitions=st.lists(st.sampled_from(PARTITIONS), min_size=1, max_size=3))
     def writes(self, client: TransactionalProducer, partitions: list[tuple[str, int]]) -> None:
-        """Adds partitions one by one and writes to each at once, as clients mostly do."""
+        """Add partitions one by one, and write to each at once, as clients usually do."""
         for partition in partitions:
             self.adds(client, {partition}, "well")
             with suppress(MillraceError):
@@ -221,7 +222,7 @@ class Coordinators(RuleBasedStateMachine):
 
     @rule(target=in_flight, client=clients, partition=st.sampled_from(PARTITIONS))
     def sends(self, client: TransactionalProducer, partition: tuple[str, int]) -> object:
-        """What the leader has verified it may append much later."""
+        """Append a verified request, perhaps much later."""
         try:
             self.manager.verify(client.transactional_id, client.producer, partition)
         except MillraceError:
@@ -251,9 +252,9 @@ class Coordinators(RuleBasedStateMachine):
             if change is not None:
                 self._write(change, fate)
             if producer in self.decided:
-                assert self.decided[producer] is committed, "what a client was told is what the log says"
+                assert self.decided[producer] is committed, "the log confirms the answer to a client"
             else:
-                assert not committed, "only what was written can be committed"
+                assert not committed, "only written records can be committed"
             current = self.manager.find(name)
             assert current is not None
             return TransactionalProducer(name, states.next_producer(current))
@@ -266,7 +267,7 @@ class Coordinators(RuleBasedStateMachine):
             change = self.manager.begin_attempt(attempt, IDS[:2], self.now_ms)
             if change is not None:
                 self._write(change, fate)
-                assert not self.manager.ids_in_use("query"), "whoever takes over finds nothing open"
+                assert not self.manager.ids_in_use("query"), "a new owner finds no open transaction"
 
     @rule(
         members=st.lists(clients, max_size=3),
@@ -303,14 +304,17 @@ class Coordinators(RuleBasedStateMachine):
                 self._write(change, fate)
             if not decision.was_committed_before:
                 assert all(self.decided[member.producer] for member in committed)
-                assert not (attempt and self.manager.ids_in_use("query")), "nothing of the attempt stays open"
+                assert not (attempt and self.manager.ids_in_use("query")), "no transaction of the attempt stays open"
         assert self.external["query"] == sorted(set(self.external["query"])), "an epoch is committed once"
 
     # --- the coordinator's own ---------------------------------------------------------------------------------
 
     @rule(data=st.data(), fate=FATE)
     def writes_a_marker(self, data: st.DataObject, fate: str) -> None:
-        """Markers go out one by one, and again after a crash; the last one completes the transaction."""
+        """Write one marker.
+
+        Markers are sent one by one, and again after a crash. The last one completes the transaction.
+        """
         decided = self.manager.prepared()
         if not decided:
             return
@@ -353,7 +357,7 @@ class Coordinators(RuleBasedStateMachine):
                 assert self.decided[producer] is committed
 
     def teardown(self) -> None:
-        """In the end everything that was decided is written everywhere, and nothing hangs."""
+        """Check that all decided transactions have markers everywhere and no transaction is open."""
         for transaction in self.manager.open():
             self._write(self._timed_out(transaction), "well")
         for transaction in self.manager.prepared():

@@ -1,4 +1,4 @@
-"""The verdicts of the coordinator, one by one: Kafka's for producers whose epochs are raised at every end."""
+"""Tests of the transaction states, with Kafka's rules for epochs raised at every end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ FENCED = states.complete(states.fence(ONGOING, 50), 60)
 def test_a_new_transactional_id_has_a_new_producer_id_and_epoch_0() -> None:
     assert init(None).producer == ProducerIdAndEpoch(NEW_ID, 0)
     assert init(None, ProducerIdAndEpoch(7, 4)).producer == ProducerIdAndEpoch(NEW_ID, 0), (
-        "it was forgotten: whoever asks may have it"
+        "the id was forgotten, so any client may have it"
     )
 
 
@@ -98,7 +98,9 @@ def test_nobody_takes_over_while_markers_are_being_written(current: TransactionM
 def test_a_client_that_continues_keeps_its_id_unless_another_has_taken_over() -> None:
     after = init(EMPTY, THEIRS)
     assert after.producer == ProducerIdAndEpoch(5, 4)
-    assert init(after, THEIRS).producer == ProducerIdAndEpoch(5, 4), "the answer was lost: the same again"
+    assert init(after, THEIRS).producer == ProducerIdAndEpoch(5, 4), (
+        "the answer was lost, so the retry gets the same one"
+    )
     other = init(after)
     for mine in (THEIRS, ProducerIdAndEpoch(5, 4)):
         with pytest.raises(ProducerFencedError):
@@ -159,7 +161,7 @@ def test_more_partitions_join_it() -> None:
     after = states.add_partitions(ONGOING, THEIRS, [("b", 0), ("a", 0)], 70)
     assert after is not None
     assert (after.partitions, after.started_ms) == (PARTITIONS | {("b", 0)}, 20)
-    assert states.add_partitions(ONGOING, THEIRS, [("a", 1)], 70) is None, "it is in it"
+    assert states.add_partitions(ONGOING, THEIRS, [("a", 1)], 70) is None, "the partition is in the transaction"
 
 
 def test_partitions_are_added_by_the_present_producer_only() -> None:

@@ -1,4 +1,4 @@
-"""Verification of a transaction before its first records are appended (KIP-890, part 1)."""
+"""Tests of the verification of a transaction before its first append (KIP-890, part 1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def _produce(broker: Broker, producer: ProducerIdAndEpoch) -> pb.ProduceRe
 def test_records_that_come_after_the_end_of_their_transaction_are_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """The producer keeps its epoch, so that its records look like those of its next transaction."""
+    """The producer keeps its epoch, so these records look like those of its next transaction."""
 
     async def scenario() -> None:
         async with opened(tmp_path) as broker:
@@ -57,7 +57,7 @@ def test_records_that_come_after_the_end_of_their_transaction_are_not_appended(
             await broker.transactions.add_partitions("t", producer, [("orders", 0)])
             appended = await _produce(broker, producer)
             assert (appended.error.code, appended.base_offset) == (0, 1)
-            assert not is_stable(broker, 0), "its next transaction is open"
+            assert not is_stable(broker, 0), "the producer's next transaction is open"
             await broker.transactions.end("t", producer, committed=True, keeps_epoch=True)
             await at_rest(broker, "t")
             assert is_stable(broker, 0)

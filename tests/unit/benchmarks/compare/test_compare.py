@@ -1,4 +1,4 @@
-"""Two commits of a small project, each measured by its own code, and what a comparison says of them."""
+"""Tests of the comparison of two commits, each measured by its own code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SMALL = Benchmark(
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project whose older commit is twice as fast as its newer one."""
+    """Create a project whose older commit is twice as fast as its newer one."""
     project = tmp_path / "project"
     for speed in (100.0, 50.0):
         for name, text in {**_PROJECT_FILES, "platform/millrace/__init__.py": f"SPEED = {speed}\n"}.items():

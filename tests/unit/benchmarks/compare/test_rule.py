@@ -1,4 +1,7 @@
-"""The rule by which a row fell: nine pairs, and a whole interval below 0.97."""
+"""Tests of the rule by which a benchmark row counts as slower.
+
+A row is slower if nine pairs were measured and its whole confidence interval is below 0.97.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _SPREAD = (0.98, 0.99, 0.995, 1, 1, 1, 1 / 0.995, 1 / 0.99, 1 / 0.98)
 
 
 def test_the_interval_is_students_on_the_logarithms() -> None:
-    # Logarithms -1, 0, 1: mean 0, deviation 1, and 4.303 for two degrees of freedom.
+    # The logarithms are -1, 0 and 1: mean 0, deviation 1. The t value for two degrees of freedom is 4.303.
     found = interval([math.exp(-1), 1, math.e])
     assert found.mean == pytest.approx(1)
     assert math.log(found.high) == pytest.approx(4.303 / math.sqrt(3))
@@ -52,7 +55,7 @@ def test_equal_ratios_have_an_interval_of_no_width(pairs: int) -> None:
 def test_a_row_fell_when_the_upper_end_is_below_the_limit(high: float, expected: Verdict) -> None:
     shift = high / interval(_SPREAD).high
     ratios = [ratio * shift for ratio in _SPREAD]
-    if high == FELL_BELOW:  # multiplying rounds: go up to the limit itself
+    if high == FELL_BELOW:  # multiplying round by round ends exactly at the limit
         while interval(ratios).high < FELL_BELOW:
             ratios = [math.nextafter(ratio, 2) for ratio in ratios]
     assert verdict(ratios) == expected

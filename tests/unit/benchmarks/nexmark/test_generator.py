@@ -1,4 +1,4 @@
-"""The auction house's events are those of the benchmark's definition, the same from the same seed in any chunks."""
+"""Tests of the Nexmark generator: its definition, its seeds and its chunks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def events() -> Events:
 
 
 def numbers_of(kind: str, count: int = COUNT) -> np.ndarray:
-    """The numbers of the events of a kind, by the definition: of every 50 one person, three auctions, 46 bids."""
+    """Return the numbers of the events of one kind.
+
+    The definition puts one person, three auctions and 46 bids in every 50.
+    """
     low, high = {"person": (0, 1), "auction": (1, 4), "bid": (4, 50)}[kind]
     return np.array([number for number in range(count) if low <= number % 50 < high])
 
@@ -98,9 +101,9 @@ def test_bids_are_for_a_hot_auction_or_one_of_the_latest(events: Events) -> None
     auction = events.bid["auction"].to_numpy() - 1000
     is_hot = auction == last // 100 * 100
     assert (is_hot | ((auction >= np.maximum(last - 100, 0)) & (auction <= last + 10))).all()
-    # A cold one can be the hot one as well, once in about a hundred.
+    # A cold auction can be the hot one as well, about once in a hundred.
     assert 0.50 < is_hot.mean() < 0.52
-    assert (auction > last).any()  # not opened yet
+    assert (auction > last).any()  # this auction is not open yet
 
 
 @pytest.mark.parametrize(("kind", "column", "place"), [("auction", "seller", 0), ("bid", "bidder", 1)])
@@ -136,7 +139,7 @@ def test_events_have_on_average_the_sizes_asked_for(events: Events) -> None:
         longs = 8 * (table.num_columns - len(texts))
         return longs + sum(pc.mean(pc.binary_length(table[name])).as_py() for name in texts)
 
-    # The definition leaves these columns out of what it counts.
+    # The definition does not count these columns.
     assert abs(size(events.person.drop_columns("dateTime")) - 200) < 2
     assert abs(size(events.auction.drop_columns("dateTime")) - 500) < 3
     assert abs(size(events.bid.drop_columns(["channel", "url"])) - 100) < 1
@@ -182,7 +185,7 @@ def test_half_of_the_bids_come_by_four_channels_and_the_others_have_mostly_a_num
     form = r"https://www\.nexmark\.com/[a-z_]{3,4}/[a-z_]{3,4}/[a-z_]{3,4}/item\.htm\?query=1(&channel_id=(-?\d+))?"
     numbers = {name: re.fullmatch(form, url)[2] for name, url in others.items()}  # type: ignore[index]
     assert abs(sum(number is not None for number in numbers.values()) / len(numbers) - 0.9) < 0.02
-    # Java's Math.abs(Integer.reverse(n)) of some.
+    # Values of Java's Math.abs(Integer.reverse(n)).
     known = {
         "channel-2": "1073741824",
         "channel-3": "1073741824",

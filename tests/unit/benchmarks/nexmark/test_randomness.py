@@ -1,4 +1,4 @@
-"""Draws are each event's own, and texts are cut where they should be."""
+"""Tests of the random draws of each event and of the lengths of its texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README shows the queries as the catalogue has them, and its first snippet runs."""
+"""Tests of the Nexmark README: its queries and its first snippet."""
 
 from __future__ import annotations
 

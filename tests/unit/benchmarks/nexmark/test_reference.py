@@ -1,4 +1,4 @@
-"""The reference answers: every query gives rows, and what plain Python makes of the same events."""
+"""Tests of the reference answers: each query gives rows, equal to those of plain Python."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from benchmarks.nexmark.generator import Events, Generator, Settings
 
 Row = dict[str, Any]
 MIDNIGHT_MS = int(datetime(2015, 7, 15, tzinfo=UTC).timestamp() * 1000)
-# Times of day change at eight, the day at midnight: 12,000 events over 10 minutes, and as many over 13 hours.
+# The time of day changes at eight o'clock and the date at midnight. One data set has 12,000 events over 10 minutes, the
+# other as many over 13 hours.
 BUSY = Settings(events_per_second=20, base_time_ms=MIDNIGHT_MS - 300_000)
 DAY = Settings(events_per_second=1, base_time_ms=MIDNIGHT_MS + 5 * 3_600_000 + 1, seed=3)
 
 
 class Answers:
-    """Some events as Python sees them, and what DuckDB answers over them."""
+    """Events as Python objects, and DuckDB's answers over the same events."""
 
     def __init__(self, events: Events) -> None:
         self._connection = reference.connect(events)
@@ -45,7 +46,7 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
 
 
 def bag(rows: list[Row]) -> Counter[tuple[Any, ...]]:
-    """Rows in no order, with columns by their names."""
+    """Return the rows without their order, with columns by name."""
     return Counter(tuple(row[name] for name in sorted(row)) for row in rows)
 
 
@@ -58,7 +59,7 @@ def start_of(time: datetime, seconds: int) -> datetime:
 
 
 def bids_while_open(answers: Answers) -> dict[int, list[Row]]:
-    """The bids of each auction from its start to its end."""
+    """Return the bids of each auction from its start to its end."""
     auctions = {auction["id"]: auction for auction in answers.auction}
     found = defaultdict(list)
     for bid in answers.bid:

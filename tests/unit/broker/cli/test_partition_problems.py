@@ -1,4 +1,4 @@
-"""What ``millrace cluster describe`` says of partitions that are not as they should be."""
+"""Tests of the partition problems that ``millrace cluster describe`` reports."""
 
 from __future__ import annotations
 

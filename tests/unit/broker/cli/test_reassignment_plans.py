@@ -1,4 +1,4 @@
-"""Plans for moving partitions, as Kafka's tool has them."""
+"""Tests of reassignment plans in the format of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -91,7 +91,11 @@ def test_a_limit_is_on_those_who_have_a_partition_and_those_who_get_it() -> None
 
 
 def test_what_moves_already_keeps_its_limit_when_more_begins_to_move() -> None:
-    """Also what moves elsewhere than was planned: those who had it send it, not those who were about to get it."""
+    """Check that partitions which already move keep their throttle.
+
+    This includes moves to other brokers than planned: throttles name the old replicas as senders, not the replicas of
+    the abandoned plan.
+    """
     other = TopicPartition("u", 5)
     moving = {
         ONE: Reassignment(replicas=(3, 1), adding=(3,), removing=(1,)),

@@ -1,4 +1,7 @@
-"""Changes of ISRs: together, repeated until the controller answers, the last one of each partition."""
+"""Tests of AlterPartition requests.
+
+Changes are batched and retried until the controller answers. Only the last change of each partition is sent.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def test_who_waits_hears_of_the_end() -> None:
 
 
 def test_requests_of_a_fenced_broker_are_not_repeated_under_its_next_broker_epoch() -> None:
-    """A leader of the same epoch would not wait for a follower that such a request adds to the ISR."""
+    """A leader of the same leader epoch would not wait for a follower that such a request adds to the ISR."""
 
     async def scenario() -> None:
         controller = Controller()

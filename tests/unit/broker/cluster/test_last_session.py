@@ -1,4 +1,7 @@
-"""What a killed process of a broker left in ZooKeeper goes when the next one starts, and nothing else does."""
+"""Tests of the cleanup of the ephemeral nodes that a killed broker left in ZooKeeper.
+
+The next start removes these nodes and no others.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ ELSEWHERE = BrokerNode(host="h", port=9002, rack="", timestamp_ms=0)
 
 
 class Ensemble:
-    """A store with the session of a process that was killed, and that of the next one."""
+    """A store with the session of a killed process and that of the next process."""
 
     def __init__(self) -> None:
         store = EmbeddedStore()
@@ -38,7 +41,7 @@ def test_the_session_is_remembered_in_the_directory(tmp_path: Path) -> None:
     files = OsFiles()
     assert last_session(files, tmp_path) is None
     remember_session(files, tmp_path, 0x1000_0000_0001)
-    remember_session(files, tmp_path, -3)  # ZooKeeper's numbers have a sign
+    remember_session(files, tmp_path, -3)  # ZooKeeper's session ids are signed
     assert last_session(files, tmp_path) == -3
     (tmp_path / "zookeeper-session").write_text("damaged")
     assert last_session(files, tmp_path) is None
@@ -50,7 +53,7 @@ def test_the_registration_and_the_controllers_node_of_the_killed_process_are_rem
     assert remove_leftovers(ensemble.next, ensemble.killed.session_id, 1, NODE)
     assert not ensemble.has(paths.broker_path(1))
     assert not ensemble.has(paths.CONTROLLER)
-    assert registration.register(ensemble.next, 1, NODE) > 0, "it need not wait"
+    assert registration.register(ensemble.next, 1, NODE) > 0, "the broker need not wait"
 
 
 def test_another_controller_stays() -> None:
@@ -61,7 +64,7 @@ def test_another_controller_stays() -> None:
 
 
 def test_a_registration_of_another_session_or_address_stays() -> None:
-    """The directories may be a copy of those of a broker that lives, elsewhere."""
+    """The directories may be a copy of those of a broker that runs elsewhere."""
     ensemble = Ensemble()
     assert not remove_leftovers(ensemble.next, ensemble.other.session_id, 1, NODE)
     assert not remove_leftovers(ensemble.next, ensemble.killed.session_id, 1, ELSEWHERE)

@@ -1,4 +1,4 @@
-"""Topics that are not there: how often ZooKeeper is asked for them."""
+"""Tests of metadata lookups of missing topics: how often the broker asks ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millrace_broker.runtime import Executors, SystemClock
 
 
 class Time:
-    """Seconds that a test sets."""
+    """A clock in seconds that a test sets."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -54,7 +54,7 @@ def test_a_name_that_is_announced_is_forgotten() -> None:
 
 
 class EmptyCoordination:
-    """A ZooKeeper without topics that counts what it is asked."""
+    """A ZooKeeper without topics that counts its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -68,7 +68,7 @@ class EmptyCoordination:
 
 
 def directory_of(catalog: ClusterCatalog, look_up: Callable[[str], Awaitable[None]]) -> PartitionDirectory:
-    """A directory of a broker that has no logs, of a cluster."""
+    """Create the topic directory of a cluster's broker that has no logs."""
     no_logs: Any = None
     return PartitionDirectory(1, catalog, no_logs, find_replica=lambda *_: None, look_up=look_up, has_controller=True)
 

@@ -1,4 +1,7 @@
-"""Notices of changed configurations: each is handled once, in order, by every broker, whatever its sessions."""
+"""Tests of notices of changed configurations.
+
+Every broker handles each notice once and in order, also across sessions.
+"""
 
 from __future__ import annotations
 

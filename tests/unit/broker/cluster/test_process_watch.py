@@ -1,4 +1,7 @@
-"""When a broker is lost: its connection broke, and cannot be made again."""
+"""Tests of the detection of lost brokers.
+
+A broker is lost when its connection broke and a new one is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from millrace_broker.cluster.process_watch import ProcessWatch
 
 
 class ScriptedConnections:
-    """Connections that a test makes and breaks. ``reachable``: whether new ones can be made."""
+    """Connections that a test makes and breaks. ``reachable`` says whether new ones can be made."""
 
     def __init__(self, *refusals: bool) -> None:
         self.reachable = True
@@ -29,7 +32,7 @@ class ScriptedConnections:
         return await self._ended
 
     def end(self, *, broke: bool) -> None:
-        """End the connection that is there."""
+        """End the present connection."""
         self._ended.set_result(broke)
 
     async def refuses(self, broker_id: int) -> bool:
@@ -37,7 +40,7 @@ class ScriptedConnections:
 
 
 class Watched:
-    """A watch over broker 2 and what it says."""
+    """A watch over broker 2, and the losses that it reports."""
 
     def __init__(self, *refusals: bool) -> None:
         self.connections = ScriptedConnections(*refusals)

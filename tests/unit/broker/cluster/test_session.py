@@ -1,4 +1,4 @@
-"""One view of coordination over several sessions."""
+"""Tests of the view of coordination that lasts over several sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers and the controller say to each other comes out as it went in."""
+"""Round trips of the messages between brokers and the controller."""
 
 from __future__ import annotations
 

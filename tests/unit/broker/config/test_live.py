@@ -1,4 +1,4 @@
-"""The configuration in force, and who is told of changes."""
+"""Tests of the configuration in force and of its listeners."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_an_option_that_is_refused_changes_nothing_and_nobody_is_told(live: Live
 
 
 def test_options_of_another_broker_are_not_read(live: LiveConfig) -> None:
-    live.subscribe(lambda config: pytest.fail("it is another broker's"))
+    live.subscribe(lambda config: pytest.fail("the option is another broker's"))
     live.changed("2")

@@ -1,4 +1,7 @@
-"""Controllers of several brokers on one store: brokers without logs, whose sessions can end at every step."""
+"""Controllers of several brokers on one store, whose sessions can end at every step.
+
+The brokers have no logs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from ....integration.waiting import STALL_S
 
 
 class Cluster:
-    """Brokers without logs: they answer that all is done, and remember what they were told."""
+    """Brokers without logs. They confirm every request and record it."""
 
     def __init__(self, *broker_ids: int, options: dict[str, str] | None = None) -> None:
         self.options = {"auto.leader.rebalance.enable": "false"} | (options or {})
@@ -79,7 +82,7 @@ class Cluster:
         )
 
     async def bring_in_sync(self, topic: str, isr: tuple[int, ...]) -> None:
-        """Have the leader of partition 0 ask for this ISR, anew where the controller raises epochs meanwhile."""
+        """Have the leader of partition 0 request this ISR, again after each new leader epoch."""
         partition, answer = TopicPartition(topic, 0), None
         async with asyncio.timeout(STALL_S):
             while not isinstance(answer, Leadership):
@@ -108,9 +111,9 @@ NO_OPTIONS = ConfigNode({}).encode()
 
 
 class Node:
-    """One broker; its session ends before, or after, the ``dies_at``-th call to the store, or that call is lost.
+    """One broker whose session ends before or after the ``dies_at``-th call to the store, or whose call is lost.
 
-    ``loses``: so many calls in a row are.
+    ``loses`` is the number of consecutive calls that are lost.
     """
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
@@ -161,7 +164,7 @@ class Node:
         return result
 
     def leader_of(self, partition: TopicPartition) -> int | None:
-        """Return the leader that this broker was told last."""
+        """Return the leader that the controller sent to this broker last."""
         leadership = self.told.get(partition)
         return None if leadership is None else leadership.leader
 

@@ -1,4 +1,4 @@
-"""The controller's rules, event by event: creation, failures, elections, failover, requests to brokers."""
+"""Tests of the controller's rules: creation, failures, elections, failover and requests to brokers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_new_topic_is_led_by_its_first_replica_and_all_alive_are_in_sync() -> 
     assert world.led("t-0") == (1, 0, (1, 2))
     assert world.led("t-1") == (2, 0, (2, 1))
     [first, *_] = world.requests_of(LeaderAndIsrRequest, 1)
-    assert set(first.partitions) == {tp("t-0"), tp("t-1")}  # of one change of state each gets one request
+    assert set(first.partitions) == {tp("t-0"), tp("t-1")}  # each broker gets one request for one change of state
     assert all(state.is_new for state in first.partitions.values())
     assert first.live_leaders == (1, 2)
     metadata = world.requests_of(UpdateMetadataRequest, 2)[-1]
@@ -90,7 +90,7 @@ def test_the_last_replica_in_sync_stays_in_the_isr_and_leads_again_when_it_is_ba
     world.stop(1)
     assert world.led("t-0") == (-1, 2, (1,))
     world.start(2)
-    assert world.led("t-0")[0] == -1  # alive, and not in sync
+    assert world.led("t-0")[0] == -1  # alive, but not in sync
     world.start(1)
     assert world.led("t-0") == (1, 3, (1,))
 
@@ -137,7 +137,7 @@ def test_controlled_shutdown_moves_leaders_first_and_gives_it_no_more() -> None:
     assert world.event("shut_down", 1, world.brokers[1].epoch) == []
     assert world.led("t-0") == (2, 1, (2,))
     assert world.led("t-1") == (2, 1, (2,))
-    assert world.led("t-2") == (1, 0, (1,))  # nobody else has it
+    assert world.led("t-2") == (1, 0, (1,))  # no other broker has it
     [stop] = world.requests_of(StopReplicaRequest, 1)
     assert not any(state.is_deleted for state in stop.partitions.values())
     world.create("v", (1, 3))
@@ -166,7 +166,7 @@ def test_preferred_leaders_come_back() -> None:
     world.start(1)
     world.settle()
     answers = world.event("elect_leaders", [tp("t-0"), tp("x-0")], Occasion.PREFERRED)
-    assert isinstance(answers[tp("t-0")], PreferredLeaderNotAvailableError)  # it is not in sync yet
+    assert isinstance(answers[tp("t-0")], PreferredLeaderNotAvailableError)  # the replica is not in sync yet
     assert isinstance(answers[tp("x-0")], UnknownTopicOrPartitionError)
     world.catch_up("t-0")
     assert world.event("elect_leaders", [tp("t-0")], Occasion.PREFERRED) == {tp("t-0"): None}
@@ -322,7 +322,8 @@ def test_requests_of_a_failover_are_few() -> None:
     world.effects.clear()
     world.sent.clear()
     world.elect(2)
-    assert len(world.effects) < 20  # round trips with ZooKeeper do not grow with partitions
+    # the number of round trips with ZooKeeper does not depend on the number of partitions
+    assert len(world.effects) < 20
     assert len(world.sent) < 15
     assert sum(isinstance(each, SendRequests) for each in world.effects) < 8
 
@@ -358,7 +359,7 @@ def test_what_the_controller_counts() -> None:
     assert (counted.brokers, counted.topics, counted.partitions) == (3, 1, 3)
     assert (counted.offline_partitions, counted.not_led_by_preferred, counted.elections) == (0, 0, 0)
     world.stop(2)  # t-1 is led by 3
-    world.stop(3)  # and now by nobody, t-2 by 1
+    world.stop(3)  # t-1 now has no leader, and t-2 is led by 1
     counted = statistics_of(controller_of(world).context)
     assert (counted.offline_partitions, counted.not_led_by_preferred) == (1, 2)
     assert (counted.elections, counted.unclean_elections) == (2, 0)
@@ -370,4 +371,4 @@ def test_what_the_controller_counts() -> None:
     counted = statistics_of(controller_of(world).context)
     assert (counted.topics_to_delete, counted.topics_ineligible_for_deletion) == (1, 1)
     world.elect(2)
-    assert statistics_of(controller_of(world).context).elections == 0, "they are the other broker's"
+    assert statistics_of(controller_of(world).context).elections == 0, "the requests are the other broker's"

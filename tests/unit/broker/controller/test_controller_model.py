@@ -1,4 +1,8 @@
-"""Brokers come and go, topics too, partitions move, controllers fail at any step: what must hold, holds at each."""
+"""Model test of the controller.
+
+Brokers and topics come and go, partitions move and controllers fail at any step. The invariants must hold after each
+step.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ TOPICS = ("a", "b", "c")
 
 
 def check(world: World, epochs: dict[TopicPartition, tuple[int, int]]) -> None:
-    """Leaders are in sync and assigned, epochs only grow, the context is what ZooKeeper has."""
+    """Check the invariants: leaders are in sync and assigned, epochs only grow, and the context equals ZooKeeper's
+    content.
+    """
     for partition, value in world.leadership.items():
         replicas = world.assignments[partition].replicas
         assert value.isr, partition
@@ -32,7 +38,7 @@ def check(world: World, epochs: dict[TopicPartition, tuple[int, int]]) -> None:
         assert value.partition_epoch >= partition_epoch
         epochs[partition] = (value.leader_epoch, value.partition_epoch)
     for partition in [each for each in epochs if each not in world.leadership]:
-        del epochs[partition]  # deleted; a topic of that name begins anew
+        del epochs[partition]  # the topic was deleted, so a new topic of that name begins with new epochs
         world.leaders_told = {key: leader for key, leader in world.leaders_told.items() if key[0] != partition}
     if world.controller is not None and world.controller.is_active:
         context = world.controller.context
@@ -43,7 +49,7 @@ def check(world: World, epochs: dict[TopicPartition, tuple[int, int]]) -> None:
 
 
 def finish(world: World, *, has_failover: bool) -> None:
-    """All brokers are back, of those that are shutting down too, and everything comes to its end."""
+    """Restart all brokers, also those that are shutting down, and complete all operations."""
     world.crash_after = None
     world.conflicts.clear()
     world.refuses_to_delete.clear()
@@ -62,9 +68,10 @@ def finish(world: World, *, has_failover: bool) -> None:
 
 
 def check_finished(world: World) -> None:
-    """Deletions and reassignments have ended, and every partition is led, by one whom all replicas know.
+    """Check that deletions and reassignments have ended and that each partition has a leader known to all its replicas.
 
-    Files may be left on brokers that were away when a replica was taken from them: these drop what nobody tells of.
+    Brokers that were away when a replica was removed may keep its files. They drop files that the controller does not
+    name.
     """
     assert world.controller is not None
     context = world.controller.context
@@ -81,7 +88,7 @@ def check_finished(world: World) -> None:
 
 
 def act(world: World, chance: random.Random) -> None:
-    """Something happens; mostly requests are delivered and replicas catch up."""
+    """Do one random action. Most actions deliver requests or let replicas catch up."""
     draw, led = chance.random(), sorted(world.leadership)
     if draw < 0.35:
         world.deliver(chance.choice(BROKERS))
@@ -101,7 +108,7 @@ def something_breaks(world: World, chance: random.Random) -> None:
         else:
             world.start(broker_id)
     elif draw < 0.55 and broker_id in world.brokers:
-        world.start(broker_id)  # so fast that only its epoch shows it
+        world.start(broker_id)  # so fast that only the broker epoch shows the restart
     elif draw < 0.7:
         world.crash_after = chance.randrange(8)
     elif draw < 0.85 or world.controller is None:
@@ -149,7 +156,7 @@ def test_long_runs_from_seeds(run: int, seed: int) -> None:
 
 
 class Cluster(RuleBasedStateMachine):
-    """The same, searched by hypothesis, which finds the shortest way to a failure."""
+    """The same model for hypothesis, which finds the shortest sequence that fails."""
 
     @initialize()
     def begin(self) -> None:

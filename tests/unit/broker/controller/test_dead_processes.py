@@ -1,4 +1,7 @@
-"""Brokers whose processes have ended, as refused connections show: removed from ZooKeeper, or kept."""
+"""Tests of brokers whose processes ended, as refused connections show.
+
+The controller removes the registration from ZooKeeper, or keeps it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ async def lose(
     *,
     port: int | None = None,
 ) -> None:
-    """Let a broker see that the connection to another one broke."""
+    """Let a broker observe that its connection to another broker broke."""
     address = Listener("h", 9000 + lost if port is None else port)
     await cluster.nodes[witness].controlling.process_lost(lost, cluster.active[0], address, is_refused)
 
@@ -42,7 +45,7 @@ def is_registered(cluster: Cluster, broker_id: int) -> bool:
 
 
 async def led(cluster: Cluster) -> tuple[int, int]:
-    """Have a topic led by a broker that is not the controller; returns the controller and the leader."""
+    """Create a topic led by a broker that is not the controller, and return the controller and the leader."""
     await eventually_async(lambda: len(cluster.active) == 1)
     controller = cluster.active[0]
     leader, follower = (each for each in cluster.nodes if each != controller)
@@ -67,7 +70,7 @@ def test_the_controller_removes_a_registration_and_fences_the_leader_while_its_s
                 await cluster.nodes[controller].controlling.ask(
                     "isr", lambda each: each.alter_isrs(leader, epoch, {TopicPartition("t", 0): change})
                 )
-            cluster.nodes[leader].session.get(paths.TOPICS)  # the session lives
+            cluster.nodes[leader].session.get(paths.TOPICS)  # the session is still valid
 
     asyncio.run(scenario())
 
@@ -125,7 +128,7 @@ def test_any_broker_removes_the_node_of_a_dead_controller_and_another_one_is_ele
                 lambda: len(cluster.active) == 1 and cluster.nodes[cluster.active[0]].controlling.epoch > epoch
             )
             assert cluster.outside.get(paths.CONTROLLER)[1].ephemeral_owner != owner
-            assert is_registered(cluster, controller), "that is for the new controller to find out"
+            assert is_registered(cluster, controller), "the new controller has to find this out"
 
     asyncio.run(scenario())
 

@@ -1,4 +1,7 @@
-"""Controllers of several brokers on one store, whose sessions end at every step of what they do."""
+"""Tests of the controller's event loop with sessions that end at every step.
+
+The controllers of several brokers share one store.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ LAST_STEP = 24
 
 
 async def elect_create_and_delete(cluster: Cluster) -> None:
-    """An election with a topic to be led, one to be deleted and one that comes while it goes on."""
+    """Elect a controller while one topic needs a leader, one is to be deleted and one is created."""
     cluster.create("old", (0, 1))
     cluster.create("gone", (1, 0))
     cluster.delete("gone")
@@ -91,7 +94,9 @@ def test_a_controller_whose_session_is_over_refuses_who_waits_for_it_and_another
 
 @pytest.mark.parametrize("loses", [2, 3, 4])
 def test_a_controller_node_that_could_not_be_deleted_is_deleted_later(loses: int) -> None:
-    """Whoever sat in it idly, for he took himself for another, would leave the cluster without a controller."""
+    """A broker whose id is in the node and that does not act as controller would leave the cluster without a
+    controller.
+    """
 
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
@@ -113,7 +118,7 @@ def test_a_controller_that_has_lost_the_election_unnoticed_writes_nothing() -> N
         async with Cluster(0, 1) as cluster:
             await eventually_async(lambda: len(cluster.active) == 1)
             epoch = cluster.nodes[cluster.active[0]].controlling.epoch
-            cluster.outside.delete(paths.CONTROLLER)  # as an administrator does to have another one
+            cluster.outside.delete(paths.CONTROLLER)  # an administrator does this to force an election
             await eventually_async(
                 lambda: len(cluster.active) == 1 and cluster.nodes[cluster.active[0]].controlling.epoch > epoch
             )
@@ -125,7 +130,7 @@ def test_a_controller_that_has_lost_the_election_unnoticed_writes_nothing() -> N
 
 @pytest.mark.parametrize("written", [ControllerNode(broker_id=7, timestamp_ms=0).encode(), b"nonsense"])
 def test_an_overwritten_controller_node_is_deleted_and_a_new_election_runs(written: bytes) -> None:
-    """Clients and tools would look for the controller at the broker that it names, and nobody would become it."""
+    """Otherwise clients and tools would ask the broker named in the node, and no broker would become controller."""
 
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
@@ -149,7 +154,7 @@ def test_a_broker_that_goes_is_led_for_and_comes_back() -> None:
             cluster.create("t", (2, 1))
             await eventually_async(lambda: cluster.state("t") is not None)
             node = cluster.nodes[2]
-            node.is_closed = True  # it does not come back by itself
+            node.is_closed = True  # the broker does not restart by itself
             node.expire()
             await eventually_async(lambda: (s := cluster.state("t")) is not None and s.leader == 1 and s.isr == (1,))
             node.is_closed = False
@@ -164,7 +169,7 @@ def test_a_session_that_follows_before_the_last_one_was_looked_at_is_run_for_con
         async with Cluster(0) as cluster:
             node = cluster.nodes[0]
             for _ in range(3):
-                node.expire()  # its events are in the queue, and not handled yet
+                node.expire()  # the controller's events are queued and not handled yet
                 await asyncio.sleep(0)
             await eventually_async(lambda: cluster.active == [0])
             first = node.session
@@ -182,7 +187,7 @@ def test_a_partition_goes_back_to_the_broker_that_is_to_lead_it(monkeypatch: pyt
         partition = TopicPartition("t", 0)
         async with cluster:
             await eventually_async(lambda: cluster.leads("t", 0))
-            cluster.nodes[0].is_closed = True  # it does not come back by itself
+            cluster.nodes[0].is_closed = True  # the broker does not restart by itself
             cluster.nodes[0].expire()
             cluster.nodes[0].controlling.session_over()
             await eventually_async(lambda: cluster.leads("t", 1) and cluster.active == [1])
@@ -196,7 +201,10 @@ def test_a_partition_goes_back_to_the_broker_that_is_to_lead_it(monkeypatch: pyt
 
 
 async def enlarge(cluster: Cluster, dies_at: int, how: str) -> int:
-    """Give a topic a second partition while the controller's session ends; returns how many calls that one made."""
+    """Add a second partition to a topic while the controller's session ends.
+
+    Return the number of calls of that controller.
+    """
     cluster.create("t", (0, 1))
     async with cluster:
         await eventually_async(lambda: cluster.leads("t", 0) and len(cluster.active) == 1)
@@ -218,5 +226,5 @@ def test_the_end_of_the_controllers_session_while_a_topic_is_enlarged(how: str) 
     dies_at = 1
     while asyncio.run(enlarge(Cluster(0, 1), dies_at, how)) >= dies_at:
         dies_at += 1
-        assert dies_at < 30, "it has fewer steps"
+        assert dies_at < 30, "the operation has fewer steps"
     assert dies_at > 2

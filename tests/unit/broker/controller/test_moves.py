@@ -1,4 +1,4 @@
-"""Topics are deleted and partitions moved step by step, and both can be taken up wherever they were cut."""
+"""Tests of topic deletion and reassignment in steps, resumed after an interruption at any step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_deletion_waits_for_a_broker_that_is_away() -> None:
     world.delete("t")
     world.settle()
     assert world.deletions == {"t"}
-    assert (1, tp("t-0")) not in world.has_files  # what can be deleted is
+    assert (1, tp("t-0")) not in world.has_files  # the topics that can be deleted are deleted
     world.start(2)
     world.settle()
     assert (world.deletions, world.has_files) == (set(), set())
@@ -130,7 +130,7 @@ def test_a_partition_expands_waits_and_shrinks() -> None:
     world.settle()
     assert world.assignments[tp("t-0")] == ReplicaAssignment((2, 3))
     leader, _, isr = world.led("t-0")
-    assert (leader, sorted(isr)) == (3, [2, 3])  # it is in the new set, and so it stays
+    assert (leader, sorted(isr)) == (3, [2, 3])  # the replica is in the new set too, so it stays
     assert world.has_files == {(2, tp("t-0")), (3, tp("t-0"))}
 
 
@@ -167,7 +167,7 @@ def test_a_cancelled_reassignment_goes_back() -> None:
     world.settle()
     assert world.event("reassign", {tp("t-0"): None}) == {tp("t-0"): None}
     world.settle()
-    assert world.assignments[tp("t-0")] == ReplicaAssignment((2, 1))  # as in Kafka their order is lost
+    assert world.assignments[tp("t-0")] == ReplicaAssignment((2, 1))  # the order of the replicas is lost, as in Kafka
     assert world.led("t-0")[0] == 1
     assert (3, tp("t-0")) not in world.has_files
 
@@ -232,11 +232,11 @@ def test_the_only_replica_in_sync_cannot_be_taken_away() -> None:
     world.stop(2)
     world.event("reassign", {tp("t-0"): (3,)})
     world.settle()
-    world.catch_up("t-0")  # done: 3 alone
+    world.catch_up("t-0")  # done: only 3 is left
     world.start(2)
     world.event("reassign", {tp("t-0"): (2,)})
     [answer] = world.event("reassign", {tp("t-0"): (1,)}).values()
-    assert answer is None  # 3 is kept until 1 is in sync
+    assert answer is None  # 3 stays in the ISR until 1 is in sync
     world.settle()
     world.stop(3)
     world.event("reassign", {tp("t-0"): None})
@@ -258,7 +258,8 @@ def test_a_new_controller_continues_with_a_reassignment_from_any_step(steps: int
     world.settle()
     world.crash_after = None
     world.elect(3)
-    world.event("reassign", {tp("t-0"): (3, 4)})  # re-run: the tool does not know how far it came
+    # retried because the tool does not know how far the first attempt came
+    world.event("reassign", {tp("t-0"): (3, 4)})
     world.settle()
     world.catch_up("t-0")
     world.settle()

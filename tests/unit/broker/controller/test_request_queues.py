@@ -1,4 +1,7 @@
-"""Requests of the controller: in order for each broker, until they are answered or the broker is gone."""
+"""Tests of the controller's request queues.
+
+Each broker gets its requests in order, and each request is retried until the broker answers or is gone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The controller's session ends, or its call is lost, at every step of what others ask it for; who asked asks again."""
+"""Tests of controller sessions that end, or calls that are lost, at every step.
+
+The caller of the controller retries.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ STEPS_MAX = 60
 
 
 class Protocol(NamedTuple):
-    """What is asked of a controller of brokers 0, 1 and 2; partition 0 of t is on 2, which is to lead it, and 1."""
+    """Requests to a controller of brokers 0, 1 and 2.
+
+    Partition 0 of t has replicas 2 (the preferred leader) and 1.
+    """
 
     prepare: Callable[[Cluster], Awaitable[None]]
     carry_out: Callable[[Cluster], Awaitable[None]]
@@ -31,7 +37,7 @@ class Protocol(NamedTuple):
 async def ask(
     cluster: Cluster, name: str, steps: Callable[[Controller], object], *, is_done: Callable[[], bool]
 ) -> None:
-    """Ask whoever is the controller, as brokers and tools do, until it is done."""
+    """Repeat a request to the current controller until it is done, as brokers and tools do."""
 
     async def is_done_now() -> bool:
         for each in cluster.active[:1]:
@@ -55,7 +61,7 @@ async def nothing(cluster: Cluster) -> None:
 
 
 async def change_isr(cluster: Cluster, isr: tuple[int, ...]) -> None:
-    """The leader asks for an ISR, each time with the epochs that it was told last."""
+    """Have the leader request an ISR, each time with the epochs of its latest state."""
     before = set(isr_of(cluster))
     there, gone = set(isr) - before, before - set(isr)
 
@@ -85,8 +91,8 @@ async def shut_down_the_leader(cluster: Cluster) -> None:
 
 
 async def lead_by_another(cluster: Cluster) -> None:
-    """The preferred leader goes, and comes back in sync."""
-    cluster.nodes[2].is_closed = True  # it does not come back by itself
+    """Stop the preferred leader, restart it and bring it in sync."""
+    cluster.nodes[2].is_closed = True  # the broker does not restart by itself
     cluster.nodes[2].expire()
     await eventually_async(lambda: cluster.leads("t", 1))
     cluster.nodes[2].is_closed = False
@@ -103,7 +109,7 @@ async def elect_the_preferred(cluster: Cluster) -> None:
 
 
 async def move(cluster: Cluster) -> None:
-    """From 2 and 1 to 1 and 0: the new replica is brought in sync by the leader, once it has been told of it."""
+    """Move the partition from 2 and 1 to 1 and 0. The leader brings the new replica in sync once it knows of it."""
 
     def node() -> TopicNode:
         return TopicNode.decode(cluster.outside.get(paths.topic_path("t"))[0])
@@ -128,7 +134,10 @@ PROTOCOLS = {
 
 
 async def run(protocol: Protocol, dies_at: int, how: str) -> int:
-    """Carry it out while the controller's ``dies_at``-th call goes wrong; returns how many that one made."""
+    """Run the operation while the controller's ``dies_at``-th call fails.
+
+    Return the number of that controller's calls.
+    """
     cluster = Cluster(0, 1, 2)
     async with cluster:
         await eventually_async(lambda: len(cluster.active) == 1)
@@ -148,5 +157,5 @@ def test_what_is_asked_of_a_controller_is_done_though_its_session_ends(name: str
     dies_at = 1
     while asyncio.run(run(PROTOCOLS[name], dies_at, how)) >= dies_at:
         dies_at += 1
-        assert dies_at < STEPS_MAX, "it has fewer steps"
-    assert dies_at > 2, "more than one"
+        assert dies_at < STEPS_MAX, "the operation has fewer steps"
+    assert dies_at > 2, "more than one call"

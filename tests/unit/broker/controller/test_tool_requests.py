@@ -1,4 +1,7 @@
-"""What tools write into ZooKeeper for the controller is done, whatever becomes of the controller meanwhile."""
+"""Tests of requests that tools write into ZooKeeper for the controller.
+
+They are carried out also when the controller fails meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def assignment(cluster: Cluster) -> TopicNode:
 
 
 def asked(cluster: Cluster) -> dict[tuple[str, int], tuple[int, ...]]:
-    """What the node of reassignments asks for; nothing where it is gone."""
+    """Return the content of the reassignment node, or nothing if the node is gone."""
     if cluster.outside.exists(paths.REASSIGN_PARTITIONS) is None:
         return {}
     return ReassignmentNode.decode(cluster.outside.get(paths.REASSIGN_PARTITIONS)[0]).replicas
@@ -37,7 +40,7 @@ def is_moving(cluster: Cluster, *adding: int) -> bool:
 
 
 async def settled(cluster: Cluster) -> None:
-    """One is the controller, and partition 0 of ``t`` has a leader."""
+    """Tell whether there is one controller and partition 0 of ``t`` has a leader."""
     await eventually_async(lambda: len(cluster.active) == 1 and cluster.state("t") is not None)
 
 
@@ -48,14 +51,15 @@ def test_partitions_are_moved_and_taken_out_of_the_node_one_by_one() -> None:
             cluster.create("u", (0, 1))
             await settled(cluster)
             ask(cluster, {("t", 0): (0, 2), ("u", 0): (1, 2), ("v", 0): (1,), ("t", 7): (1,)})
-            await eventually_async(lambda: asked(cluster).keys() == {("t", 0), ("u", 0)})  # the others are impossible
+            # the other reassignments are impossible
+            await eventually_async(lambda: asked(cluster).keys() == {("t", 0), ("u", 0)})
             assert is_moving(cluster, 2)
             await cluster.bring_in_sync("t", (0, 1, 2))
             await eventually_async(lambda: asked(cluster) == {("u", 0): (1, 2)})
             assert assignment(cluster).assignment == {0: (0, 2)}
             await cluster.bring_in_sync("u", (0, 1, 2))
             await eventually_async(lambda: cluster.outside.exists(paths.REASSIGN_PARTITIONS) is None)
-            ask(cluster, {("t", 0): (1, 2)})  # and the next one is seen too
+            ask(cluster, {("t", 0): (1, 2)})  # the controller sees the next request too
             await eventually_async(lambda: is_moving(cluster, 1))
 
     asyncio.run(scenario())
@@ -119,7 +123,7 @@ def test_preferred_leaders_are_elected_and_the_node_goes() -> None:
             active = cluster.nodes[cluster.active[0]].controlling
             await active.ask("move", lambda each: each.reassign({PARTITION: (1, 0)}))
             assert cluster.leads("t", 0)
-            for _ in range(2):  # the second time none is needed
+            for _ in range(2):  # the second attempt needs no failure
                 node = PreferredElectionNode((PARTITION, ("no such topic", 3)))
                 cluster.outside.create(paths.PREFERRED_ELECTION, node.encode())
                 await eventually_async(lambda: cluster.outside.exists(paths.PREFERRED_ELECTION) is None)

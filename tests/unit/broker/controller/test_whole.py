@@ -1,4 +1,7 @@
-"""The controller and the replicas together: what is acknowledged is on all that may be elected, whoever fails."""
+"""Model test of the controller and the replicas together.
+
+An acknowledged record is on every replica that may be elected, whichever broker fails.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ Place = tuple[int, TopicPartition]
 
 
 class Whole(World):
-    """A world whose brokers have logs and replicate them. A crash keeps logs; watermarks start from 0."""
+    """A world whose brokers have logs and replicate them. A crash keeps the logs; high watermarks start at 0."""
 
     def __init__(self, *brokers: int) -> None:
         self.now = 1_000_000
@@ -119,7 +122,7 @@ class Whole(World):
     def alter(self, place: Place, leader: Leader, asked: AlterIsr) -> None:
         broker_id, partition = place
         if self.controller is None or not self.controller.is_active:
-            return  # it stays in flight: the next controller tells all
+            return  # the request stays in flight, and the next controller sends the whole state
         change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
         answers = self.event("alter_isrs", broker_id, self.brokers[broker_id].epoch, {partition: change})
         answer = None if answers is None else answers[partition]
@@ -200,7 +203,7 @@ def act(world: Whole, chance: random.Random, number: int) -> None:
 
 
 def finish(world: Whole) -> None:
-    """All is well again: every partition takes records, and all its replicas come to have them."""
+    """Repair everything. Then every partition accepts records, and all its replicas get them."""
     world.crash_after = None
     world.elect()
     for broker_id in BROKERS:

@@ -1,4 +1,7 @@
-"""ZooKeeper's content, a controller, and brokers that do what they are told when a test lets them. All in memory."""
+"""ZooKeeper's content, a controller and brokers, all in memory.
+
+Brokers carry out the controller's requests when a test lets them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def tp(name: str) -> TopicPartition:
 
 
 class World:
-    """``crash_after`` effects the controller dies; the leadership of ``conflicts`` is changed before the next write."""
+    """A controller that crashes after ``crash_after`` effects.
+
+    The leadership of the partitions in ``conflicts`` changes before the next write.
+    """
 
     def __init__(self, *brokers: int) -> None:
         self.controller_epoch = 0
@@ -71,7 +77,7 @@ class World:
         for broker_id in brokers:
             self.register(broker_id)
 
-    # Outside: brokers and the tools of people.
+    # Outside: brokers and administrators' tools.
 
     def register(self, broker_id: int) -> None:
         self.transaction += 1
@@ -99,18 +105,18 @@ class World:
         self.event("deletions_changed")
 
     def elect(self, broker_id: int = 1) -> None:
-        """A new controller, which knows nothing."""
+        """Elect a new controller, which has no state yet."""
         self.controller = Controller(broker_id)
         self.event("elect")
 
     def event(self, name: str, *arguments: Any) -> Any:
-        """Let the controller handle an event, if there is one."""
+        """Let the controller handle one event, if there is one."""
         if self.controller is None:
             return None
         return self.run(getattr(self.controller, name)(*arguments))
 
     def run(self, steps: Generator[Effect, Any, T]) -> T | None:
-        """Carry out what a handler wants; None if the controller crashes in it."""
+        """Carry out the effects of a handler. Return None if the controller crashes meanwhile."""
         result: Any = None
         while True:
             try:
@@ -154,7 +160,7 @@ class World:
                 return result
 
     def _check_in_sync(self) -> None:
-        """At no moment may a controller that takes over find somebody in sync who is no replica."""
+        """Check that every broker in an ISR is a replica, because a new controller may take over at any moment."""
         for partition, value in self.leadership.items():
             assert set(value.isr) <= set(self.assignments[partition].replicas), partition
 
@@ -202,7 +208,7 @@ class World:
     # Brokers.
 
     def deliver(self, broker_id: int) -> None:
-        """The broker takes the next request that waits for it."""
+        """Let the broker handle the next request of its queue."""
         if broker_id not in self.brokers or not self.queues[broker_id]:
             return
         request = self.queues[broker_id].popleft()
@@ -240,7 +246,7 @@ class World:
                 self.deliver(broker_id)
 
     def catch_up(self, name: str | TopicPartition) -> MillraceError | Leadership | None:
-        """The partition's leader asks for all its replicas that are alive to be in sync."""
+        """Have the leader of the partition request an ISR of all replicas that are alive."""
         partition = tp(name) if isinstance(name, str) else name
         current = self.leadership[partition]
         leader = self.brokers.get(current.leader)
@@ -254,11 +260,11 @@ class World:
         return None if answers is None else answers[partition]
 
     def requests_of(self, kind: type[BrokerRequest], broker_id: int) -> list[Any]:
-        """All requests of a kind that a broker was sent."""
+        """Return all requests of one kind that were sent to a broker."""
         return [request for to, request in self.sent if to == broker_id and isinstance(request, kind)]
 
     def led(self, name: str) -> tuple[int, int, tuple[int, ...]]:
-        """Leader, leader epoch and ISR, as ZooKeeper has them."""
+        """Return leader, leader epoch and ISR as ZooKeeper has them."""
         value = self.leadership[tp(name)]
         return value.leader, value.leader_epoch, value.isr
 

@@ -1,4 +1,7 @@
-"""Fetch sessions: a request names changes only, and a response has only partitions with news (KIP-227)."""
+"""Tests of fetch sessions (KIP-227).
+
+A request names changes only, and a response has only partitions with changes.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +77,8 @@ def test_a_response_has_partitions_with_records_errors_or_another_high_watermark
     assert session.has_news((_T, 0), _data(0, high_watermark=4, records=b"x"))
     assert not session.has_news((_T, 0), _data(0, high_watermark=4))
     for _ in range(2):
-        assert session.has_news((_T, 1), _data(1, error_code=3)), "an error is told each time"
-    assert session.has_news((_T, 1), _data(1)), "and its end"
+        assert session.has_news((_T, 1), _data(1, error_code=3)), "an error is reported each time"
+    assert session.has_news((_T, 1), _data(1)), "the end of the session"
 
 
 def test_a_diverging_epoch_is_news() -> None:
@@ -131,7 +134,7 @@ def test_sessions_are_limited_and_idle_ones_give_way() -> None:
     assert second is not None
     assert sessions.plan(_request({0: 0}), IDLE_S - 1).session is None, "clients fetch without a session"
     sessions.plan(_request({}, session_id=first.session_id, epoch=1), IDLE_S - 1)
-    assert sessions.plan(_request({0: 0}), IDLE_S).session is not None, "in the place of the second one"
+    assert sessions.plan(_request({0: 0}), IDLE_S).session is not None, "the third session replaces the second one"
     with pytest.raises(FetchSessionIdNotFoundError):
         sessions.plan(_request({}, session_id=second.session_id, epoch=1), IDLE_S)
     sessions.plan(_request({}, session_id=first.session_id, epoch=2), IDLE_S)

@@ -1,4 +1,4 @@
-"""Errors of the broker become responses that each version of a call can write."""
+"""Tests of the broker's errors as responses that each version of a call can encode."""
 
 from __future__ import annotations
 

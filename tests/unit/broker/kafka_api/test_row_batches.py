@@ -1,4 +1,7 @@
-"""Columnar batches become rows for Kafka's consumers; batches of rows pass as they are."""
+"""Tests of columnar batches as rows for Kafka's consumers.
+
+Batches of rows are passed on unchanged.
+"""
 
 from __future__ import annotations
 

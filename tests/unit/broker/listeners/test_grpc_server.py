@@ -1,4 +1,4 @@
-"""The client as gRPC describes it: its user agent and its address."""
+"""Tests of the client in gRPC's terms: its user agent and its address."""
 
 import pytest
 

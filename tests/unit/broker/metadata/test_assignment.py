@@ -1,4 +1,4 @@
-"""Replicas are spread evenly, and what cannot be carried out is refused by name."""
+"""Tests of replica assignment: an even spread, and refusals that name the cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKERS = [BrokerRack(n) for n in (1, 2, 3)]
 
 
 class Drawn(random.Random):
-    """Draws what it is told: where partition 0 is led, and the first shift."""
+    """Drawn numbers that a test sets: the leader of partition 0 and the first shift."""
 
     def __new__(cls, *_: int) -> Drawn:
         return super().__new__(cls)

@@ -1,4 +1,4 @@
-"""Options of brokers that were set while they ran: whose win, and what is refused."""
+"""Tests of broker options set at run time: precedence and refusals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_brokers_own_options_win_over_those_of_all_and_these_over_its_file(ses
     one.reload()
     assert retention_ms(one) == 2 * MINUTE_MS
     one.alter("", {}, {"log.retention.ms"})
-    assert retention_ms(configs_of(session, 1)) == HOUR_MS, "a broker that starts reads it too"
+    assert retention_ms(configs_of(session, 1)) == HOUR_MS, "a broker reads the option at its start too"
 
 
 @pytest.mark.parametrize("name", ["", "1", "2"])

@@ -1,4 +1,4 @@
-"""Changes of topics that a crash or a failing disk interrupts, at each step."""
+"""Tests of topic changes that a crash or a failing disk interrupts, at each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from millrace_broker.metadata.alone import Alone
 
 @dataclass
 class World:
-    """What survives a crash (store and directory), and the parts over it, made anew by ``restart``."""
+    """The state that survives a crash (store and directory). ``restart`` creates the parts over it anew."""
 
     store: EmbeddedStore
     directory: Path
@@ -78,7 +78,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def _failing(times_before: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which fails once it was called ``times_before`` times."""
+    """Wrap the function so that it fails after ``times_before`` calls."""
     calls = iter(range(times_before))
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Brokers that change the same thing, and have yet to hear of each other: nothing that was acknowledged is lost."""
+"""Tests of brokers that change the same topic concurrently.
+
+No acknowledged change is lost, although the brokers learn of each other's changes late.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def store() -> EmbeddedStore:
 
 
 def broker(store: EmbeddedStore) -> TopicChanges:
-    """A broker that knows the topics as they are now, and hears of nothing later."""
+    """Create a broker that knows the present topics and gets no later notices."""
     session = store.connect()
     catalog = TopicCatalog(session, CONFIG.topic_defaults)
     catalog.load()

@@ -1,4 +1,7 @@
-"""``docs/formats.md`` is enough to read a stopped broker's metadata: nothing of ours is imported to read it."""
+"""Test of ``docs/formats.md``: it suffices to read a stopped broker's metadata.
+
+The reader imports nothing of millrace.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> dict[str, bytes]:
-    """The nodes that a broker left, by path."""
+    """Return the nodes that a broker left, by path."""
     with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("plain", partitions=2, configs={"retention.ms": 1000})
         admin.create_topic("typed", schema="id BIGINT NOT NULL COMMENT 'number', city STRING", key_columns=["id"])
@@ -64,9 +67,9 @@ def test_a_stopped_brokers_metadata_can_be_read_from_the_document(nodes: dict[st
         [pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string()), pa.field("tip", pa.float64())]
     )
     assert schemas[1].field("id").metadata == {b"comment": b"number"}
-    assert nodes["/millrace/schemas"] == b"3"  # the id of the topic that is gone is not given again
+    assert nodes["/millrace/schemas"] == b"3"  # the id of the deleted topic is not used again
 
-    # Nothing is left of the deleted topic, nor of what belonged to the session.
+    # Nothing is left of the deleted topic or of the session's ephemeral nodes.
     assert not [path for path in nodes if "gone" in path]
     assert "/brokers/ids/0" not in nodes
     assert "/controller" not in nodes

@@ -1,4 +1,4 @@
-"""Refused connections, and the addresses of this host."""
+"""Tests of refused connections and of the addresses of this host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from millrace_broker.network.sockets import is_own_address, is_refused
 
 ELSEWHERE = "203.0.113.7"
-"""Kept for documentation (RFC 5737): no host has it."""
+"""A range reserved for documentation (RFC 5737), so no host has such an address."""
 
 
 def refused(host: str, port: int) -> bool:
@@ -20,7 +20,7 @@ def refused(host: str, port: int) -> bool:
 def test_a_port_is_refused_once_nobody_listens_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert not refused("127.0.0.1", port), "nobody has accepted, and the kernel has"
+        assert not refused("127.0.0.1", port), "the kernel has accepted the connection, and no process has"
     assert refused("127.0.0.1", port)
 
 
@@ -69,7 +69,7 @@ def test_any_address_of_the_host_is_an_own_address(family: socket.AddressFamily)
         try:
             probe.connect((ELSEWHERE if family == socket.AF_INET else "2001:db8::7", 9))
         except OSError:
-            pytest.skip("this host has no address of the kind but loopback")
+            pytest.skip("this host has no address of this kind but loopback")
         own = probe.getsockname()[0]
     assert is_own_address(own)
 

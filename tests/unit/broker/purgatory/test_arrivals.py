@@ -1,4 +1,4 @@
-"""Who waits for records is woken by them, and nobody who has gone is remembered."""
+"""Tests of arrivals: fetches that wait for records are woken, and cancelled ones are forgotten."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _settle() -> None:
 
 
 def running(test: Callable[[Arrivals], Awaitable[None]]) -> Callable[[], None]:
-    """The test in an event loop, with arrivals on a timer of it."""
+    """Run the test in an event loop, with arrivals on a timer of that loop."""
 
     async def work() -> None:
         timer = Timer(SystemClock())

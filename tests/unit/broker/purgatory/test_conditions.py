@@ -1,4 +1,7 @@
-"""A call waits for a condition until it holds, until its time, or until the broker stops."""
+"""Tests of calls that wait for a condition.
+
+A call ends when the condition holds, when its time is up or when the broker stops.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from millrace_broker.runtime.clock import SystemClock
 
 
 def running(test: Callable[[Conditions[str]], Awaitable[None]]) -> Callable[[], None]:
-    """The test in an event loop, with conditions on a timer of it; in the end nothing waits any more."""
+    """Run the test in an event loop, with conditions on a timer of that loop. No call waits at its end."""
 
     async def work() -> None:
         timer = Timer(SystemClock())

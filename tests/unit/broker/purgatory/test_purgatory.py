@@ -1,4 +1,4 @@
-"""Whatever happens and in whatever order: an operation is answered once, and nobody waits for ever."""
+"""Model test of the purgatory: each operation completes exactly once, in any order of events."""
 
 import pytest
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ class ManualClock:
 
 
 class Threshold(DelayedOperation):
-    """Waits until the counters of its keys add up to enough."""
+    """An operation that waits until the counters of its keys add up to a threshold."""
 
     def __init__(self, counters, keys, enough, delay_ms, then=None):
         super().__init__(delay_ms)
@@ -64,7 +64,10 @@ class PurgatoryMachine(RuleBasedStateMachine):
         touches=st.none() | st.sampled_from(KEYS),
     )
     def wait(self, keys, missing, delay_ms, touches):
-        """Some, when they are answered, change a key: that may complete others, or look at themselves again."""
+        """Add an operation.
+
+        On completion, some operations change a key, which may complete others or check the same one again.
+        """
         then = None if touches is None else lambda: self.change(touches)
         enough = sum(self.counters[key] for key in keys) + missing
         operation = Threshold(self.counters, keys, enough, delay_ms, then)
@@ -98,7 +101,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         for operation in self.operations:
             assert len(operation.answers) == operation.is_completed
             assert operation.expirations <= len(operation.answers)
-            # Looked at whenever one of its keys changes, so none is satisfied and waits.
+            # The operation is checked whenever one of its keys changes, so no satisfied operation waits.
             assert operation.is_completed or not operation.is_satisfied
 
     @invariant()
@@ -130,7 +133,7 @@ def purgatory():
 
 
 def test_what_changes_while_it_is_put_away_is_seen(purgatory):
-    """The condition comes to hold after the first look, by something that finds nobody watching yet."""
+    """The condition becomes true after the first check, by a change that finds no watcher yet."""
     counters = {"a": 0}
 
     class Late(Threshold):

@@ -1,4 +1,4 @@
-"""The event loop runs what is due, soon after it is due and never before."""
+"""Tests of the timer: the event loop runs a task soon after its deadline and never before."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ def test_an_action_may_start_and_cancel_timers():
         timer.schedule(0, lambda: ran.append("after"))
 
     timer.schedule(5, first)
-    # Both are due in the same turn.
+    # Both tasks expire in the same turn of the loop.
     clock.seconds += 0.01
     timer.turn()
     assert ran == ["first"]
@@ -76,7 +76,7 @@ def test_the_loop_turns_it():
         timer.schedule(60, done.set)
         await asyncio.wait_for(done.wait(), STALL_S)
         assert len(late) == 3
-        # A millisecond is what the wheel knows of time.
+        # The wheel's resolution is a millisecond.
         assert min(late) > -0.0011
         assert len(timer) == 1
         timer.close()

@@ -1,4 +1,7 @@
-"""Every timer expires once, at its deadline and in order, whatever is started, cancelled and skipped meanwhile."""
+"""Tests of the timing wheel.
+
+Every timer expires once, at its deadline and in order, whatever is started, cancelled and skipped meanwhile.
+"""
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,10 @@ def entry(deadline_ms):
 
 
 class WheelMachine(RuleBasedStateMachine):
-    """The wheel against a list of deadlines. Wheels of 4 slots, so that there are many of them."""
+    """Model test of the wheel against a list of deadlines.
+
+    Wheels have 4 slots, so that there are many levels.
+    """
 
     def __init__(self):
         super().__init__()
@@ -76,7 +82,7 @@ def test_a_timer_far_away_is_reached_in_few_steps(delay, wheel_size):
         expired += wheel.advance(due)
     assert expired == [far]
     assert wheel.now_ms == delay
-    # Once for every wheel, at most.
+    # At most once for every wheel.
     levels = next(level for level in range(1, 40) if wheel_size**level > delay)
     assert steps <= levels
 

@@ -142,8 +142,8 @@ def test_a_poll_that_waits_for_memory_of_its_response_gives_up_when_it_is_evicte
         another.park(lambda: None)
         assert await waiting is False
         assert poll.response_lease.held_bytes == 0
-        assert await poll.response_lease.take(10, is_poll=True) is False, "it does not wait again"
-        assert await poll.response_lease.take(0, is_poll=True), "what is empty needs no memory"
+        assert await poll.response_lease.take(10, is_poll=True) is False, "the call does not wait again"
+        assert await poll.response_lease.take(0, is_poll=True), "an empty request needs no memory"
 
     _run(work())
 
@@ -250,7 +250,7 @@ def test_calls_that_wait_for_their_turn_take_no_places() -> None:
         assert order == [0, 2]
         alone = asyncio.create_task(take(3))
         await asyncio.sleep(0)
-        assert admission.statistics().requests == 1, "who need not wait keeps its place"
+        assert admission.statistics().requests == 1, "a call that need not wait keeps its place"
         await alone
 
     _run(work())
@@ -317,7 +317,10 @@ def test_calls_that_carry_records_are_clients_calls_and_the_controllers_are_brok
 
 
 class _Machine(RuleBasedStateMachine):
-    """Calls of all classes begin, wait, and end in any order: nothing is taken twice, and nothing is left."""
+    """Calls of all classes that begin, wait and end in any order.
+
+    No place is given twice, and all are free at the end.
+    """
 
     running = Bundle("running")
 
@@ -336,7 +339,7 @@ class _Machine(RuleBasedStateMachine):
         try:
             call = self.admission.begin(peer, call_class)
         except ThrottledError:
-            assert not has_place, "a call is refused only where no place is left"
+            assert not has_place, "a call is refused only if no place is left"
             return None
         assert has_place
         self.calls[call] = (call_class, True)

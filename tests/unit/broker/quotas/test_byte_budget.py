@@ -84,7 +84,7 @@ def test_a_lease_settles_on_what_was_needed_and_ends_at_nothing() -> None:
         await lease.take(8)
         lease.settle(3)
         assert budget.in_use_bytes == 3
-        lease.settle(15)  # what is there already cannot wait
+        lease.settle(15)  # a request that is already in memory cannot wait
         assert budget.in_use_bytes == 15
         lease.release()
         lease.release()

@@ -86,7 +86,10 @@ def test_fewer_places_than_there_are_connections_close_none() -> None:
 
 
 class _Machine(RuleBasedStateMachine):
-    """Connections come, call and go: no room is overfull, and one is refused only where there is no place."""
+    """Connections that open, call and close in any order.
+
+    No limit is exceeded, and a connection is refused only if no place is left.
+    """
 
     peers = st.integers(0, 7).map(str)
 

@@ -61,13 +61,13 @@ def test_calls_that_must_wait_take_at_most_half_and_make_polls_give_way() -> Non
     parked.poll("poll", 80, lambda: answered.append("poll"))
     assert parked.bind("append", 30)
     assert answered == ["poll"]
-    assert not parked.bind("another", 30), "it would be more than half"
+    assert not parked.bind("another", 30), "the calls would take more than half"
     assert "another" not in parked
     assert parked.bind("small", 20)
 
 
 class _Machine(RuleBasedStateMachine):
-    """Holds ``ParkedCalls`` against a list of its calls, with everything recomputed."""
+    """A model of ``ParkedCalls``: a list of its calls, with every figure recomputed."""
 
     calls = Bundle("calls")
 
@@ -76,7 +76,7 @@ class _Machine(RuleBasedStateMachine):
         self.bytes_max = bytes_max
         self.parked: ParkedCalls[int] = ParkedCalls(bytes_max)
         self.sizes: dict[int, int] = {}
-        self.waiting: list[int] = []  # the longest first
+        self.waiting: list[int] = []  # the call that has waited longest first
         self.bound: set[int] = set()
         self.evicted: list[int] = []
         self.told: list[int] = []

@@ -1,4 +1,4 @@
-"""A broker's threads, and work that its callers do not wait for to the end."""
+"""Tests of a broker's threads and of work for which callers do not wait."""
 
 from __future__ import annotations
 

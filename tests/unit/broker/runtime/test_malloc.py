@@ -1,4 +1,7 @@
-"""What the C library does with freed memory, in a process of its own: the settings are for all of it."""
+"""Tests of the C library's handling of freed memory.
+
+They run in a process of their own because the settings apply to the whole process.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def test_blocks_of_answers_are_used_again_without_the_kernel() -> None:
 
 
 def test_what_a_burst_took_is_given_back_also_under_a_block_that_stays() -> None:
-    # By default the first block that is freed sends the burst to the heap, where the block that stays would hold it.
+    # By default glibc would allocate the next burst on the heap after the first block is freed, and the remaining block
+    # would then hold that memory.
     run(
         """
 before = resident_pages()

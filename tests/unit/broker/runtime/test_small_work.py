@@ -1,4 +1,7 @@
-"""Small work is done in the event loop, unless the loop was kept waiting lately; eager work behaves as a task would."""
+"""Tests of small work in the event loop and of eager work.
+
+Small work runs in the loop unless the loop was blocked lately. Eager work behaves as a task does.
+"""
 
 from __future__ import annotations
 
@@ -140,14 +143,14 @@ def test_what_needs_a_current_task_works_in_the_first_step() -> None:
         assert await begun(_impatient(0.01), _starting(started)) == "too late"
         assert await begun(_divided(), _starting(started)) == [0, 1, 2]
         assert len(started) == 2
-        async with asyncio.timeout(STALL_S):  # the caller's own is none the wiser
+        async with asyncio.timeout(STALL_S):  # the caller's own task is unchanged
             assert await begun(_impatient(0.01), _starting(started)) == "too late"
 
     asyncio.run(run())
 
 
 def test_work_is_begun_where_there_is_no_task_at_all() -> None:
-    """As in a protocol's callback: the current task is the stand-in meanwhile, and none afterwards."""
+    """A protocol's callback has no task. The stand-in is the current task meanwhile, and there is none afterwards."""
     outcomes: list[Any] = []
 
     def callback(done: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""A loop that looks before it sleeps does all that a loop does, in time."""
+"""Tests of an event loop that polls before it sleeps: it does everything a loop does, in time."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What holds for every assignor, whatever members say, and what each is known for."""
+"""Tests of the rules of all assignors and of each assignor's own rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ every_assignor = pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASS
 
 @st.composite
 def members(draw: st.DrawFn) -> list[MemberSubscription]:
-    """Members that claim anything in any generation, also partitions and topics that don't exist."""
+    """Draw members that claim any partitions in any generation, also partitions and topics that do not exist."""
     ids = draw(st.lists(st.text("xyz\U0001f600￼", min_size=1, max_size=3), max_size=8, unique=True))
     partitions = st.builds(TopicPartition, st.sampled_from((*TOPICS, "gone")), st.integers(-1, 9))
     joined = []

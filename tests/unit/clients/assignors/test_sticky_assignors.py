@@ -1,4 +1,7 @@
-"""The sticky assignors over the life of a group: balance first, then as few partitions as possible change hands."""
+"""Tests of the sticky assignors over the life of a group.
+
+Balance comes first. Then as few partitions as possible change owners.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def differing_wishes(draw: st.DrawFn) -> tuple[dict[str, int], Wishes]:
 
 
 def rejoin(assignor: Assignor, wishes: Wishes, had: Assignment, generation: int) -> list[MemberSubscription]:
-    """Members as they join, each with what it had."""
+    """Return the members as they join, each with the partitions it owned."""
     return [
         MemberSubscription(
             member_id=member_id,
@@ -54,7 +57,7 @@ def rejoin(assignor: Assignor, wishes: Wishes, had: Assignment, generation: int)
 
 
 def settle(assignor: Assignor, counts: Mapping[str, int], wishes: Wishes, had: Assignment | None = None) -> Assignment:
-    """Rebalance until nothing is left to be done: at once, or after the rounds that a cooperative assignor needs."""
+    """Rebalance until the assignment is stable: at once, or after the rounds that a cooperative assignor needs."""
     held: Assignment = had or {}
     wanted = sum(counts[topic] for topic in frozenset[str]().union(*wishes.values()) & counts.keys())
     for generation in range(ROUNDS_MAX):

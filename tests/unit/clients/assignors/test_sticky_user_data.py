@@ -1,4 +1,4 @@
-"""User data of the sticky assignors reads back, in Kafka's bytes, and can't spoil a rebalance."""
+"""Tests of the sticky assignors' user data: Kafka's bytes, and malformed data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a position is looked up in the log of a new leader, and what the answer means."""
+"""Tests of the validation of positions against a new leader's epochs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millrace.errors import LeaderNotAvailableError
     [
         ((11, 3), None),
         ((10, 3), None),
-        ((10, 2), None),  # everything before the position is of an epoch that the leader has
+        ((10, 2), None),  # the leader has the epoch of every record before the position
         ((9, 3), (9, 3)),
         ((4, 1), (4, 1)),
         ((-1, -1), (-1, -1)),
@@ -34,7 +34,7 @@ def test_a_position_is_good_up_to_where_its_epoch_ends(end: tuple[int, int], par
 
 
 class Known:
-    """Metadata whose epochs a test sets."""
+    """Metadata with epochs that a test sets."""
 
     def __init__(self) -> None:
         self.epoch, self.topic_id = 0, uuid.uuid4()
@@ -85,7 +85,7 @@ def test_a_position_without_an_epoch_is_taken_as_good(checks: EpochChecks, known
 def test_a_position_with_an_epoch_is_looked_up_once_per_epoch_of_the_leader(checks: EpochChecks, known: Known) -> None:
     state = _state(5, 0)
     assert not checks.is_good(state, 0)
-    state.leader_epoch = 0  # the answer said so
+    state.leader_epoch = 0  # the answer named this epoch
     assert checks.is_good(state, 0)
     known.epoch = 1
     assert not checks.is_good(state, 0)
@@ -100,14 +100,14 @@ def test_old_metadata_does_not_take_a_partition_back(checks: EpochChecks, known:
 
 
 def test_a_leader_older_than_the_record_before_the_position_is_not_asked(checks: EpochChecks, known: Known) -> None:
-    state = _state(133, 2)  # as a group has committed it
+    state = _state(133, 2)  # as the group has committed it
     known.epoch = 1
     with pytest.raises(LeaderNotAvailableError, match=r"offset 133 has leader epoch 2, .* older leader epoch 1:"):
         checks.is_good(state, 0)
     assert known.forgotten == ["t"], "the metadata is fetched again"
     assert state.leader_epoch == -1
     known.epoch = 2
-    assert not checks.is_good(state, 0), "it is looked up in the log of the leader of epoch 2"
+    assert not checks.is_good(state, 0), "the consumer looks the position up in the log of the leader of epoch 2"
 
 
 def test_epochs_of_a_topic_that_is_gone_count_for_nothing(checks: EpochChecks, known: Known) -> None:

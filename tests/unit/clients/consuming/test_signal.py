@@ -1,4 +1,4 @@
-"""Waiting, being woken, and being the only one."""
+"""Tests of the signal: waiting, waking, and the exclusive waiter."""
 
 from __future__ import annotations
 

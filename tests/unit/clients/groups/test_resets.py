@@ -1,4 +1,4 @@
-"""Where offsets go when they are reset."""
+"""Tests of offset resets."""
 
 from __future__ import annotations
 

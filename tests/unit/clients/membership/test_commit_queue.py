@@ -1,4 +1,4 @@
-"""Offsets are committed one after another, in the order in which it was asked for."""
+"""Tests of the commit queue: offsets are committed in the order of the calls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_commit_that_nobody_waits_for_any_more_is_not_made() -> None:
 
 @given(st.lists(st.sampled_from(["submit", "wait", "send", "ok", "lost", "landed"]), max_size=60))
 def test_committed_offsets_never_regress(steps: list[str]) -> None:
-    """Whatever is lost on the way there or back, a coordinator sees growing offsets as growing."""
+    """Requests and answers may be lost. The coordinator still sees growing offsets."""
     queue, now, asked, committed = CommitQueue(), 0.0, 0, 0
     for step in steps:
         now += 0.3

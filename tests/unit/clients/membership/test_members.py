@@ -1,4 +1,4 @@
-"""Members of a group around a model of a coordinator, in any order of events."""
+"""Model test of group members with a model of a coordinator, in any order of events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTS = {"t": 4, "u": 3}
 
 @dataclass
 class _Known:
-    """A member as the coordinator knows it."""
+    """A member as the coordinator has it."""
 
     join: Join
     is_waiting: bool = True
@@ -36,7 +36,7 @@ class _Known:
 
 @dataclass
 class _Coordinator:
-    """Kafka's classic group, as far as members can tell: who is in it, in which generation, and who reads what."""
+    """Kafka's classic group as members see it: its members, its generation and the assignment."""
 
     assignor_name: str
     generation: int = 0
@@ -64,7 +64,7 @@ class _Coordinator:
         self.members[join.member_id] = _Known(join)
 
     def complete(self) -> None:
-        """All that count have joined; the others are out."""
+        """Complete the join: the expected members have joined, and the others are removed."""
         self.members = {name: known for name, known in self.members.items() if known.is_waiting}
         self.generation += 1
         self.phase = "completing" if self.members else "empty"
@@ -95,7 +95,7 @@ class _Coordinator:
 
 @dataclass
 class _Client:
-    """A consumer: its membership, what it reads, and its request under way."""
+    """A consumer: its membership, its partitions and its request in flight."""
 
     state: Membership
     reading: frozenset[TopicPartition] = frozenset()
@@ -104,7 +104,7 @@ class _Client:
 
 
 class Members(RuleBasedStateMachine):
-    """Any order of polls, requests, answers, lost answers, evictions and wishes."""
+    """Polls, requests, answers, lost answers, evictions and changes of subscription, in any order."""
 
     clients: list[_Client]
     now: float = 0.0
@@ -140,7 +140,7 @@ class Members(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3))
     def ask(self, number: int) -> None:
-        """Send the request that is due; the coordinator may answer joins and syncs later."""
+        """Send the pending request. The coordinator may answer joins and syncs later."""
         client = self._pick(number)
         if client.asked is None:
             client.state, client.asked = client.state.request(self.now)
@@ -195,7 +195,7 @@ class Members(RuleBasedStateMachine):
     @precondition(lambda self: self.coordinator.phase == "preparing")
     @rule(impatient=st.booleans())
     def complete_join(self, impatient: bool) -> None:
-        """All members have joined, or the time for it is up."""
+        """Complete the rebalance, because all members have joined or its timeout is over."""
         if not impatient and not all(known.is_waiting for known in self.coordinator.members.values()):
             return
         if not any(known.is_waiting for known in self.coordinator.members.values()):
@@ -232,7 +232,7 @@ class Members(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 8), but=st.integers(0, 7))
     def go_on(self, rounds: int, but: int) -> None:
-        """Nothing goes wrong; but one of them perhaps is not polled."""
+        """Continue without failures, but perhaps do not poll one of the members."""
         for _ in range(rounds):
             for number in range(len(self.clients)):
                 if number != but:
@@ -247,7 +247,7 @@ class Members(RuleBasedStateMachine):
             self.now += 4.0
 
     def teardown(self) -> None:
-        """When nothing goes wrong any more, every partition is soon read by one member that wants it."""
+        """Check that without further failures each partition is soon read by one member that subscribes to it."""
         if not hasattr(self, "clients"):
             return
         for client in self.clients:
@@ -263,14 +263,14 @@ class Members(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3))
     def lose_the_answer(self, number: int) -> None:
-        """The connection breaks, before or after the coordinator got the request."""
+        """Break the connection before or after the coordinator got the request."""
         client = self._pick(number)
         if client.asked is not None:
             self._refuse(client, BrokerUnavailableError("x"))
 
     @rule(number=st.integers(0, 3))
     def evict(self, number: int) -> None:
-        """A session times out at the coordinator."""
+        """Let a member's session time out at the coordinator."""
         self.coordinator.remove(self._pick(number).state.member_id)
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 301.0]))
@@ -301,7 +301,7 @@ class Members(RuleBasedStateMachine):
         seen: set[TopicPartition] = set()
         for client in self.clients:
             state = client.state
-            # A member that the group has thrown out reads on until it hears of it: its commits are refused.
+            # A removed member reads on until it learns of the removal. Its commits are refused.
             if state.member_id not in self.coordinator.members or not state.has_group:
                 continue
             assert not seen & client.reading

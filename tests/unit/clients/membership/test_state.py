@@ -1,4 +1,4 @@
-"""A member of a group, event by event."""
+"""Tests of a group member's state machine, event by event."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
 def _joined(state: Membership, owned: set[TopicPartition], *, generation: int = 1, now: float = 0.0) -> Membership:
-    """Take a member through a whole join."""
+    """Take a member through a complete join."""
     state, prepare = state.polled(now)
     if prepare is not None:
         state = state.prepared(prepare)
@@ -84,7 +84,7 @@ def test_a_cooperative_member_keeps_its_partitions_and_gives_up_what_it_no_longe
     state = state.sync_answered(sync, frozenset({A, C}), 1.0)
     assert state.changed is not None
     assert (state.changed.revoked, state.changed.added) == ({B}, {C})
-    # It joins again, so that the others get what it gave up.
+    # The member joins again, so that the other members get the partitions that it revoked.
     assert state.took_changes().polled(1.0)[0].phase is Phase.JOINING
 
 

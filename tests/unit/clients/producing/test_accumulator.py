@@ -1,4 +1,7 @@
-"""Records gathered one by one: every one meets its fate, in order, whatever is drained and fails in between."""
+"""Tests of the accumulator of single records.
+
+Each record succeeds or fails once and in order, whatever is drained and fails meanwhile.
+"""
 
 import uuid
 from collections import defaultdict
@@ -47,7 +50,7 @@ class _Metadata:
 
 
 class _Sender:
-    """Keeps batches until the test lets them succeed or fail."""
+    """A sender that keeps batches until the test lets them succeed or fail."""
 
     def __init__(self) -> None:
         self.queued: list[tuple[BuiltBatch, Callable[..., None]]] = []
@@ -67,7 +70,7 @@ class _Sender:
         return False
 
     def finish(self, position: int, error: MillraceError | None = None) -> None:
-        """The oldest batch of some partition is answered, as the real sender keeps the order of each."""
+        """Answer the oldest batch of some partition. The real sender keeps the order of each partition too."""
         partition = self.queued[position % len(self.queued)][0].partition
         entry = next(entry for entry in self.queued if entry[0].partition == partition)
         self.queued.remove(entry)
@@ -212,7 +215,7 @@ def test_a_thread_that_must_not_wait_is_told_and_makes_no_batches() -> None:
     assert not world.sender.queued
     assert world.accumulator.drain_due() is None
     assert sum(batch.num_rows for batch, _ in world.sender.queued) == len(accepted)
-    full.value.reserved(full.value.size_bytes)  # as if it had been granted meanwhile
+    full.value.reserved(full.value.size_bytes)  # as if the memory had been granted meanwhile
     buffer.append_value(b"x")
 
 

@@ -1,4 +1,4 @@
-"""Partitions are weighed by their queues, by Kafka's rules."""
+"""Tests of the adaptive partitioner, which weighs partitions by their queues, by Kafka's rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millrace.config.client import ProducerConfig
 
 
 def test_numbers_below_each_sum_stand_for_its_partition() -> None:
-    # The example in Kafka's BuiltInPartitioner.
+    # The example is from Kafka's BuiltInPartitioner.
     table = load_table({0: 0, 1: 3, 2: 1}, 3)
     assert table is not None
     assert list(table.cumulative) == [4, 5, 8]
@@ -27,10 +27,10 @@ def test_numbers_below_each_sum_stand_for_its_partition() -> None:
 @pytest.mark.parametrize(
     ("sizes", "partitions", "drawn"),
     [
-        ({0: 5}, 1, None),  # nothing to choose from
-        ({0: 2, 1: 2, 2: 2}, 3, None),  # nothing to choose by
-        ({}, 3, None),  # nobody is available
-        ({0: 2, 2: 2}, 3, {0: 1, 2: 1}),  # one is not available: it is not drawn
+        ({0: 5}, 1, None),  # only one partition
+        ({0: 2, 1: 2, 2: 2}, 3, None),  # no difference between the queues
+        ({}, 3, None),  # no partition is available
+        ({0: 2, 2: 2}, 3, {0: 1, 2: 1}),  # the unavailable partition is not drawn
         ({1: 7}, 3, {1: 1}),
         ({3: 5, 1: 0, 0: 3, 2: 1}, 4, {3: 1, 1: 6, 0: 3, 2: 5}),  # as in Kafka's BuiltInPartitionerTest
     ],

@@ -1,4 +1,4 @@
-"""Tables become batches: nothing is lost, keys decide, order is kept, sizes are respected."""
+"""Tests of tables as batches: no record is lost, keys decide, and order and sizes are kept."""
 
 import uuid
 from collections import defaultdict

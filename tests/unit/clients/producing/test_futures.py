@@ -1,4 +1,4 @@
-"""Futures that share a condition: the first outcome counts, and waiting ends."""
+"""Tests of futures that share a condition: the first outcome counts, and all waiters end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The buffer's bound: never exceeded, and granted in the order of asking."""
+"""Tests of the producer's memory: its bound, and grants in the order of the requests."""
 
 import threading
 from collections import deque
@@ -47,7 +47,7 @@ def test_who_begins_to_wait_has_what_is_held_sent() -> None:
     memory.acquire(100, 0)
     with pytest.raises(BufferExhaustedError):
         memory.acquire(1, 0)
-    assert not told  # it did not wait
+    assert not told  # the call did not wait
     with pytest.raises(BufferExhaustedError):
         memory.acquire(1, 0.01)
     assert told == [True]
@@ -67,10 +67,10 @@ _steps = st.lists(
 
 @given(_steps)
 def test_those_who_wait_are_served_in_turn_and_within_the_limit(steps: list[tuple[str, int]]) -> None:
-    """Against a model: a queue of sizes, and what is held."""
+    """The model is a queue of sizes and the granted bytes."""
     memory = BufferMemory(100)
     woken: list[int] = []
-    waiting: deque[tuple[int, Waiter]] = deque()  # as the model sees it
+    waiting: deque[tuple[int, Waiter]] = deque()  # as the model expects
     held: list[int] = []
 
     def fits(size: int) -> bool:

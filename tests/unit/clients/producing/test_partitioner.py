@@ -1,4 +1,4 @@
-"""The vectorised hash is the same as the hash of each key."""
+"""Tests of the vectorised hash, which equals the hash of each key."""
 
 import pyarrow as pa
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Where records without a partition go."""
+"""Tests of the partition of records without a given partition."""
 
 import uuid
 from collections import Counter

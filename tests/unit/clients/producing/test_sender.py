@@ -1,4 +1,4 @@
-"""The sender by itself, over connections that answer as a test says."""
+"""Tests of the sender over connections with scripted answers."""
 
 import threading
 import uuid
@@ -19,7 +19,7 @@ TOPIC_ID = uuid.UUID(int=7).bytes
 
 
 class Network:
-    """Two brokers and a topic of one partition that ``leader`` leads; the first batch is answered by ``refuse``."""
+    """Two brokers and a topic of one partition, led by ``leader``. ``refuse`` answers the first batch."""
 
     def __init__(self, config, refuse):
         self.config, self.refuse, self.leader, self.is_closed = config, refuse, 1, False
@@ -54,7 +54,7 @@ def test_the_leader_is_looked_up_when_a_batch_is_sent_again_and_not_before(confi
 
     def refuse(on_done):
         on_done(None, NotLeaderError("not any more"))
-        metadata.topic("t")  # somebody asks before the next one is elected
+        metadata.topic("t")  # a client asks before the next leader is elected
         network.leader = 2
         looked.set()
 

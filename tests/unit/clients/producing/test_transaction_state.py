@@ -1,4 +1,4 @@
-"""The machine of a transactional producer against a model that remembers everything that happened."""
+"""Model test of a transactional producer's states against a full history."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ Phase = TransactionPhase
 
 
 class _Model:
-    """A producer as its user thinks of it: flags and lists, no phases."""
+    """A producer as its user sees it: flags and lists, no phases."""
 
     def __init__(self) -> None:
         self.asked_for_id = False

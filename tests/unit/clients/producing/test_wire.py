@@ -1,4 +1,4 @@
-"""Hand-written produce requests are what protobuf would have written."""
+"""Tests of hand-written produce requests, which equal those that protobuf writes."""
 
 import pyarrow as pa
 from hypothesis import given

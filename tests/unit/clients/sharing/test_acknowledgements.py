@@ -1,4 +1,4 @@
-"""What a member of a share group has in hand and says of it, against a plain dictionary."""
+"""Model test of a share group member's acknowledgements against a plain dictionary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heartbeats of a share group's member."""
+"""Tests of the heartbeats of a share group's member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads for calls: work begins at once whatever else is under way, and idle threads are used again."""
+"""Tests of the call threads: work begins at once, and idle threads are used again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....integration.waiting import STALL_S
 
 
 def _run(threads: CallThreads) -> threading.Thread:
-    """The thread in which something is done."""
+    """Return the thread in which a call runs."""
     found: list[threading.Thread] = []
     is_done = threading.Event()
 
@@ -43,7 +43,7 @@ def test_work_that_waits_keeps_no_other_waiting() -> None:
 
 def test_few_threads_do_what_comes_one_after_the_other() -> None:
     threads = CallThreads("test")
-    # A thread is idle a moment after its work: so it may take one more.
+    # A thread becomes idle a moment after its work, so one more thread may be started.
     assert len({_run(threads) for _ in range(200)}) < 20
     threads.close()
 

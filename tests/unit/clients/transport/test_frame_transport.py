@@ -1,4 +1,4 @@
-"""Calls as frames from the client's side: whatever the other end does, each call has one outcome, and the right one."""
+"""Tests of the client's frame transport: each call has one correct outcome, whatever the server does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Behaviour = Callable[[socket.socket], None]
 
 
 class _Broker:
-    """Greets, and then does what a test wants with each connection."""
+    """A server that sends the greeting, and then handles each connection as a test says."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -86,7 +86,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def take(sock: socket.socket) -> int:
-    """Receive a request; returns its deadline in ms."""
+    """Receive a request and return its deadline in ms."""
     head = frames.read_head(_exactly(sock, frames.HEAD_BYTES))
     deadline_ms, _ = frames.read_rest(_exactly(sock, head.rest_bytes))
     return deadline_ms
@@ -126,7 +126,7 @@ def broker() -> Iterator[_Broker]:
 
 
 class _Client:
-    """A transport to the broker, and both ways of making a call."""
+    """A transport to the broker, with both ways of making a call."""
 
     def __init__(self, broker: _Broker) -> None:
         self.receiver = Receiver("test")
@@ -378,7 +378,7 @@ def test_who_helps_is_woken_by_others(broker: _Broker, client: _Client) -> None:
     client.receiver.wake()
     thread.join(STALL_S)
     assert helped == [True]
-    assert client.receiver.help(lambda: True, 60)  # what it had taken is there again
+    assert client.receiver.help(lambda: True, 60)  # its memory is free again
     client.close()
     assert not client.receiver.help(lambda: False, 60)
 

@@ -1,4 +1,4 @@
-"""Compacted partitions, batches with keys, and a cleaner that is called by hand."""
+"""Compacted partitions, batches with keys, and a cleaner that tests call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPAQUE_KEYS = TopicKeys(schema_of=no_schema, key_columns=(), encode=encode_keys)
 
 
 def columnar(pairs: Sequence[Pair], **arguments: Any) -> bytes:
-    """An opaque columnar batch; the timestamps ascend."""
+    """Build an opaque columnar batch with ascending timestamps."""
     columns = pa.RecordBatch.from_arrays(
         [binary_array([key for key, _ in pairs]), binary_array([value for _, value in pairs])], names=["key", "value"]
     )
@@ -51,7 +51,7 @@ def columnar(pairs: Sequence[Pair], **arguments: Any) -> bytes:
 
 
 def rows(pairs: Sequence[Pair], **arguments: Any) -> bytes:
-    """A batch of rows; the timestamps ascend."""
+    """Build a batch of rows with ascending timestamps."""
     records = [Record(key=key, value=value, timestamp_ms=NOW_MS + n) for n, (key, value) in enumerate(pairs)]
     return build_rows_batch(records, **arguments)
 
@@ -92,7 +92,7 @@ def clean(
     chunk_bytes: int = 1000,
     keys: TopicKeys = OPAQUE_KEYS,
 ) -> CleaningStatistics | None:
-    """Clean a log once, as far as it can be."""
+    """Clean a log once, as far as possible."""
     files = files or OsFiles()
     view = PartitionView(log, files)
     dirty = cleanable_range(
@@ -109,7 +109,7 @@ def clean(
 
 
 def contents(log: PartitionLog, start_offset: int | None = None) -> dict[int, Pair]:
-    """What readers get: key and value by offset, in the order in which they come."""
+    """Return key and value by offset, in the order in which readers get them."""
     found: dict[int, Pair] = {}
     at = log.log_start_offset if start_offset is None else start_offset
     while at < log.log_end_offset:
@@ -131,7 +131,7 @@ def _headers(data: bytes) -> Iterator[int]:
 
 
 def survivors(pairs: Sequence[Pair], bound: int) -> dict[int, Pair]:
-    """The model: before ``bound`` the last record of each key, from there on all."""
+    """Return the model's records: before ``bound`` the last one of each key, from there on all."""
     last = {key: offset for offset, (key, _) in enumerate(pairs[:bound])}
     return {
         offset: (key, value)
@@ -142,5 +142,5 @@ def survivors(pairs: Sequence[Pair], bound: int) -> dict[int, Pair]:
 
 @pytest.fixture(params=sorted(BUILDERS))
 def build(request: pytest.FixtureRequest) -> Callable[..., bytes]:
-    """A way to build batches: each kind of body in turn."""
+    """Return a function that builds batches, each kind of body in turn."""
     return BUILDERS[request.param]

@@ -1,4 +1,7 @@
-"""Cleaning a partition: against a model, in both bodies, with everything that may lie beside."""
+"""Tests of the cleaning of a partition against a model, with both bodies.
+
+Other files may lie beside the segments.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def test_cleaning_keeps_the_last_of_each_key(
                 log.roll()
         checkpoint, bound = 0, log.segments[-1].base_offset
         rounds = 0
-        while checkpoint < bound:  # a full map takes several rounds
+        while checkpoint < bound:  # a full map needs several rounds
             done = clean(log, checkpoint=checkpoint, slots=slots, chunk_bytes=chunk_bytes)
             assert done is not None
             assert checkpoint < done.end_offset <= bound
@@ -142,7 +145,7 @@ def test_tombstones_go_after_their_time(build: Build, tmp_path: Path) -> None:
     headers = [header for _, header in scan_headers(log.read(0, 10_000))]
     assert [h.has_delete_horizon for h in headers] == [True, True]
     assert [h.base_timestamp for h in headers] == [NOW_MS + 1000] * 2
-    assert decoded_times(log.read(0, 10_000)) == times[1:], "the records keep their times"
+    assert decoded_times(log.read(0, 10_000)) == times[1:], "the records keep their timestamps"
     clean(log, now_ms=NOW_MS + 999)
     assert len(contents(log)) == 4
     clean(log, now_ms=NOW_MS + 1000)
@@ -247,7 +250,7 @@ def test_a_thinned_batch_has_statistics_that_hold(compression: Compression, tmp_
     assert header.count == 400
     found = read_statistics(data, at, header)
     assert found is not None
-    # Those of all that were there, or of what is left: both hold.
+    # Of all records that were there, or of the remaining ones: both are right.
     low, high = found.columns[0].bounds or (None, None)
     assert low in (b"k0000", b"k0400")
     assert high == b"k0799"

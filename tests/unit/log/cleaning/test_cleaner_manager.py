@@ -1,4 +1,4 @@
-"""Decisions over figures: what can be cleaned, which log first, which segments together, how fast."""
+"""Tests of the cleaner's decisions: dirty ratio, next log, grouped segments and throttle."""
 
 from __future__ import annotations
 
@@ -124,6 +124,6 @@ def test_a_throttle_lets_no_more_through_than_its_rate() -> None:
     now += 60
     before = now
     throttle.use(100)
-    assert now == before, "a pause is not saved up, but a little at once is free"
+    assert now == before, "a pause gives no credit, except for a little at once"
     throttle.use(1000)
     assert now - before > 0.9

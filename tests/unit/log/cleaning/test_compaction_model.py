@@ -1,4 +1,4 @@
-"""Whatever is done to a compacted log, it holds what a list would that forgets superseded records now and then."""
+"""Model test of a compacted log against a list that drops superseded records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPTIONS = {"segment.bytes": 1200, "segment.index.bytes": 96, "file.delete.delay.
 
 
 class CompactedLog(RuleBasedStateMachine):
-    """``pairs`` is all that was appended; up to ``bound`` only the last record of each key is left."""
+    """A compacted log. ``pairs`` is everything appended; before ``bound`` only the last record of each key is left."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The cleaner of a broker: threads, checkpoints, pausing, giving up."""
+"""Tests of the log cleaner: threads, checkpoints, pauses and uncleanable partitions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_manager(tmp_path: Path) -> Iterator[Open]:
 
 
 def fill(manager: LogManager, log: PartitionLog, count: int = 40) -> None:
-    """Fill a log before it is cleaned for the first time."""
+    """Fill a log before its first cleaning."""
     with cleaner_of(manager).paused((log.topic, log.partition)):
         for n in range(count):
             log.append(rows([(b"a", b"%d" % n), (b"b%d" % (n % 4), b"%d" % n)]))

@@ -1,4 +1,7 @@
-"""Killing the broker, or the disk, at every single operation of a cleaning: nothing is lost and nothing doubled."""
+"""Tests of crashes and disk failures at every operation of a cleaning.
+
+No record is lost, and none is duplicated.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from .conftest import Pair, clean, columnar, contents, open_partition, rows, sur
 
 
 class Killed(BaseException):
-    """The process ends here; nothing may catch it but the test."""
+    """The end of the process. Only the test may catch it."""
 
 
 class DyingFiles(OsFiles):
-    """Stops the process before the operation with a certain number, or lets the disk fail there."""
+    """Files that stop the process, or fail, at the operation with a given number."""
 
     def __init__(self, dies_at: int = 2**62, error: type[BaseException] = Killed) -> None:
         self.operations = 0
@@ -59,7 +62,7 @@ class DyingFiles(OsFiles):
 
 
 def fill(directory: Path) -> list[Pair]:
-    """A log whose segments are cleaned into fewer, the first of them to nothing."""
+    """Fill a log whose segments are cleaned into fewer ones. The first segments become empty."""
     log = open_partition(directory, options={"segment.bytes": 4000})
     pairs: list[Pair] = []
     for n in range(24):
@@ -103,7 +106,7 @@ def test_death_at_every_step(tmp_path: Path, was_flushed: bool) -> None:
             directory, recovery_point=len(pairs) if was_flushed else 0, options={"segment.bytes": 4000}
         )
         found = contents(again)
-        # Each record is as it was, or gone because a later one of its key is there.
+        # Each record is unchanged, or gone because a later record has its key.
         assert all(found[offset] == pairs[offset] for offset in found)
         assert expected.items() <= found.items()
         assert list(found) == sorted(found)
@@ -137,7 +140,7 @@ def test_a_disk_that_fails_leaves_the_log_readable(tmp_path: Path) -> None:
             again.release()
         else:
             return
-    raise AssertionError("the cleaning never came to its end")
+    raise AssertionError("the cleaning never completed")
 
 
 @pytest.mark.parametrize("lost", ["index", "log"])
@@ -160,7 +163,7 @@ def test_what_was_read_before_the_swap_continues(tmp_path: Path) -> None:
     before = [segment.size_bytes for segment in old]
     clean(log)
     assert log.segments != old
-    # Also segments whose files nobody had opened can be read by whoever still has them.
+    # Readers that hold a replaced segment can also read it if its files were never opened.
     for segment, size_bytes in zip(old[:-1], before, strict=False):
         data = segment.read(0, size_bytes)
         assert len(data) == size_bytes
@@ -180,7 +183,7 @@ def test_a_log_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 
 class ChangingFiles(OsFiles):
-    """Calls something when the first cleaned log is complete."""
+    """Files that call a function when the first cleaned log is complete."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call: Callable[[], None] | None = call
@@ -216,7 +219,7 @@ def test_appends_and_reads_beside_cleaning(tmp_path: Path) -> None:
             for offset, (key, value) in found.items():
                 assert value == b"%d" % (offset // 2)
                 newest[key] = offset
-            # Every key's record that was the last when we began, or a later one, is there.
+            # Each key has the last record of the time at which we began, or a later one.
             assert all(newest[key] >= at for key, at in last_offsets(end).items())
             with contextlib.suppress(IndexError):
                 log.offset_for_time(0)

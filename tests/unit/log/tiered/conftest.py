@@ -1,4 +1,4 @@
-"""A tiered partition with its remote store in a directory, and a store that fails on demand."""
+"""A tiered partition with a remote store in a directory, and a store that fails on demand."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NOW_MS = 1_700_000_000_000
 
 
 class Killed(BaseException):
-    """The process is gone at this moment."""
+    """The end of the process at this moment."""
 
 
 class FailingStore(ArrowStore):
-    """A store that fails: at its ``fails_at``-th call from now on, or always; and that may kill the process there."""
+    """A store that fails at its ``fails_at``-th call from now on, or always. It may also kill the process there."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory.as_uri())
@@ -56,7 +56,7 @@ class FailingStore(ArrowStore):
 
     def write(self, folder: str, name: str, parts: Iterable[Part]) -> None:
         data = b"".join(bytes(part) for part in parts)
-        if not name.endswith(".unfinished"):  # that one is part of publishing
+        if not name.endswith(".unfinished"):  # that file belongs to the publication
             self._call(f"write {name}", lambda: super(FailingStore, self).write(folder, name, [data[: len(data) // 2]]))
         super().write(folder, name, [data])
 
@@ -102,7 +102,7 @@ def make_manager(tmp_path: Path, store: FailingStore, clock: Any) -> Callable[..
 
 @pytest.fixture
 def manager(make_manager: Callable[..., RemoteLogManager]) -> RemoteLogManager:
-    """Without threads: tests call ``work_once``."""
+    """Create a manager without threads. Tests call ``work_once``."""
     return make_manager()
 
 
@@ -110,7 +110,10 @@ def manager(make_manager: Callable[..., RemoteLogManager]) -> RemoteLogManager:
 def tiered_log(
     tmp_path: Path, clock: Any, manager: RemoteLogManager, batch: Callable[..., bytes]
 ) -> Callable[..., PartitionLog]:
-    """A tiered partition of so many sealed segments of two batches of three records, and one that is open."""
+    """Create a tiered partition of so many sealed segments and an active one.
+
+    Each segment has two batches of three records.
+    """
 
     def _make(segments: int = 3, *, is_attached: bool = True, **options: str) -> PartitionLog:
         log = PartitionLog(
@@ -138,7 +141,7 @@ def tiered_log(
 
 @pytest.fixture
 def settle(clock: Any) -> Callable[[RemoteLogManager], None]:
-    """Have a manager do all that is due, now and after its longest pause."""
+    """Let a manager do all pending work, now and after its longest backoff."""
 
     def _settle(manager: RemoteLogManager) -> None:
         clock.advance_ms(60_000)

@@ -1,4 +1,4 @@
-"""Copies are the segment, byte for byte, whatever the sizes of its batches and the age of its format."""
+"""Tests of copies, which equal the segment in every byte, for all batch sizes and formats."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_kafkas_own_segments_are_copied_and_read_from_the_store(
     assert log.remote is not None
     assert log.remote.problem is None
     log.apply_retention()
-    assert log.remote.end_offset == max(stable, default=0), "what a transaction may still change stays"
+    assert log.remote.end_offset == max(stable, default=0), "an open transaction may still change it, so it stays"
     assert log.first_base_offset == max(stable, default=0)
     assert entries_of(log) == before
 

@@ -1,4 +1,7 @@
-"""Death at every call to the store, while copying, expiring and deleting: nothing is lost, and nothing stays behind."""
+"""Tests of crashes at every call to the store, during copying, expiry and deletion.
+
+No record is lost, and no object is orphaned.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Settle = Callable[[RemoteLogManager], None]
 
 
 def killed_in_turn(store: Any) -> Iterator[int]:
-    """Let the process die at the first call, at the second, and so on, until it lives."""
+    """Kill the process at the first call, then at the second one, and so on, until it survives."""
     number = 0
     while True:
         store.calls.clear()
@@ -46,11 +49,11 @@ def check_only_complete_copies(directory: Path) -> None:
     complete = {parsed.copy for name in names if (parsed := parse_manifest_name(name)) is not None}
     copies = {parsed[0] for name in names if (parsed := parse_object_name(name)) is not None}
     assert copies == complete
-    assert len({copy.base_offset for copy in complete}) == len(complete), "one copy a segment"
+    assert len({copy.base_offset for copy in complete}) == len(complete), "one copy for each segment"
 
 
 def work(manager: RemoteLogManager, settle: Settle) -> None:
-    """Work until the process dies or nothing is left to do."""
+    """Work until the process is killed or no work is left."""
     try:
         settle(manager)
     except BaseException as death:
@@ -79,7 +82,7 @@ def test_death_while_copying(
             for path in remote_directory.rglob("*.manifest")
             if (parsed := parse_manifest_name(path.name)) is not None
         }
-        assert log.remote.end_offset <= max(complete, default=0), "nothing counts that has no manifest"
+        assert log.remote.end_offset <= max(complete, default=0), "an object without a manifest does not count"
         assert [segment.base_offset for segment in log.segments] == kept_on_disk
 
         restarted = make_manager()
@@ -111,7 +114,7 @@ def test_death_while_expiring(
         store.kills_at = kills_at
         started_at = log.log_start_offset
         assert log.remote is not None
-        # What the log's start was before; of the copies the first two are to go.
+        # The start offset before. The first two copies are to be deleted.
         log._offsets.start = 12
         work(manager, settle)
         store.kills_at = None
@@ -133,7 +136,7 @@ def test_failures_at_every_call_are_made_up_for(
     remote_directory: Path,
     clock: Any,
 ) -> None:
-    """Without a restart: what a failed attempt left behind is removed, what it had published is taken."""
+    """There is no restart. The retry removes the objects of a failed attempt and uses those that it had published."""
     log = tiered_log(segments=2)
     assert log.remote is not None
     number = 0
@@ -201,7 +204,7 @@ def test_deleted_partitions_leave_the_store_also_after_a_restart(
     with manager.paused((log.topic, log.partition)):
         manager.delete(log)
     settle(manager)
-    assert list(remote_directory.iterdir()), "the store was away"
+    assert list(remote_directory.iterdir()), "the store did not answer"
     assert "orders-3-" in (tmp_path / REMOTE_DELETIONS).read_text()
     store.is_away = False
     settle(make_manager())
@@ -246,4 +249,4 @@ def test_a_disk_that_lost_what_was_copied_is_noticed(
     settle(restarted)
     assert reopened.remote is not None
     assert "the disk has lost records" in (reopened.remote.problem or "")
-    assert reopened.apply_retention() == 0, "what may be the only copy stays"
+    assert reopened.apply_retention() == 0, "the object stays, because it may be the only copy"

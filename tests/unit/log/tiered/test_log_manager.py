@@ -1,4 +1,4 @@
-"""Tiering as the log manager runs it: attached by configuration, started where it ended, also after a crash."""
+"""Tests of tiering in the log manager: by configuration, and resumed after a stop or a crash."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fill(log: PartitionLog, batch: Callable[..., bytes], count: int) -> None:
 
 
 def tier(manager: LogManager, log: PartitionLog, clock: Any) -> None:
-    """Let time pass until only one segment is on the disk."""
+    """Advance the time until only one segment is on the disk."""
 
     def passes() -> bool:
         clock.advance_ms(100)
@@ -80,7 +80,7 @@ def test_a_tiered_log_starts_where_it_did_after_a_crash_and_after_a_stop(
     fill(log, batch, 20)
     tier(manager, log, clock)
     assert log.first_base_offset > 0
-    # A crash: nothing is written down any more, only the locks go with the process.
+    # A crash writes nothing more; only the process' locks are released.
     assert manager.tiering is not None
     manager.tiering.stop()
     for directory in manager._directories:

@@ -1,4 +1,4 @@
-"""Segments are copied, leave the disk, are read from the store, and expire there."""
+"""Tests of segments that are copied, removed from the disk, read remotely and expired."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NOW_MS = 1_700_000_000_000
 Settle = Callable[[RemoteLogManager], None]
 MakeLog = Callable[..., PartitionLog]
 KEEP_NOTHING = {"local_retention_bytes": "1"}
-"""Sealed segments leave the disk as soon as they are copied; the one that grows would be rolled to go, with 0."""
+"""With 0, sealed segments leave the disk as soon as they are copied, and the active one would be rolled for that."""
 
 
 def offsets_of(log: PartitionLog, start: int = 0) -> list[int]:
-    """Every offset of the log from one on, as a consumer would get them."""
+    """Return every offset of the log from one on, as a consumer gets them."""
     offsets = []
     while start < log.high_watermark:
         headers = [header for _, header in scan_headers(log.read(start, 100))]
@@ -69,7 +69,7 @@ def test_a_manifest_says_what_a_copy_is_made_of(
 
 def test_local_retention_is_not_total_retention(tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle) -> None:
     log = tiered_log(segments=3, **KEEP_NOTHING)
-    assert log.apply_retention() == 0, "nothing leaves the disk before its copy is there"
+    assert log.apply_retention() == 0, "no segment leaves the disk before its copy is complete"
     settle(manager)
     assert log.apply_retention() == 3
     assert (log.first_base_offset, log.log_start_offset) == (18, 0)
@@ -177,7 +177,7 @@ def test_without_the_store_nothing_is_lost_and_reads_say_why(
     with pytest.raises(RemoteStorageError) as failed:
         log.read(3, 100)
     assert failed.value.retriable
-    assert len(log.read(18, 1000)) > 0, "what is on the disk is read without the store"
+    assert len(log.read(18, 1000)) > 0, "segments on the disk are read without the store"
     store.is_away = False
     assert offsets_of(log) == list(range(24))
 
@@ -217,7 +217,7 @@ def test_damage_on_the_disk_is_not_copied(
     assert log.remote is not None
     assert log.remote.end_offset == 6
     assert "checksum" in (log.remote.problem or "")
-    assert log.apply_retention() == 1, "the damaged one stays"
+    assert log.apply_retention() == 1, "the damaged segment stays"
 
 
 def test_damage_in_the_store_is_not_served(
@@ -230,7 +230,7 @@ def test_damage_in_the_store_is_not_served(
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    assert len(log.read(0, 10)) > 0, "the first batch is sound"
+    assert len(log.read(0, 10)) > 0, "the first batch is intact"
     with pytest.raises(CorruptBatchError, match="checksum"):
         log.read(3, 10)
 

@@ -1,4 +1,4 @@
-"""Ranges of remote objects: fetched as few times as possible, held within a bound."""
+"""Tests of ranges of remote objects: few fetches, and a bound on cached bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT = random.Random(3).randbytes(3 * 2**20)
 
 
 class Counted:
-    """An object in memory that counts how often it is read."""
+    """An object in memory that counts its reads."""
 
     def __init__(self, data: bytes = CONTENT) -> None:
         self.data = data

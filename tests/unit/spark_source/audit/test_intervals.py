@@ -1,4 +1,4 @@
-"""Intervals against sets and counters of offsets."""
+"""Tests of intervals against sets and counters of offsets."""
 
 from collections import Counter
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Rows against batches, compared offset by offset with a model of counters."""
+"""Tests of rows against batches, compared offset by offset with a model of counters."""
 
 import uuid
 from collections import Counter
@@ -62,7 +62,7 @@ def test_columns_that_say_whence_a_row_is():
     )
     kafkas = {"topic": "string", "partition": "integer", "offset": "long"}
     assert find_offset_columns(kafkas, None) == OffsetColumns("topic", "partition", "offset")
-    # A schema's own columns may have these names.
+    # The columns of a schema may have these names too.
     assert find_offset_columns({"partition": "integer", "offset": "long"}, None) is None
     assert find_offset_columns({"p": "integer", "o": "long"}, "p, o") == OffsetColumns(None, "p", "o")
     with pytest.raises(UsageError, match="of the columns p, o"):

@@ -1,4 +1,7 @@
-"""A batch is judged by what checkpoint, table and topic say of it; where they cannot know, that is the verdict."""
+"""Tests of the audit's verdict on a batch from checkpoint, table and topic.
+
+If these cannot decide, the verdict says so.
+"""
 
 import uuid
 
@@ -26,7 +29,7 @@ def verdict(*landings, readable=((10, 20),), lost=(), floor=-1, counts=True, com
 
 
 def never(_):
-    raise AssertionError("the topic need not be asked")
+    raise AssertionError("the audit need not ask the topic")
 
 
 def test_a_row_for_each_offset_proves_itself():

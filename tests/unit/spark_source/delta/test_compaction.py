@@ -1,4 +1,4 @@
-"""When files are put together: after so many batches, over restarts, or so many seconds."""
+"""Tests of when files are compacted: after so many batches, over restarts, or seconds."""
 
 import pytest
 

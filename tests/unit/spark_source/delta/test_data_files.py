@@ -1,4 +1,4 @@
-"""A task's rows are in the files that it tells of, and in no others."""
+"""Tests of a task's data files: they have all its rows, and no other file has."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def batches(count, rows=100):
 
 
 def written(files, source):
-    # As it travels to a task.
+    # The form in which it is sent to a task.
     described = list(decode_transform(encode_transform(files))(source))
     assert all(batch.schema == FILE_SCHEMA for batch in described)
     return [row for batch in described for row in batch.to_pylist()]
@@ -126,7 +126,7 @@ def test_types_that_hold_the_same_values_are_cast(tmp_path):
     assert pq.read_table(tmp_path / row["path"]).schema == SCHEMA
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
 def test_a_folder_that_cannot_be_written(tmp_path):
     tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
     with pytest.raises(PermissionError):

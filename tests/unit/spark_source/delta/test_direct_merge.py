@@ -1,4 +1,4 @@
-"""Direct merges of small tables, which the driver does by itself: what they commit, and what they leave to Spark."""
+"""Tests of direct merges of small tables by the driver, and of refusals to Spark."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ def table_of(rows):
 
 
 def changes(*rows, guard=None):
-    """Rows of id and word; without a word they delete."""
+    """Create rows of id and word. A row without a word deletes."""
     deleted = pa.array([row[1] is None for row in rows], pa.bool_())
     words = pa.array([row[1] for row in rows], pa.string())
     table = pa.table({"id": pa.array([row[0] for row in rows], pa.int64()), "word": words, "deleted": deleted})
@@ -51,7 +51,7 @@ def rows_in(directory):
 
 @pytest.fixture
 def table(tmp_path):
-    """Two files, 0..9 and 10..19."""
+    """Create a table of two files, with ids 0..9 and 10..19."""
     for first in (0, 10):
         write_deltalake(str(tmp_path), table_of([(first + each, "old") for each in range(10)]), mode="append")
     return tmp_path
@@ -112,7 +112,7 @@ def test_a_row_that_another_writer_adds_meanwhile_is_updated_and_not_inserted_tw
         for kind in ("add", "remove")
         if kind in each
     }
-    assert files == known, "files of the attempt that failed are left"
+    assert files == known, "the failed attempt left files"
 
 
 @pytest.mark.parametrize("failure", [OSError("no space for the checkpoint"), CommitFailedError("interrupted")])
@@ -159,7 +159,7 @@ def test_a_table_that_is_changed_meanwhile_goes_to_spark(table, monkeypatch):
 
 
 def test_writers_of_one_key_at_once(tmp_path):
-    """Two queries update and delete the same keys: each key is there once, with what one of them wrote last."""
+    """Two queries update and delete the same keys. Each key is there once, with the last write of one of them."""
     write_deltalake(str(tmp_path), table_of([(0, "old")]))
     start, failures = threading.Barrier(2), []
 

@@ -1,4 +1,4 @@
-"""Every row goes to the files of its own values, in its order."""
+"""Tests of partition values: each row goes to the files of its values, in order."""
 
 import math
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ def test_rows_are_split_by_their_values(rows):
     text = {None: None, True: "true", False: "false"}
     expected = {}
     for word, flag, number in rows:
-        # An empty text cannot be told from null in a partition column of Delta.
+        # A partition column of Delta does not distinguish an empty text from null.
         expected.setdefault((("word", word or None), ("flag", text[flag])), []).append(number)
     assert {values: part.column("n").to_pylist() for values, part in found.items()} == expected
     assert all(part.schema.names == ["n"] for part in found.values())

@@ -1,4 +1,4 @@
-"""Files of a table written anew with the changes of a batch, compared with a plain model."""
+"""Tests of rewritten table files with a batch's changes, compared with a plain model."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def applies(each, change, guard):
 
 
 def merged(old, changes, guard):
-    """The rows of a file after the changes by key; those that are there, not the new ones."""
+    """Return the rows of a file after the changes by key: the existing rows, not the new ones."""
     found = []
     for each in old:
         change = changes.get((each["a"], each["b"]))
@@ -113,7 +113,7 @@ def test_columns_that_a_file_or_the_changes_lack_are_null_or_stay(tmp_path):
     new = work.inserted(outcome.matched)
     assert read(tmp_path, new) == [{"a": 3, "b": None, "version": 8, "word": None}]
     assert json.loads(new[0]["statistics"])["minValues"] == {"a": 3, "version": 8}
-    # A key column that a file does not have is null in all of its rows.
+    # A key column that a file lacks is null in all of its rows.
     write(tmp_path, "other.parquet", [{"word": "w"}] * 2, schema=pa.schema([("word", pa.string())]))
     by_null = rewriting(tmp_path, [{"a": None, "version": 9}], key=("a",), names=("a", "version"))
     assert [each["version"] for each in read(tmp_path, by_null.rewritten(["other.parquet"]).files)] == [9, 9]
@@ -148,7 +148,7 @@ def test_a_file_of_other_types_is_named_and_nothing_is_left(tmp_path):
 
 
 def test_times_of_spark_files_are_read_in_full_range(tmp_path):
-    """Spark writes timestamps as INT96, which Arrow takes for nanoseconds, of years up to 2262."""
+    """Spark writes timestamps as INT96. Arrow reads these as nanoseconds, which end in the year 2262."""
     from datetime import UTC, datetime
 
     schema = pa.schema([("a", pa.int64()), ("at", pa.timestamp("us", "UTC"))])

@@ -1,4 +1,7 @@
-"""A bound that is wrong makes readers skip rows that are there: bounds hold for every value, or are not given."""
+"""Tests of column statistics: a bound holds for every value, or is absent.
+
+Readers would skip rows because of a wrong bound.
+"""
 
 import json
 import math
@@ -41,7 +44,7 @@ KINDS = {
 
 
 def comparable(kind, value):
-    """A value and a bound in one order, that of Spark: NaN above all, text by its bytes."""
+    """Return a value or bound as a key in Spark's order: NaN above all, text by its bytes."""
     if kind in ("single", "double"):
         return (1, 0.0) if math.isnan(value) else (0, float(value))
     if kind == "string":

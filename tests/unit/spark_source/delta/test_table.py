@@ -1,4 +1,7 @@
-"""A batch is in the table once, whoever commits it and however often; what a table cannot take is refused."""
+"""Tests of a Delta table: each batch is in it once, whoever commits it and how often.
+
+A batch that the table cannot take is refused.
+"""
 
 import json
 import threading
@@ -45,20 +48,20 @@ def test_a_batch_is_committed_once(tmp_path):
     assert table.commit(MicroBatch("query", 0), [new_file(tmp_path, "a", [1, 2])]) == 1
     assert table.has(MicroBatch("query", 0))
     assert table.commit(MicroBatch("query", 0), [new_file(tmp_path, "b", [1, 2])]) is None
-    # Another process, which knows nothing of the first.
+    # Another process, without the first one's state.
     again = target(tmp_path)
     assert again.has(MicroBatch("query", 0))
     assert again.commit(MicroBatch("query", 0), [new_file(tmp_path, "c", [1, 2])]) is None
     assert not again.has(MicroBatch("query", 1))
     assert not again.has(MicroBatch("other query", 0))
     assert again.commit(MicroBatch("query", 1), [new_file(tmp_path, "d", [3])]) == 2
-    # The first sees what the second has done.
+    # The first process sees the commit of the second.
     assert table.commit(MicroBatch("query", 1), [new_file(tmp_path, "e", [3])]) is None
     assert numbers_in(tmp_path) == [1, 2, 3]
 
 
 def test_drivers_that_commit_the_same_batches_at_once(tmp_path):
-    """One is a driver that was given up and goes on all the same; a third query writes to the table as well."""
+    """One driver was given up and continues all the same. A third query writes to the table as well."""
     start, failures = threading.Barrier(3), []
 
     def run(query, first):

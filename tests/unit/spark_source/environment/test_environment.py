@@ -1,4 +1,4 @@
-"""What a session needs of its environment, and the word it has when that lacks."""
+"""Tests of a session's requirements of its environment, and of the errors without them."""
 
 import stat
 import subprocess
@@ -86,7 +86,7 @@ def test_a_wrong_java_home_and_no_java_at_all(tmp_path, monkeypatch):
 
 @pytest.fixture
 def spark(tmp_path, monkeypatch):
-    """A Spark whose spark-submit is a script, and a cache of its own."""
+    """A Spark whose spark-submit is a script, with its own cache."""
     monkeypatch.setenv("MILLRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("MILLRACE_DELTA_JARS", raising=False)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
@@ -179,7 +179,7 @@ def test_the_properties_file_says_what_a_session_says():
     conf = Path(__file__).parents[4] / "conf" / "spark.properties"
     in_file = read_properties(conf)
     in_code = default_settings(local=True, delta=True)
-    # What depends on the machine is left to the session.
+    # The session keeps settings that depend on the machine.
     for name in ("spark.sql.shuffle.partitions", "spark.master"):
         in_file.pop(name, None)
         in_code.pop(name)
@@ -200,7 +200,7 @@ def test_workers_take_pyspark_from_where_it_is_installed(monkeypatch):
     command = [worker_python(), "-c", "import os, pyspark; print(os.environ['PYTHONPATH'], pyspark.__file__)"]
     lib = spark_home() / "python" / "lib"
     [py4j] = lib.glob("py4j-*-src.zip")
-    # Spark's archives are there twice: the driver's path has them as well.
+    # Spark's archives are listed twice, because the driver's path has them as well.
     spark = f"{lib / 'pyspark.zip'}:{py4j}:/of/spark.jar"
     monkeypatch.setenv("PYTHONPATH", f"{spark}:/some *:{spark}:/spaces in/here")
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""An error of ours that nobody caught is printed as where the program was and one sentence."""
+"""Tests of uncaught errors of ours: the place in the program and one sentence."""
 
 import sys
 

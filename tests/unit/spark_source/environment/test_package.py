@@ -1,4 +1,4 @@
-"""Our code as a zip file for executors: complete, and no more than is pure Python."""
+"""Tests of our code as a zip file for executors: complete, and pure Python only."""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""A worker on which Spark hangs up ends without a word; one that fails in another way does not. All start ready."""
+"""Tests of the worker daemon: all workers start ready.
+
+A worker ends silently when Spark closes its connection, and reports any other failure.
+"""
 
 import socket
 import subprocess

@@ -1,4 +1,7 @@
-"""What lies within bounds can match, what lies outside cannot; limits are those of the values that match."""
+"""Tests of bounds: a value within them can match, and one outside cannot.
+
+Limits are those of the matching values.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from pyspark_millrace.filters.literals import BoundLiteral
 
 LOW, HIGH = 10, 20
 NUMBERS = range(31)
-"""All there are: a bound that is not known is the first or the last of them."""
+"""All values there are. An unknown bound is the first or the last of them."""
 BELOW_AT_ABOVE = [LOW - 1, LOW, LOW + 1, HIGH - 1, HIGH, HIGH + 1]
 IS_TRUE: dict[Comparator, Callable[[Any, Any], bool]] = {
     Comparator.EQUAL: operator.eq,
@@ -92,7 +95,7 @@ def test_limits_of_several_conditions() -> None:
     assert limits(Disjunction((compared(Comparator.EQUAL, 3), compared(Comparator.EQUAL, 8)))) == (3, 8)
     assert limits(Disjunction((at_least, compared(Comparator.EQUAL, 8)))) == (5, None)
     assert limits(Disjunction((at_most, compared(Comparator.EQUAL, 8)))) == (None, 9)
-    # A term that other columns rule out does not count.
+    # A term that other columns exclude does not count.
     impossible = Conjunction((compared(Comparator.EQUAL, 1), other))
     assert limits(Disjunction((impossible, compared(Comparator.EQUAL, 8))), Bounds(2, 2)) == (8, 8)
     assert limits(Disjunction((impossible, compared(Comparator.EQUAL, 8))), Bounds(1, 2)) == (1, 8)

@@ -1,4 +1,4 @@
-"""Conditions: what their text means, that nothing is ruled out that could match, and limits that hold."""
+"""Tests of conditions: their text, their pruning without false exclusions, and their limits."""
 
 import datetime
 import pickle
@@ -142,7 +142,7 @@ def test_nothing_is_ruled_out_that_matches(condition, rows):
     low, high = limits_of(bound, "number", known.get)
     if (low, high) != (None, None):
         assert all((low is None or low <= number) and (high is None or number <= high) for number in numbers)
-    # Negation is true where the condition is false, and nowhere else.
+    # A negation is true exactly where the condition is false.
     negated = rows_matching(bind(negate(condition), COLUMNS), table.column, len(rows))
     assert negated.to_pylist() == [None if each is None else not each for each in matching.to_pylist()]
 
@@ -220,7 +220,7 @@ def test_records_before_the_first_of_a_time_are_left_out_and_those_after_the_las
 
     def first_offsets_from(times):
         asked.append(set(times.values()))
-        # Partition 0 has a record each second, partition 1 none.
+        # Partition 0 has a record each second, partition 1 has none.
         return {key: time // 1000 if key.partition == 0 else None for key, time in times.items()}
 
     ranges = [offsets(0, 0, 10), offsets(1, 0, 10)]

@@ -1,4 +1,4 @@
-"""Values fit the types of columns exactly or are refused."""
+"""Tests of literals that fit column types exactly or are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_value_that_fits(value: Any, data_type: Any, expected: BoundLiteral) -
     assert found == expected
     assert type(found.value) is type(expected.value)
     if isinstance(expected.value, Decimal):
-        assert found.value.as_tuple() == expected.value.as_tuple(), "the column's digits behind the point"
+        assert found.value.as_tuple() == expected.value.as_tuple(), "the column's digits after the decimal point"
 
 
 @pytest.mark.parametrize(

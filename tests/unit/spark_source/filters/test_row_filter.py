@@ -1,4 +1,4 @@
-"""A filter passes over batches by what is known of them, and takes of Spark's filters what it can."""
+"""Tests of the row filter: skipped batches, and the Spark filters that it accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC = UUID(int=1)
 KEY = PartitionKey("t", 2)
 SCHEMA = parse_ddl("number INT, word STRING, ratio FLOAT, at TIMESTAMP")
 STORED = pa.schema([("word", pa.large_utf8()), ("ratio", pa.float64()), ("number", pa.int64()), ("at", pa.int64())])
-"""Another version: other places, wider numbers, and ``at`` had another meaning."""
+"""A later version with other positions and wider numbers. ``at`` had another meaning before."""
 
 
 def filter_of(text: str, schema: pa.Schema | None = SCHEMA) -> RowFilter:
@@ -39,7 +39,10 @@ def filter_of(text: str, schema: pa.Schema | None = SCHEMA) -> RowFilter:
 
 
 def is_read(text: str, statistics: BatchStatistics | None, *, schema: pa.Schema | None = SCHEMA, **header: Any) -> bool:
-    """Whether a batch is read: offsets 10 to 19, the last record at 5,000 ms. Its header is told of if it is not."""
+    """Tell whether a batch of offsets 10 to 19, with its last record at 5,000 ms, is read.
+
+    Its header is passed on if it is not.
+    """
     batch = build_rows_batch([Record(key=None, value=b"", timestamp_ms=0)])
     fields = {"base_offset": 10, "last_offset_delta": 9, "max_timestamp": 5_000} | header
     sound = read_header(batch)._replace(**fields)
@@ -54,7 +57,7 @@ def is_read(text: str, statistics: BatchStatistics | None, *, schema: pa.Schema 
     found = wanted(sound, statistics)
     assert wanted(sound, statistics) is found
     assert skipped == ([] if found else [sound, sound])
-    assert len(asked) <= 1, "each version of the schema is asked for once"
+    assert len(asked) <= 1, "each version of the schema is requested once"
     return found
 
 
@@ -95,11 +98,13 @@ def test_columns_are_known_by_their_place_in_the_batchs_version_of_the_schema() 
     assert is_read("number = 7", of_column(0, 5, 9))
     assert not is_read("number = 4", of_column(0, 5, 9))
     assert is_read("number = 4", of_column(1, 5, 9)), "the statistics are of another column"
-    assert not is_read("number = 4", of_column(2, 5, 9, schema_id=2)), "whole numbers of any width compare"
-    assert not is_read("ratio = 4", of_column(1, 5.0, 9.0, schema_id=2)), "and so do floats"
-    assert is_read("at > TIMESTAMP '1970-01-01T00:00:00Z'", of_column(0, 5, 9, schema_id=3)), "it was not there"
-    assert is_read("at = TIMESTAMP '1970-01-01T00:00:00Z'", of_column(3, 5, 9, schema_id=2)), "it was a number once"
-    assert is_read("ratio = 4", of_column(0, 5, 9, schema_id=3)), "so was this"
+    assert not is_read("number = 4", of_column(2, 5, 9, schema_id=2)), "integers of any width compare"
+    assert not is_read("ratio = 4", of_column(1, 5.0, 9.0, schema_id=2)), "floats compare too"
+    assert is_read("at > TIMESTAMP '1970-01-01T00:00:00Z'", of_column(0, 5, 9, schema_id=3)), "the column did not exist"
+    assert is_read("at = TIMESTAMP '1970-01-01T00:00:00Z'", of_column(3, 5, 9, schema_id=2)), (
+        "the column was a number in an earlier version"
+    )
+    assert is_read("ratio = 4", of_column(0, 5, 9, schema_id=3)), "this column was a number too"
     assert not is_read("number IS NULL", of_column(0, 5, 9))
     assert is_read("number IS NULL", of_column(0, 5, 9, nulls=1))
     assert not is_read("number IS NOT NULL", BatchStatistics(1, {0: ColumnStatistics(3, only_nulls=True)}, None))

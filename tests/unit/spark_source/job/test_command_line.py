@@ -1,4 +1,4 @@
-"""The command line of jobs: options from a file under those of the command line, wrong ones named."""
+"""Tests of the jobs' command line: it overrides the file's options, and errors name them."""
 
 import subprocess
 import sys
@@ -135,7 +135,7 @@ def test_a_stream_ends_with_what_is_there_unless_it_continues(parse):
 
 @pytest.mark.parametrize("file", sorted((ROOT / "conf" / "jobs").iterdir()), ids=lambda file: file.stem)
 def test_the_files_that_come_with_the_jobs_name_their_options(file, tmp_path):
-    """What is commented out there is taken for given: names that are no options end the job with 2."""
+    """The test takes commented options as given, because a name that is no option ends the job with 2."""
     lines = [line.removeprefix("#") for line in file.read_text().splitlines() if not line.startswith("# ")]
     (tmp_path / "all.properties").write_text("\n".join(lines))
     script = ROOT / "jobs" / f"{file.stem}.py"
@@ -144,5 +144,5 @@ def test_the_files_that_come_with_the_jobs_name_their_options(file, tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert sum("=" in line for line in lines) > 4
     assert not [line for line in file.read_text().splitlines() if line and not line.startswith("#")], (
-        "it changes nothing"
+        "the option changes nothing"
     )

@@ -1,4 +1,4 @@
-"""What a job prints of its batches, and how it ends."""
+"""Tests of a job's output for its batches, and of its end."""
 
 import pytest
 

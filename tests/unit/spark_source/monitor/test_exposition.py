@@ -1,4 +1,7 @@
-"""What was reported comes out in Prometheus' form, and brokers that do not answer take away the lag only."""
+"""Tests of metrics in Prometheus' format.
+
+If brokers do not answer, only the lag is missing.
+"""
 
 import json
 import uuid
@@ -89,7 +92,7 @@ def test_batches_are_added_up(cluster):
     assert cluster.value("batch_seconds_total", **LABELS, phase="addBatch") == 0.5
     assert cluster.value("group_commits_total", outcome="failed") == 1
     assert cluster.value("query_running", **LABELS) == 1
-    # Started again at once: Spark tells the end of the first run after the start of the second.
+    # The query restarts at once: Spark reports the end of the first run after the start of the second.
     cluster.measurements.started("q-1", "r-2", "nightly")
     cluster.measurements.terminated("q-1", "r-1")
     assert cluster.value("query_running", **LABELS) == 1
@@ -102,8 +105,8 @@ def test_offsets_and_lag_are_those_of_now(cluster):
     assert cluster.value("offset", **partition) == 12
     assert cluster.value("lag_records", **partition) == 8
     assert cluster.value("lag_bytes", **partition) == 800
-    assert cluster.value("lag_seconds", **partition) is None, "it is not known"
-    assert cluster.asked == 1, "several metrics, one question"
+    assert cluster.value("lag_seconds", **partition) is None, "the lag is not known"
+    assert cluster.asked == 1, "several metrics, one request"
     cluster.now, cluster.away = 2.0, True
     assert cluster.value("lag_records", **partition) is None
     assert cluster.value("offset", **partition) == 12
@@ -146,7 +149,7 @@ def test_what_tasks_read_is_added_up_by_topic(cluster):
 
 
 def test_offsets_as_text_within_text_are_read_as_well():
-    """Spark Connect gives them so."""
+    """Spark Connect sends offsets as text within text."""
     source = {"endOffset": json.dumps(END), "latestOffset": json.dumps(END), "numInputRows": 1}
     batch = parse_progress(progress(sources=[source]))
     assert batch.sources[0].end == StreamOffsets.from_json(END)

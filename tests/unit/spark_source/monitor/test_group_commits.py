@@ -1,4 +1,7 @@
-"""Offsets reach their groups in the background, the newest of them, and brokers that fail harm nobody."""
+"""Tests of group commits: the newest offsets, in the background.
+
+A failing broker does not affect the query.
+"""
 
 import threading
 

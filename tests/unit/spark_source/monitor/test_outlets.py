@@ -1,4 +1,4 @@
-"""Metrics that nobody asks for are written in the background, and what fails once is tried again."""
+"""Tests of metrics that are written in the background and retried after a failure."""
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
@@ -10,7 +10,7 @@ from ....integration.waiting import STALL_S
 
 
 class Moody(Collector):
-    """Fails the first time that it is asked."""
+    """An outlet that fails at its first call."""
 
     def __init__(self):
         self.asked = 0

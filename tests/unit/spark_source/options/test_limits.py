@@ -1,4 +1,4 @@
-"""When a micro-batch is worth starting, and what its limits may be."""
+"""Tests of the limits of a micro-batch and of the time to start one."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Every option is checked before anything starts, and a refusal names option, value and accepted form."""
+"""Tests of source options: all are checked before the start.
+
+A refusal names option, value and accepted form.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""A limited micro-batch shares its records fairly and exactly, and its bytes as exactly as the index allows."""
+"""Tests of admission: a limited micro-batch shares its records and bytes fairly.
+
+Records are shared exactly, and bytes as exactly as the index allows.
+"""
 
 from itertools import pairwise
 
@@ -41,7 +44,7 @@ def test_shares_are_in_proportion():
 
 
 def extents_of(sizes, first_offset=0):
-    """Extents of ten offsets each."""
+    """Create extents of ten offsets each."""
     edges = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
     return tuple(
         Extent(first_offset + 10 * number, first_offset + 10 * (number + 1), start, end, "")
@@ -50,7 +53,7 @@ def extents_of(sizes, first_offset=0):
 
 
 def cut_in_ten(key, extent, room_bytes):
-    """An index with an entry for every record."""
+    """Create an index with an entry for every record."""
     step = extent.bytes // 10
     return [
         Extent(
@@ -80,7 +83,8 @@ def test_bytes_stay_within_the_limit_but_for_one_piece_each(by_key, limit, turn)
     for key, end in ends.items():
         pieces = [piece for extent in located[key] for piece in cut_in_ten(key, extent, 0)]
         read = [piece.bytes for piece in pieces if piece.end_offset <= end]
-        # Who gets something gets on; and where all was taken the rest of the range, without records, is as well.
+        # A partition with a share advances. If all its records were taken, the rest of its range without records is
+        # taken too.
         assert read or not by_key[key]
         assert end in {piece.end_offset for piece in pieces} | {wanted[key]}
         taken += sum(read)

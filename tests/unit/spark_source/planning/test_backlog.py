@@ -1,4 +1,4 @@
-"""A backlog is limited to records and bytes, and tombstones that may be gone are told of."""
+"""Tests of backlogs that are limited to records and bytes, and of lost tombstones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDS = {"t": uuid.UUID(int=1)}
 
 
 def backlog(**ends: int) -> Backlog:
-    """Partitions that were read up to 10."""
+    """Create partitions that were read up to 10."""
     keys = {"a": A, "b": B, "c": C}
     return Backlog({A: 10, B: 10, C: 10}, {keys[name]: end for name, end in ends.items()}, IDS)
 
@@ -49,7 +49,7 @@ def test_a_limit_below_the_number_of_partitions_lets_them_take_turns() -> None:
 
 
 class Log:
-    """A log whose records have ten bytes each, in one segment; it is cut where it is asked to be."""
+    """A log of one segment whose records have ten bytes each. It is cut at any requested offset."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[OffsetRange, int]] = []
@@ -83,7 +83,7 @@ def test_bytes_are_limited_to_pieces_that_fit(limit: int, ends: dict[PartitionKe
     cuts = [(wanted.start, wanted.end, size) for wanted, size in log.asked if size]
     for start, end, size in cuts:
         assert start == 10
-        # Four times what has room, and pieces of a quarter of that.
+        # Four times the room, and pieces of a quarter of it.
         assert end - start <= max(1, 4 * (4 * size + 3) // 10)
         assert size >= 1
 
@@ -110,7 +110,7 @@ def test_the_first_extents_that_fit(room: int, fit: int, crossing: int | None) -
 
 
 class Topics:
-    """Brokers that know a configuration for all topics, and one offset for all times."""
+    """Brokers that have one configuration for all topics and one offset for all times."""
 
     def __init__(self, policy: str, first: int | None) -> None:
         self.asked: dict[PartitionKey, int] = {}

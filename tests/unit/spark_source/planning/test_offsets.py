@@ -1,4 +1,4 @@
-"""A stream's offsets survive the checkpoint, and what is no longer in the log is never passed over in silence."""
+"""Tests of a stream's offsets: they survive the checkpoint, and lost records are reported."""
 
 import json
 import uuid
@@ -72,7 +72,7 @@ def test_a_batch_that_ends_with_a_reset_reads_nothing_and_the_next_one_continues
     reset = replace(at(p0=2, p1=7), is_reset=True)
     assert ranges_between(before, reset) == []
     assert [(wanted.start, wanted.end) for wanted in ranges_between(reset, after)] == [(2, 6), (7, 9)]
-    # Spark compares texts: while nothing is new, the offsets that were reset are the end as well.
+    # Spark compares texts. Without new records, the reset offsets are the end as well.
     assert reset.advanced_to(reset.next_offsets, reset.topic_ids).to_json() == reset.to_json()
     assert not reset.advanced_to(after.next_offsets, after.topic_ids).is_reset
 
@@ -174,7 +174,7 @@ def test_a_cluster_that_is_another_is_told_from_a_topic_that_is():
     assert "correct kafka.bootstrap.servers" in sentence
     [sentence] = lost(since, replace(newest, cluster_id="here"))
     assert "deleted and created again" in sentence
-    # A checkpoint of an earlier version does not say of which cluster it is.
+    # A checkpoint of an earlier version does not name its cluster.
     [sentence] = lost(at(p0=3), newest)
     assert "deleted and created again" in sentence
 

@@ -1,4 +1,7 @@
-"""Whatever happens to a log, by epochs it is told where it parted from what was read of it, and nothing else is."""
+"""Tests of where a log diverged from the offsets that a query read, by leader epochs.
+
+A log that did not diverge is never reported.
+"""
 
 import uuid
 from dataclasses import dataclass, field, replace
@@ -19,7 +22,7 @@ ID = uuid.UUID(int=7)
 
 @dataclass
 class Log:
-    """Records, each with the epoch in which it was appended and a name that no other one has."""
+    """A list of records, each with its leader epoch and a unique name."""
 
     records: list[tuple[int, int]] = field(default_factory=list)
     epoch: int = 0
@@ -29,17 +32,17 @@ class Log:
         self.records += [(self.epoch, next(self.names)) for _ in range(number)]
 
     def elect(self, lost):
-        """A leader that lacks the last records."""
+        """Elect a leader that lacks the last records."""
         del self.records[max(0, len(self.records) - lost) :]
         self.epoch += 1
 
     def offsets(self, at=None):
-        """What a query keeps that read up to an offset."""
+        """Return the offsets that a query keeps after reading up to an offset."""
         epochs = {KEY: self.records[-1][0]} if self.records else {}
         return StreamOffsets({KEY: len(self.records) if at is None else at}, {KEY.topic: ID}, leader_epochs=epochs)
 
     def epoch_end(self, epoch):
-        """As a broker answers it."""
+        """Answer OffsetsForLeaderEpoch as a broker does."""
         epochs = [each for each, _ in self.records]
         if not epochs or epoch > epochs[-1]:
             return None
@@ -71,9 +74,10 @@ def test_what_parted_is_found_and_nothing_else(happened):
                 parted = find_partings(since, ends, report)
                 assert len(report.losses) == len(parted)
                 if good == len(read):
-                    # Where more was there than was read, and all of its last epoch is gone, none may be lost or some.
+                    # If the log had more records than were read, and all of its last epoch is gone, none or some may be
+                    # lost.
                     assert not parted or (not had_all and list(ends.values()) == [None])
-                elif len(log.records) >= len(read):  # else it is known by the log's end
+                elif len(log.records) >= len(read):  # otherwise the log end offset shows it
                     [end] = ends.values()
                     assert parted == {KEY: len(read) if end is None else good}
             at = min(len(log.records), len(read) + number)

@@ -1,4 +1,4 @@
-"""The sizes of splits at their boundaries: how large, how many, which extents together."""
+"""Tests of split sizes at their boundaries, and of the extents in each split."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_quarter_over_counts_as_fitting(total: int, size: int, expected: int) 
 
 
 def located(*sizes: int, records: int = 10, partition: int = 0) -> tuple[OffsetRange, tuple[Extent, ...]]:
-    """A range whose extents have these sizes, each of so many records."""
+    """Create a range whose extents have these sizes, each with so many records."""
     extents, position = [], 0
     for number, size in enumerate(sizes):
         extents.append(Extent(number * records, (number + 1) * records, position, position + size, f"/{partition}"))
@@ -67,7 +67,7 @@ def sizes_of(splits: list[PlannedSplit]) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        # Two pieces of 80 each; an eighth above, 10, may be added.
+        # Two pieces of 80 each. An eighth more, which is 10, may be added.
         ((40, 40, 40, 40), [[40, 40], [40, 40]]),
         ((40, 50, 35, 35), [[40, 50], [35, 35]]),
         ((40, 51, 35, 34), [[40], [51, 35], [34]]),
@@ -83,7 +83,7 @@ def test_neighbours_are_together_while_they_fit_with_an_eighth_above(
 
 
 def test_a_split_is_at_most_a_quarter_larger_than_asked() -> None:
-    # One piece of 120, which leaves no room for an eighth: 125 is most.
+    # One piece of 120. This leaves no room for an eighth more, because 125 is the maximum.
     assert sizes_of(plan_splits([located(60, 60)], [100])) == [[60, 60]]
     assert sizes_of(plan_splits([located(62, 63)], [100])) == [[62, 63]]
     assert sizes_of(plan_splits([located(63, 63)], [100])) == [[63], [63]]

@@ -1,4 +1,4 @@
-"""Splits tile what was asked for, and are of about equal bytes."""
+"""Tests of splits: they cover the range exactly, with about equal bytes."""
 
 import uuid
 
@@ -21,7 +21,7 @@ from pyspark_millrace.planning.splits import (
 
 @st.composite
 def located(draw):
-    """Ranges with extents that tile them, of random numbers of offsets and bytes."""
+    """Draw ranges with extents that cover them, of random numbers of offsets and bytes."""
     found = []
     for partition in range(draw(st.integers(1, 4))):
         offset = start = draw(st.integers(0, 100))

@@ -1,4 +1,4 @@
-"""Layouts: Kafka's columns for opaque topics, the schema's for typed ones, metadata by name."""
+"""Tests of layouts: Kafka's columns, a schema's columns, and metadata by name."""
 
 import pyarrow as pa
 import pytest

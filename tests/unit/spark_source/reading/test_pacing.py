@@ -1,4 +1,4 @@
-"""The tasks of a machine together read no faster than the rate that they share."""
+"""Tests of the rate limit that the tasks of a machine share."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ RATE = 1000
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 10_000)), min_size=1))
 def test_a_client_that_waits_as_asked_keeps_the_rate(reads):
-    """One task after another: time passes between reads, and then it waits."""
+    """The tasks run one after another. Time passes between reads, and then the client waits."""
     now = until = 0.0
     total = 0
     for pause, size in reads:

@@ -1,4 +1,4 @@
-"""What a task says about its reading arrives, and whatever else arrives is no report."""
+"""Tests of a task's report of its reading, and of messages that are no report."""
 
 import json
 import socket
@@ -49,5 +49,5 @@ def test_time_to_use_batches_is_not_counted(monkeypatch):
 
 def test_what_was_at_hand_and_not_decoded_was_skipped():
     assert ReadCounters(decoded_bytes=300, located_bytes=364).skipped_bytes == 64
-    # A read that went wrong and came another way decodes nothing twice, but may have it in hand twice.
+    # A read that failed and was repeated in another way decodes nothing twice, but may fetch it twice.
     assert ReadCounters(decoded_bytes=300, located_bytes=200).skipped_bytes == 0

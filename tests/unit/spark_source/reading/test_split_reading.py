@@ -1,4 +1,4 @@
-"""Whatever the path, the split and the sizes: the rows of the log, no more, no fewer, in order."""
+"""Tests of split reading: exactly the log's rows in order, for all paths and sizes."""
 
 import uuid
 from dataclasses import replace
@@ -88,7 +88,7 @@ class Log:
         self.schemas = {}
 
     def split(self, start, end, pieces=1, path=None):
-        """The extents of a range, cut into about ``pieces``."""
+        """Cut the extents of a range into about ``pieces`` splits."""
         inside = [bound for bound in self.bounds if bound[0] < end and start < bound[1]]
         step = max(1, -(-len(inside) // pieces))
         extents = []
@@ -206,7 +206,7 @@ def test_a_file_that_compaction_put_there_is_not_taken_for_the_one_that_was_loca
     data = [(batch(first, 10, columnar=True, compression=Compression.NONE), 10) for first in range(0, 50, 10)]
     log = Log(directory / uuid.uuid4().hex, data)
     split = log.split(10, 40)
-    assert len({len(content) for content, _ in data}) == 1, "so that positions still are beginnings of batches"
+    assert len({len(content) for content, _ in data}) == 1, "so that positions remain the beginnings of batches"
     log.path.write_bytes(b"".join(content for content, _ in data[1:]))
     assert [row["offset"] for row in rows(read(log, split))] == list(range(10, 40))
     assert log.fetched == 3

@@ -1,4 +1,4 @@
-"""As which write a task's records count."""
+"""Tests of the identity of a write, which decides whether a task's records count twice."""
 
 import pytest
 
@@ -32,10 +32,10 @@ def test_a_stream_that_is_not_known_is_not_written_exactly_once(missing):
 
 
 def test_a_batch_is_one_of_its_own_also_within_a_query():
-    """Two writes of one foreachBatch, to whatever topics, must not be taken for each other."""
+    """Two writes of one foreachBatch, to any topics, must have different identities."""
     one, other = (identity_of_batch(options(is_stream=False), attempt, IN_A_QUERY.get) for attempt in ("a", "b"))
     assert one.external_id != other.external_id
-    assert one.retention_ms > 0, "nobody will ask for it again"
+    assert one.retention_ms > 0, "no task will ask for it again"
 
 
 def test_a_named_batch_belongs_to_its_query_and_topic():

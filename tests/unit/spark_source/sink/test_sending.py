@@ -1,4 +1,4 @@
-"""A task's batches to tables, and tables to topics."""
+"""Tests of a task's batches as tables, and of tables sent to topics."""
 
 import pyarrow as pa
 import pytest

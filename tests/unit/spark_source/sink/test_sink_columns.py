@@ -1,4 +1,4 @@
-"""What a DataFrame's columns are to a record."""
+"""Tests of a DataFrame's columns as fields of a record."""
 
 import pyarrow as pa
 import pytest
@@ -18,7 +18,7 @@ TYPED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("timesta
 
 
 def schema_of(text):
-    """``name type, ...`` without a session to parse it."""
+    """Parse ``name type, ...`` without a Spark session."""
     schema = StructType()
     for name, type_name in (column.split() for column in text.split(",")):
         schema = schema.add(name, TYPES.get(type_name, type_name))
@@ -57,7 +57,7 @@ def test_a_partition_is_none_or_one_that_there_may_be(name):
     assert found.apply(rows).column_names == ["value", "partition"]
     with pytest.raises(UnknownTopicOrPartitionError, match="topic orders has no partition -1: name one of its"):
         found.apply(pa.table({"value": ["a", "b"], name: pa.array([3, -1], pa.int32())}))
-    # Of a typed topic it is a column as others are.
+    # In a typed topic it is an ordinary column.
     typed = route_to(
         "orders",
         pa.schema([("partition", pa.int32())]),

@@ -1,4 +1,4 @@
-"""Every option of a write is checked before anything is written."""
+"""Tests of sink options, which are all checked before the first write."""
 
 import pytest
 

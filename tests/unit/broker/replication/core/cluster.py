@@ -1,7 +1,7 @@
-"""Three brokers with one partition, a controller and a network that loses and delays: as small as can be.
+"""Three brokers with one partition, a controller and a network that loses and delays.
 
-Messages wait in ``network`` until a test delivers or loses them. A crash keeps the log and forgets all else but the
-high watermark that was written down last.
+Messages wait in ``network`` until a test delivers or loses them. A crash keeps the log and the last high watermark
+checkpoint, and loses everything else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Record = tuple[int, str]
 
 
 class MemoryLog:
-    """A log as a list."""
+    """A log as a list of records."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -61,9 +61,9 @@ class Broker:
     checkpoint: int = 0
     is_up: bool = True
     epoch: int = 0
-    """The broker epoch: what was meant for an earlier registration is refused."""
+    """The broker epoch. The broker refuses a request for an earlier registration."""
     pending: list[tuple[int, Record]] = field(default_factory=list)
-    """Records of acks=all that are not acknowledged: end offset and record."""
+    """Unacknowledged records of acks=all: end offset and record."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -96,7 +96,7 @@ class Message:
 
 
 class Cluster:
-    """Brokers 0, 1 and 2 (or fewer), all in sync at first; broker 0 leads."""
+    """Brokers 0, 1 and 2 (or fewer), all in sync at first. Broker 0 leads."""
 
     def __init__(
         self, brokers: int = 3, settings: ReplicationSettings = SETTINGS, follower: type[Follower] = Follower
@@ -113,13 +113,13 @@ class Cluster:
         for number in ids:
             self.decide(number, self.state)
 
-    # The controller: clean elections only.
+    # The controller holds clean elections only.
 
     def change(self, **changes: Any) -> None:
         self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **changes)
 
     def elect(self) -> None:
-        """After brokers have come or gone: shrink the ISR to those there, but not to nobody; elect one of it."""
+        """Shrink the ISR to the live brokers after brokers come or go, but not to none. Elect one of the ISR."""
         there = tuple(each for each in self.state.isr if self.brokers[each].is_up)
         leader = self.state.leader if self.state.leader in there else next(iter(there), -1)
         self.change(leader=leader, leader_epoch=self.state.leader_epoch + 1, isr=there or self.state.isr)
@@ -128,7 +128,10 @@ class Cluster:
                 self.tell(broker)
 
     def tell(self, to: Broker) -> None:
-        """Send the present state to a broker, which takes it if it is not registered anew before that arrives."""
+        """Send the present state to a broker.
+
+        The broker refuses it if it has registered again before the state arrives.
+        """
         state, epoch = self.state, to.epoch
 
         def arrive() -> None:
@@ -138,9 +141,9 @@ class Cluster:
         self._send("LeaderAndIsr", arrive)
 
     def fence(self, number: int, *, does_elect: bool) -> None:
-        """A broker that lives is taken for dead, and registers again.
+        """Fence a live broker, and let it register again.
 
-        The controller elects another broker, or is replaced before it can do that: then the state is as it was.
+        The controller elects another broker. If the controller is replaced before that, the state stays as it was.
         """
         broker = self.brokers[number]
         broker.replica.fenced()
@@ -155,7 +158,7 @@ class Cluster:
 
     def alter(self, asked: AlterIsr, asker: int, epoch: int) -> None:
         if self.brokers[asker].epoch != epoch:
-            return  # refused, and not asked for again: who asked has been fenced
+            return  # refused and not retried, because the requester has been fenced
         self._alter(asked, asker)
 
     def _alter(self, asked: AlterIsr, asker: int) -> None:
@@ -168,7 +171,7 @@ class Cluster:
         if fits and all(self.brokers[each].is_up for each in asked.isr):
             self.change(isr=asked.isr)
         elif (asked.leader_epoch, asked.isr) != (self.state.leader_epoch, self.state.isr):
-            return  # refused, and nobody hears of it: only the next decision helps
+            return  # refused without notice, so only the next decision helps
         isr, epoch = self.state.isr, self.state.partition_epoch
         self._send("AlterPartition answer", answer)
 
@@ -214,7 +217,7 @@ class Cluster:
         return True
 
     def follow(self, leader: Leader, outcome: Any) -> None:
-        """Carry out what a leader's event leads to."""
+        """Carry out the effects of a leader's event."""
         broker = next(each for each in self.brokers if each.replica.role is leader)
         if outcome.alter_isr is not None:
             asked, asker = outcome.alter_isr, broker.broker_id
@@ -310,11 +313,11 @@ class Cluster:
         self.network.append(Message(deliver, what))
 
     def settle(self) -> None:
-        """Deliver all that is under way, in order."""
+        """Deliver all messages in flight, in order."""
         while self.network:
             self.network.pop(0).deliver()
 
     def fetch_round(self, number: int) -> None:
-        """A follower asks, is served, and takes the answer."""
+        """Run one fetch: the follower asks, is answered, and takes the answer."""
         self.ask(number)
         self.settle()

@@ -1,4 +1,4 @@
-"""A fetch session names what has changed, and both sides always mean the same partitions."""
+"""Tests of fetch sessions: they name changes, and both sides agree on the partitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_error_starts_again() -> None:
     session.answered(77)
     session.failed(is_session_lost=False)
     request = session.request({"a": at(0)})
-    assert (request.session_id, request.is_full) == (77, True)  # the leader ends the one of that id
+    assert (request.session_id, request.is_full) == (77, True)  # the leader ends the session of that id
     session.failed(is_session_lost=True)
     assert session.request({"a": at(0)}).session_id == 0
 

@@ -1,4 +1,4 @@
-"""A follower's rules: what it asks, where it truncates, when it waits; and what stops or changes a replica's role."""
+"""Tests of a follower's rules: fetching, truncation, waiting and changes of role."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMPARING = ReplicationSettings(does_truncate_on_fetch=False)
 
 
 def log_of(*epochs: int) -> MemoryLog:
-    """A log with a record of each epoch."""
+    """Create a log with one record of each epoch."""
     log = MemoryLog()
     for epoch in epochs:
         log.append((epoch, f"record {log.log_end_offset}"))
@@ -77,7 +77,7 @@ def test_a_leader_that_knows_of_less_takes_no_watermark_back() -> None:
     follower.fetched(asked, FetchedRecords(end_offset=3, high_watermark=1))
     assert follower.high_watermark == 3
     replica.decided(replace(FOLLOW, leader=2, leader_epoch=6), log, NOW)
-    assert replica.high_watermark == 3, "what it knew as a follower it knows as the leader"
+    assert replica.high_watermark == 3, "the leader keeps the offsets that it knew as a follower"
 
 
 def test_without_epochs_it_goes_back_to_its_watermark_first() -> None:
@@ -101,7 +101,7 @@ def test_where_logs_part_the_follower_goes_back_to_what_both_have() -> None:
 
 def test_an_epoch_in_which_nothing_was_written_goes_too() -> None:
     log = log_of(0, 0)
-    log.epochs.assign(4, 2)  # it led, and was replaced before anything came
+    log.epochs.assign(4, 2)  # the replica led and was replaced before any record arrived
     follower = following(log)
     asked = follower.question(NOW)
     assert isinstance(asked, FetchFrom)
@@ -294,7 +294,7 @@ def test_a_stop_that_is_not_older_holds(epoch: int) -> None:
 def test_it_has_caught_up_once_it_has_what_its_leader_says_is_committed() -> None:
     log = log_of(0, 0)
     follower = following(log, watermark=2)
-    assert not follower.has_caught_up  # nothing is known of this leader
+    assert not follower.has_caught_up  # no epoch of this leader is known
     asked = follower.question(NOW)
     assert isinstance(asked, FetchFrom)
     follower.fetched(asked, FetchedRecords(end_offset=3, high_watermark=4))
@@ -303,6 +303,6 @@ def test_it_has_caught_up_once_it_has_what_its_leader_says_is_committed() -> Non
     asked = follower.question(NOW)
     assert isinstance(asked, FetchFrom)
     follower.fetched(asked, FetchedRecords(end_offset=4, high_watermark=4))
-    assert not follower.has_caught_up  # it is not appended yet
+    assert not follower.has_caught_up  # the record is not appended yet
     log.append((5, "record 3"))
     assert follower.has_caught_up

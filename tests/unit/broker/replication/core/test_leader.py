@@ -1,4 +1,4 @@
-"""A leader's rules, one by one: watermark, replicas in sync, acknowledgements."""
+"""Tests of a leader's rules: high watermark, ISR and acknowledgements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def leading(
 
 def test_the_watermark_follows_the_slowest_in_sync_over_two_rounds() -> None:
     leader = leading()
-    assert leader.high_watermark == 4  # followers' ends are not known yet
+    assert leader.high_watermark == 4  # the followers' log end offsets are not known yet
     leader.fetched(2, 10, 0, NOW)
     assert leader.high_watermark == 4
     assert leader.fetched(3, 8, 0, NOW).has_watermark_risen
@@ -48,7 +48,7 @@ def test_the_watermark_follows_the_slowest_in_sync_over_two_rounds() -> None:
 def test_one_replica_alone_acknowledges_at_once() -> None:
     leader = Leader("t-0", 1, ReplicationSettings(min_insync_replicas=2), 0)
     assert leader.decided(replace(FIRST, isr=(1,), replicas=(1,)), 3, NOW).has_watermark_risen
-    leader.check_enough_in_sync()  # min.insync.replicas counts no more than there are replicas
+    leader.check_enough_in_sync()  # min.insync.replicas is limited by the number of replicas
     assert leader.appended(5, NOW).has_watermark_risen
     assert leader.is_acknowledged(5)
 
@@ -56,11 +56,12 @@ def test_one_replica_alone_acknowledges_at_once() -> None:
 def test_a_follower_near_the_leader_is_waited_for_before_it_is_in_sync() -> None:
     leader = leading(replace(FIRST, isr=(1, 2)), watermark=10)
     leader.fetched(2, 10, 0, NOW)
-    leader.fetched(3, 10, 0, NOW)  # caught up; the controller has not confirmed it
+    leader.fetched(3, 10, 0, NOW)  # caught up, but the controller has not confirmed it
     leader.appended(12, NOW)
     assert not leader.fetched(2, 12, 0, NOW + 1).has_watermark_risen
     leader.know_alive(lambda broker: broker != 3)
-    assert leader.appended(12, NOW + 1).has_watermark_risen is False  # asked to be added: it may be elected
+    # a replica that was asked to be added may be elected
+    assert leader.appended(12, NOW + 1).has_watermark_risen is False
     assert leader.maximal_isr == {1, 2, 3}
 
 
@@ -73,10 +74,11 @@ def test_a_follower_far_behind_is_not_waited_for() -> None:
 
 def test_the_isr_grows_when_a_follower_has_the_watermark_and_the_epochs_start() -> None:
     leader = leading(replace(FIRST, isr=(1, 2)), log_end=10, watermark=4)
-    assert leader.fetched(3, 4, 0, NOW).alter_isr is None  # has the watermark, not where this epoch begins
+    # has reached the high watermark, but not the start of this epoch
+    assert leader.fetched(3, 4, 0, NOW).alter_isr is None
     outcome = leader.fetched(3, 10, 0, NOW)
     assert outcome.alter_isr == AlterIsr(isr=(1, 2, 3), leader_epoch=5, partition_epoch=7)
-    assert leader.fetched(3, 10, 0, NOW).alter_isr is None  # one change in flight
+    assert leader.fetched(3, 10, 0, NOW).alter_isr is None  # one ISR change in flight
     assert leader.isr == {1, 2}
     leader.isr_altered((1, 2, 3), 5, 8, NOW)
     assert (leader.isr, leader.partition_epoch) == ({1, 2, 3}, 8)
@@ -142,7 +144,7 @@ def test_a_refused_change_is_asked_again_forgotten_or_left_to_the_controller() -
     assert asked is not None
     assert leader.isr_refused(asked, RequestTimedOutError("no answer")).alter_isr == asked
     assert leader.isr_refused(asked, FencedLeaderEpochError("old")).alter_isr is None
-    assert leader.maximal_isr == {1, 2, 3}  # it may have been taken over
+    assert leader.maximal_isr == {1, 2, 3}  # the controller may have carried it out
     assert leader.isr_refused(asked, IneligibleReplicaError("shutting down")).alter_isr is None
     assert leader.maximal_isr == {1, 2}
     assert leader.fetched(3, 10, 0, NOW).alter_isr == asked

@@ -1,4 +1,4 @@
-"""Which replica a consumer is sent to: by Kafka's rules of ``RackAwareReplicaSelector``."""
+"""Tests of the preferred read replica by the rules of Kafka's ``RackAwareReplicaSelector``."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ LEADER = view(0, "far")
         ("near", [view(1, "near"), view(2, "elsewhere")], 1),
         ("near", [view(1, "elsewhere")], None),
         ("near", [], None),
-        ("", [view(1, "")], None),  # a consumer without a rack stays, also where a broker has none
-        ("far", [view(1, "far", end=200)], None),  # the leader, where it is as near
-        ("near", [view(1, "near", end=60), view(2, "near", end=90)], 2),  # who has the most
-        ("near", [view(1, "near", ago=10), view(2, "near", ago=500)], 1),  # who caught up last
+        ("", [view(1, "")], None),  # a consumer without a rack stays at the leader, also if a broker has no rack
+        ("far", [view(1, "far", end=200)], None),  # the leader, if it is in the same rack
+        ("near", [view(1, "near", end=60), view(2, "near", end=90)], 2),  # the replica with the highest end offset
+        ("near", [view(1, "near", ago=10), view(2, "near", ago=500)], 1),  # the replica that caught up last
         ("near", [view(1, "near"), view(2, "near")], 2),
         ("near", [view(1, "near", in_sync=False)], None),
-        ("near", [view(1, "near", end=49)], None),  # it has not got so far
+        ("near", [view(1, "near", end=49)], None),  # the replica has not reached the offset
         ("near", [view(1, "near", end=50)], 1),
-        ("near", [view(1, "near", start=51)], None),  # it has no longer what is asked for
+        ("near", [view(1, "near", start=51)], None),  # the replica has deleted the offset
     ],
 )
 def test_the_nearest_that_has_what_is_asked_for(rack: str, followers: list[ReplicaView], chosen: int | None) -> None:

@@ -1,4 +1,7 @@
-"""Three replicas, a network that loses, delays and reorders, crashes: nothing acknowledged is lost, and none differ."""
+"""Model test of three replicas that crash, over an unreliable network.
+
+Messages are lost, delayed and reordered. No acknowledged record is lost, and the replicas do not differ.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ brokers = st.integers(0, 2)
 
 
 def check(cluster: Cluster, watermarks: dict[Leader, int]) -> None:
-    """What must be true at every step."""
+    """Check the invariants that hold at every step."""
     for number in cluster.state.isr:
         records = cluster.brokers[number].log.records
         for offset, record in cluster.acknowledged.items():
@@ -38,7 +41,7 @@ def check(cluster: Cluster, watermarks: dict[Leader, int]) -> None:
 
 
 class Replication(RuleBasedStateMachine):
-    """Whatever happens, in whatever order."""
+    """Random events on three replicas, in any order."""
 
     @initialize(does_truncate_on_fetch=st.booleans(), min_in_sync=st.integers(1, 3))
     def begin(self, does_truncate_on_fetch: bool, min_in_sync: int) -> None:
@@ -114,7 +117,7 @@ TestReplication = Replication.TestCase
 
 
 def step(cluster: Cluster, chance: random.Random, number: int) -> None:
-    """Something happens; what is ordinary happens most often, and messages mostly arrive, mostly in order."""
+    """Do one random action. Ordinary actions are the most frequent, and most messages arrive in order."""
     broker = cluster.brokers[chance.randrange(3)]
     fault = chance.random()
     if fault < 0.02:
@@ -158,7 +161,7 @@ def test_long_runs_from_seeds(run: int, seed: int) -> None:
 
 
 def heal(cluster: Cluster) -> None:
-    """Restart all brokers, let the followers catch up, and write a last record."""
+    """Restart all brokers, let the followers catch up, and append a last record."""
     for broker in cluster.brokers:
         if not broker.is_up:
             cluster.restart(broker.broker_id)
@@ -187,9 +190,9 @@ def test_a_fenced_leader_answers_nobody_until_the_controller_decides_again_perha
     assert cluster.produce(0, "after")
     for number in (1, 2, 1, 2, 1, 2):
         cluster.fetch_round(number)
-    assert [value for _, value in cluster.acknowledged.values()] == ["after"], "the first one's producer was refused"
+    assert [value for _, value in cluster.acknowledged.values()] == ["after"], "the first record's producer was refused"
     cluster.decide(0, replace(cluster.state, isr=(0,)))
-    assert fenced.replica.leading(0).isr == {0, 1, 2}, "a decision of an epoch that is known changes nothing"
+    assert fenced.replica.leading(0).isr == {0, 1, 2}, "a state of a known leader epoch changes nothing"
     cluster.fence(0, does_elect=True)
     cluster.settle()
     assert fenced.follower is not None
@@ -211,7 +214,7 @@ def test_a_fenced_leader_does_not_follow_in_the_same_epoch_nor_lead_in_an_older_
 
 
 class ToWatermark(Follower):
-    """A follower as before KIP-101: it goes back to its high watermark, and compares no epochs."""
+    """A follower as before KIP-101: it truncates to its high watermark and compares no epochs."""
 
     def begin(self) -> tuple[Effect, ...]:
         return (Truncate(self.high_watermark),)
@@ -225,7 +228,10 @@ ONE_IS_ENOUGH = replace(SETTINGS, min_insync_replicas=1)
 
 
 def two_replicas(follower: type[Follower]) -> Cluster:
-    """Two records on both and acknowledged; the follower has not heard yet that its second one is."""
+    """Create two replicas with two acknowledged records.
+
+    The follower does not know yet that the second one is acknowledged.
+    """
     cluster = Cluster(2, ONE_IS_ENOUGH, follower)
     cluster.produce(0, "m0")
     cluster.fetch_round(1)
@@ -233,7 +239,7 @@ def two_replicas(follower: type[Follower]) -> Cluster:
     cluster.produce(0, "m1")
     cluster.fetch_round(1)
     cluster.ask(1)
-    cluster.network.pop(0).deliver()  # the leader knows, and the answer is still under way
+    cluster.network.pop(0).deliver()  # the leader knows, and its answer is still in flight
     cluster.network.clear()
     assert [cluster.acknowledged[n][1] for n in (0, 1)] == ["m0", "m1"]
     assert cluster.brokers[1].replica.high_watermark == 1
@@ -247,7 +253,7 @@ def lose_the_leader_after_the_follower_restarts(follower: type[Follower]) -> Clu
     cluster.crash(1)
     cluster.restart(1)
     cluster.change(leader_epoch=cluster.state.leader_epoch + 1)
-    cluster.decide(1, cluster.state)  # it follows, before it can ask
+    cluster.decide(1, cluster.state)  # the replica is a follower before it can ask
     cluster.crash(0)
     cluster.elect()
     cluster.settle()
@@ -275,7 +281,7 @@ def test_going_back_by_epochs_keeps_it(does_truncate_on_fetch: bool, monkeypatch
 
 
 def crash_both_and_let_the_shorter_log_lead(follower: type[Follower]) -> Cluster:
-    """The follower loses its unwritten second record with the power, and is the first to come back."""
+    """Let the follower lose its unsynced second record in a power failure and come back first."""
     cluster = two_replicas(follower)
     cluster.crash(0)
     cluster.crash(1)

@@ -1,4 +1,4 @@
-"""A fetcher ends when it is told to, whatever happens to it in that moment."""
+"""Tests of fetchers that are stopped, whatever fails at that moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .....integration.waiting import STALL_S
 
 
 class NoReplicas:
-    """Nothing is followed."""
+    """A fetcher without partitions."""
 
     throttles = Throttles(1, lambda: 0.0)
 
@@ -50,7 +50,7 @@ def test_a_fetcher_that_is_woken_and_closed_at_about_the_same_time_ends(tmp_path
             2, 0, config=BrokerConfig(), executors=executors, logs=logs, peers=Peers(), replicas=NoReplicas()
         )
         for _ in range(10):
-            await asyncio.sleep(0)  # it has nothing to ask, and waits
+            await asyncio.sleep(0)  # the fetcher has no partition to ask for, and waits
         fetcher.wake()
         for _ in range(turns):
             await asyncio.sleep(0)

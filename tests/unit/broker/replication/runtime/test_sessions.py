@@ -1,4 +1,4 @@
-"""Fetch sessions of followers: both sides always mean the same partitions."""
+"""Tests of followers' fetch sessions: both sides agree on the partitions."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_ended_session_gets_no_notices() -> None:
     )
 )
 def test_both_sides_mean_the_same_partitions(rounds: list[tuple[dict[Key, int], bool]]) -> None:
-    """Some answers are lost; what the leader's side knows after each request is what the follower wants."""
+    """Lose some answers. After each request the leader's side has the partitions that the follower wants."""
     sessions, own = FetchSessions(), FetchSession[Key]()
     for wanted, is_lost in rounds:
         questions = {

@@ -1,4 +1,4 @@
-"""Limits on replication: which replicas they name, and when they are exceeded."""
+"""Tests of replication throttles: which replicas they name, and when they are exceeded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_bytes_count_for_eleven_seconds() -> None:
     now[0] += 12
     assert not quota.is_exceeded
     quota.used(1000)
-    assert not quota.is_exceeded  # ten seconds at once
+    assert not quota.is_exceeded  # ten seconds' worth at once
     quota.used(1)
     assert quota.is_exceeded
     quota.bytes_per_s = math.inf
