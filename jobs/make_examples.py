@@ -78,7 +78,7 @@ def fill(parsed: Arguments) -> None:
                 configs={"retention.ms": "-1"},
             )
         except TopicExistsError:
-            say(f"{topic} exists already: the rows are appended")
+            say(f"{topic} already exists: the rows are appended")
     with Producer(servers) as producer:
         for start in range(0, table.num_rows, _CHUNK_ROWS):
             stamps = None if times is None else times.slice(start, _CHUNK_ROWS)

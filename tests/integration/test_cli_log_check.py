@@ -114,7 +114,7 @@ def test_usage(stopped: tuple[Path, list[bytes]], tmp_path: Path) -> None:
     data, _ = stopped
     assert "holds none" in run("verify", _made(tmp_path / "empty"), code=2).stderr
     assert "no such directory" in run("repair", tmp_path / "none", code=2).stderr
-    assert "exists already" in run("convert", data / "orders-0", _made(tmp_path / "there-0"), code=2).stderr
+    assert "already exists" in run("convert", data / "orders-0", _made(tmp_path / "there-0"), code=2).stderr
     assert "not the name of a partition" in run("convert", data / "orders-0", tmp_path / "name", code=2).stderr
     assert "22 characters" in run("convert", data / "orders-0", tmp_path / "t-0", "--topic-id", "x", code=2).stderr
     for command in ("dump", "verify", "repair", "convert"):

@@ -123,7 +123,7 @@ def _check(source: Path, target: Path) -> None:
     except InvalidTopicError as error:
         raise UsageError(error.message) from None
     if target.exists():
-        raise UsageError(f"{target} exists already: name a new directory")
+        raise UsageError(f"{target} already exists: name a new directory")
     swaps = [path.name for path in source.iterdir() if path.name.endswith(SWAP)]
     if swaps:
         raise UsageError(

@@ -120,7 +120,7 @@ class TopicChanges:
         try:
             self._write(lambda: self._topic_nodes(spec, topic_id, assignment))
         except NodeExistsError as error:
-            raise TopicExistsError(f"topic {spec.name} exists already") from error
+            raise TopicExistsError(f"topic {spec.name} already exists") from error
         topic = self._catalog.refresh(spec.name)
         if topic is None:
             raise UnknownTopicOrPartitionError(
@@ -327,7 +327,7 @@ class TopicChanges:
     def _check_new(self, spec: TopicSpec) -> Assignment:
         rules.check_topic_name(spec.name)
         if spec.name in self._catalog.topics:
-            raise TopicExistsError(f"topic {spec.name} exists already")
+            raise TopicExistsError(f"topic {spec.name} already exists")
         if self._coordination.exists(paths.delete_topic_path(spec.name)) is not None:
             raise TopicExistsError(f"topic {spec.name} is being deleted: its files could not be removed yet")
         rules.check_collision(spec.name, self._catalog.topics)

@@ -26,17 +26,17 @@ _ROWS_ONLY: Final = (CompressionType.GZIP, CompressionType.SNAPPY)
 def check_topic_name(name: str) -> None:
     """Raise ``InvalidTopicError`` unless ``name`` is 1 to 249 of ``[a-zA-Z0-9._-]``, and not ``.`` or ``..``."""
     if not name:
-        raise InvalidTopicError("a topic name is empty: expected 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+        raise InvalidTopicError("the empty topic name is invalid: use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
     if name in (".", ".."):
         raise InvalidTopicError(
-            f"{name!r} cannot be a topic name, because . and .. are directories: choose another name"
+            f"the topic name {name!r} is invalid, because . and .. are directories: choose another name"
         )
     if len(name) > NAME_LENGTH_MAX:
         raise InvalidTopicError(
-            f"a topic name has {len(name)} characters, and {NAME_LENGTH_MAX} is the maximum: {name[:40]}..."
+            f"the topic name {name[:40]}... is invalid: it has {len(name)} characters, more than {NAME_LENGTH_MAX}"
         )
     if not _NAME.fullmatch(name):
-        raise InvalidTopicError(f"{name!r} cannot be a topic name: expected only the characters a-z A-Z 0-9 . _ -")
+        raise InvalidTopicError(f"the topic name {name!r} is invalid: use only the characters a-z A-Z 0-9 . _ -")
 
 
 def is_topic_name(name: str) -> bool:

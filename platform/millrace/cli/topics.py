@@ -133,7 +133,7 @@ def create(
         except TopicExistsError:
             if not if_not_exists:
                 raise
-            typer.echo(f"topic {name} exists already")
+            typer.echo(f"topic {name} already exists")
             return
     typer.echo(f"created topic {name}: {topic.num_partitions} partitions, {_kind(topic)}")
 

@@ -43,7 +43,7 @@ class NoNodeError(CoordinationError):
 
 
 class NodeExistsError(CoordinationError):
-    """The node to create exists already, because another caller created it first."""
+    """The node to create already exists, because another caller created it first."""
 
 
 class BadVersionError(CoordinationError):

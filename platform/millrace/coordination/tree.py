@@ -187,7 +187,7 @@ class _Transaction:
             raise NoChildrenForEphemeralsError(f"{parent_path} is ephemeral and cannot hold {operation.path}")
         path = operation.path + (f"{parent.children_created:010d}" if operation.sequential else "")
         if path in self._tree.nodes:
-            raise NodeExistsError(f"{path} exists already")
+            raise NodeExistsError(f"{path} already exists")
         self._tree.nodes[path] = Node(
             data=operation.data,
             created_id=self._id,

@@ -131,7 +131,7 @@ def acls(path: str, *, secure: bool) -> list[Any]:
 
 _MESSAGES: Final[dict[Any, tuple[type[MillraceError], str]]] = {
     kazoo.NoNodeError: (NoNodeError, "{path} does not exist, or its parent does not"),
-    kazoo.NodeExistsError: (NodeExistsError, "{path} exists already"),
+    kazoo.NodeExistsError: (NodeExistsError, "{path} already exists"),
     kazoo.BadVersionError: (BadVersionError, "{path} has a version other than {version}: read it again"),
     kazoo.NotEmptyError: (NotEmptyError, "{path} has children and cannot be deleted before them"),
     kazoo.NoChildrenForEphemeralsError: (
