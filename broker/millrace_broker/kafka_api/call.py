@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from millrace.errors import InvalidRequestError, MillraceError, UnsupportedVersionError
@@ -22,14 +22,13 @@ from millrace.kafka_protocol.lookup import (
 from millrace.kafka_protocol.message import Message
 from millrace.kafka_protocol.wire import Buffer, WireError, read_varint
 from millrace.protocol.frames import Head
-from millrace_broker.api import RequestContext, in_progress, known_error
+from millrace_broker.api import RequestContext, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.state import KafkaState
 
 _logger = logging.getLogger(__name__)
 
-_CLIENT_ID: Final = struct.Struct(">h")
 _RESPONSE: Final = struct.Struct(">ii")
 _CORRELATION_BYTES: Final = 4
 _NO_TAGGED_FIELDS: Final = b"\0"
@@ -75,7 +74,7 @@ class KafkaCall:
         return range(first, (message.VERSION_MAX if self.version_max < 0 else self.version_max) + 1)
 
     def begin(
-        self, broker: Broker, head: Head, content: Buffer, context: RequestContext
+        self, broker: Broker, head: Head, content: Buffer, position: int, context: RequestContext
     ) -> tuple[Coroutine[Any, Any, Sequence[Buffer]], int]:
         """Read a request. Return the work that answers it; Kafka's requests have no deadline.
 
@@ -90,11 +89,9 @@ class KafkaCall:
             return self._refused(head), 0
         if not isinstance(content, bytearray):
             content = bytes(content)  # a part of the listener's buffer; records are views of it
-        flexible = request_header_version(self.key, version) >= 2
-        client_id, position = _read_header(content, is_flexible=flexible)
+        if request_header_version(self.key, version) >= 2:
+            position = _skip_tagged_fields(content, position)
         message, _ = request_class(self.key).decode_from(memoryview(content), version, position)
-        context = replace(context, client_id=client_id)
-        in_progress.set(context)
         return self._answer(message, KafkaRequest(broker, self.state, version, context), head), 0
 
     async def _answer(self, message: Message, request: KafkaRequest, head: Head) -> Sequence[Buffer]:
@@ -123,20 +120,16 @@ class KafkaCall:
         return
 
 
-def _read_header(content: Buffer, *, is_flexible: bool) -> tuple[str, int]:
-    """Read the rest of a request header: (client id, position of the message). Raises ``InvalidRequestError``."""
+def _skip_tagged_fields(content: Buffer, position: int) -> int:
+    """Return the position after the tagged fields at the end of a request header. Raises ``InvalidRequestError``."""
     try:
-        length = _CLIENT_ID.unpack_from(content)[0]
-        position = _CLIENT_ID.size + max(0, length)
-        client_id = str(content[_CLIENT_ID.size : position], "utf-8", "replace")
-        if is_flexible:
-            count, position = read_varint(content, position)
-            for _ in range(count):
-                _, position = read_varint(content, position)
-                size, position = read_varint(content, position)
-                position += size
-    except (struct.error, IndexError, WireError) as error:
+        count, position = read_varint(content, position)
+        for _ in range(count):
+            _, position = read_varint(content, position)
+            size, position = read_varint(content, position)
+            position += size
+    except (IndexError, WireError) as error:
         raise InvalidRequestError(f"a request header cannot be read: {error}") from None
     if position > len(content):
         raise InvalidRequestError(f"a request header ends at {position}, its request at {len(content)}")
-    return client_id, position
+    return position

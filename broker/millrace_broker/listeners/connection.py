@@ -235,8 +235,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_own = True
         if self._is_counted:
             raise InvalidRequestError("HELLO is the first call of a connection, and no later one")
+        _, position = frames.read_client_id(content)
         try:
-            hello = pb.HelloRequest.FromString(bytes(frames.read_rest(content)[1]))
+            hello = pb.HelloRequest.FromString(bytes(frames.read_rest(content, position)[1]))
         except DecodeError as error:
             raise InvalidRequestError(f"a connection must begin with a HelloRequest: {error}") from None
         frames.check_version(head.api_version)

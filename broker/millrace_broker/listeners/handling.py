@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millrace.errors import MillraceError, RequestTimedOutError
-from millrace.protocol.frames import Head
+from millrace.protocol.frames import Head, read_client_id
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall
@@ -37,7 +37,7 @@ class Handling:
         self._client_address: Final = client_address
         self._on_end: Final = on_end
         self.client_id = ""
-        """Name that the client claims. The connection sets it before the first call."""
+        """Name that the client claimed in its greeting, for calls that have none themselves."""
         # One context for all calls of the connection, which run one after the other. Handlers' tasks copy it.
         self._context: Final = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
@@ -53,18 +53,19 @@ class Handling:
         self._context.run(self._start, wire_call, head, content, admitted)
 
     def _start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> None:
-        context = RequestContext(
-            api_name=wire_call.name,
-            listener_name=self._listener_name,
-            principal=ANONYMOUS,
-            client_id=self.client_id,
-            client_address=self._client_address,
-            response_lease=admitted.response_lease,
-        )
-        in_progress.set(context)
-        current_call.set(admitted)
         try:
-            work, deadline_ms = wire_call.begin(self._broker, head, content, context)
+            client_id, position = read_client_id(content)
+            context = RequestContext(
+                api_name=wire_call.name,
+                listener_name=self._listener_name,
+                principal=ANONYMOUS,
+                client_id=self.client_id if client_id is None else client_id,
+                client_address=self._client_address,
+                response_lease=admitted.response_lease,
+            )
+            in_progress.set(context)
+            current_call.set(admitted)
+            work, deadline_ms = wire_call.begin(self._broker, head, content, position, context)
             stand_in, waits_for = first_step(work)
         except StopIteration as done:
             self._on_end(done.value, None)

@@ -36,9 +36,11 @@ class WireCall(Protocol):
         ...
 
     def begin(
-        self, broker: Broker, head: frames.Head, content: Buffer, context: RequestContext
+        self, broker: Broker, head: frames.Head, content: Buffer, position: int, context: RequestContext
     ) -> tuple[Coroutine[Any, Any, Response], int]:
-        """Read a request. Return the work that answers it, and its deadline in ms (0: none).
+        """Read a request from ``position`` on. Return the work that answers it, and its deadline in ms (0: none).
+
+        The client id, which all requests begin with, ends at ``position``.
 
         Raises ``MillraceError`` if it cannot be read.
         """
@@ -63,11 +65,11 @@ class OwnCall:
         return self.method.name
 
     def begin(
-        self, broker: Broker, head: frames.Head, content: Buffer, context: RequestContext
+        self, broker: Broker, head: frames.Head, content: Buffer, position: int, context: RequestContext
     ) -> tuple[Coroutine[Any, Any, Response], int]:
         """See ``WireCall``."""
         frames.check_version(head.api_version)
-        deadline_ms, message = frames.read_rest(content)
+        deadline_ms, message = frames.read_rest(content, position)
         try:
             request = self.method.request.FromString(message)
         except DecodeError as error:
@@ -91,7 +93,7 @@ class UnknownCall:
     waits_for_place: bool = False
 
     def begin(
-        self, broker: Broker, head: frames.Head, content: Buffer, context: RequestContext
+        self, broker: Broker, head: frames.Head, content: Buffer, position: int, context: RequestContext
     ) -> tuple[Coroutine[Any, Any, Response], int]:
         """See ``WireCall``."""
         raise UnsupportedVersionError(f"this broker does not support call {self.name}: it may be older")

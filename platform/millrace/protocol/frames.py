@@ -161,15 +161,28 @@ def read_head(data: bytes | bytearray | memoryview, position: int = 0) -> Head:
     return Head(api_key, api_version, correlation_id, rest_bytes)
 
 
-def read_rest(rest: bytes | bytearray | memoryview) -> tuple[int, memoryview]:
-    """Read the part of a request of millrace after its ``Head``: (deadline in ms, message).
+def read_client_id(rest: bytes | bytearray | memoryview) -> tuple[str | None, int]:
+    """Read the client id, which follows the ``Head`` of a request of any call: (client id, position after it).
+
+    Raises ``InvalidRequestError`` if the request ends before.
+    """
+    if len(rest) < _CLIENT_ID.size:
+        raise InvalidRequestError(f"a request ends after {len(rest)} bytes of its client id")
+    length = _CLIENT_ID.unpack_from(rest)[0]
+    if length < 0:
+        return None, _CLIENT_ID.size
+    position = _CLIENT_ID.size + length
+    if len(rest) < position:
+        raise InvalidRequestError(f"a request of {len(rest)} bytes ends before its client id does, at {position}")
+    return str(rest[_CLIENT_ID.size : position], "utf-8", "replace"), position
+
+
+def read_rest(rest: bytes | bytearray | memoryview, position: int) -> tuple[int, memoryview]:
+    """Read the part of a request of millrace after its client id: (deadline in ms, message).
 
     Raises ``InvalidRequestError`` if it is too short.
     """
     view = memoryview(rest)
-    if len(view) < _CLIENT_ID.size:
-        raise InvalidRequestError(f"a request ends after {len(view)} bytes of its client id")
-    position = _CLIENT_ID.size + max(0, _CLIENT_ID.unpack_from(view)[0])
     if len(view) < position + _REST.size:
         raise InvalidRequestError(f"a request of {len(view)} bytes ends before its message at {position + _REST.size}")
     return _REST.unpack_from(view, position)[0], view[position + _REST.size :]

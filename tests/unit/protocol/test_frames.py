@@ -17,6 +17,13 @@ _KEYS = st.sampled_from([frames.HELLO, *frames.API_KEYS.values()])
 _INT32 = st.integers(-(2**31), 2**31 - 1)
 
 
+def read(rest: bytes) -> tuple[str | None, int, bytes]:
+    """Client id, deadline in ms and message of a request after its head."""
+    client_id, position = frames.read_client_id(rest)
+    deadline_ms, message = frames.read_rest(rest, position)
+    return client_id, deadline_ms, bytes(message)
+
+
 @given(_KEYS, st.binary(max_size=20), st.integers(0, 2**32 - 1), _INT32, st.binary(max_size=20))
 def test_a_request_is_read_as_it_was_written(
     api_key: int, message: bytes, deadline_ms: int, correlation_id: int, before: bytes
@@ -26,7 +33,7 @@ def test_a_request_is_read_as_it_was_written(
     assert head[:3] == (api_key, frames.VERSION, correlation_id)
     assert len(data) == frames.HEAD_BYTES + head.rest_bytes
     assert int.from_bytes(data[:4], "big") == len(data) - 4
-    assert frames.read_rest(data[frames.HEAD_BYTES :]) == (deadline_ms, message)
+    assert read(data[frames.HEAD_BYTES :]) == (None, deadline_ms, message)
 
 
 @given(_KEYS, _INT32, st.none() | st.text(max_size=40), st.integers(0, 2**32 - 1), st.binary(max_size=20))
@@ -42,7 +49,7 @@ def test_a_request_begins_with_a_request_header_of_kafka(
     data = header + struct.pack(">I", deadline_ms) + message
     head = frames.read_head(struct.pack(">i", len(data)) + data)
     assert head == (api_key, frames.VERSION, correlation_id, len(data) - 8)
-    assert frames.read_rest(data[8:]) == (deadline_ms, message)
+    assert read(data[8:]) == (client_id, deadline_ms, message)
 
 
 def test_every_call_has_an_api_key_that_kafka_will_not_use() -> None:
@@ -74,7 +81,7 @@ def test_a_response_is_read_as_it_was_written(size: int, error: int, kind: frame
 @pytest.mark.parametrize(("asked_ms", "sent_ms"), [(-5, 0), (2**40, 2**32 - 1)])
 def test_deadlines_are_the_nearest_that_can_be_said(asked_ms: int, sent_ms: int) -> None:
     data = frames.request_head(frames.HELLO, 0, asked_ms)
-    assert frames.read_rest(data[frames.HEAD_BYTES :])[0] == sent_ms
+    assert read(data[frames.HEAD_BYTES :])[1] == sent_ms
 
 
 def test_what_fits_into_no_frame_is_not_written() -> None:
@@ -97,7 +104,7 @@ def test_a_length_that_holds_no_request_is_refused(length: int) -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_are_the_rest_of_a_request_or_refused(data: bytes) -> None:
     try:
-        _, message = frames.read_rest(data)
+        message = read(data)[2]
     except InvalidRequestError:
         return
     assert data.endswith(message)

@@ -88,7 +88,8 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 def take(sock: socket.socket) -> int:
     """Receive a request and return its deadline in ms."""
     head = frames.read_head(_exactly(sock, frames.HEAD_BYTES))
-    deadline_ms, _ = frames.read_rest(_exactly(sock, head.rest_bytes))
+    rest = _exactly(sock, head.rest_bytes)
+    deadline_ms, _ = frames.read_rest(rest, frames.read_client_id(rest)[1])
     return deadline_ms
 
 
