@@ -79,7 +79,7 @@ def seed() -> int:
 
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Positions of the batches whose checksums are verified from now on, one for each time."""
+    """Return the positions of batches whose checksums are verified from now on, one for each verification."""
     positions: list[int] = []
 
     def observed(buffer: ReadableBuffer, position: int, header: BatchHeader) -> bool:

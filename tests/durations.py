@@ -38,7 +38,10 @@ def file_of(nodeid: str) -> str:
 
 
 class Recorder:
-    """A plugin that sums the durations of each file's tests, and writes them if all tests ran."""
+    """A plugin that sums the durations of each file's tests.
+
+    If all tests ran, it writes them.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Options of the JVMs of tests, and their shared archive of Spark's classes.
+"""Options of the tests' JVMs, and their archive of Spark's classes.
 
 A test's JVM lives for seconds. It spends most of its CPU time on class loading, and on the compilation of code that it
 runs a few times. With only the first compiler and an archive of loaded classes (class data sharing, JEP 350), a job of

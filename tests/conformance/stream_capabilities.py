@@ -1,4 +1,4 @@
-"""Table of Kafka Streams' own cases and the runners on which they pass.
+"""Table of Kafka Streams' own cases by runner.
 
 .venv/bin/python -m tests.conformance.stream_capabilities      writes docs/streams/conformance.md
 """

@@ -1,4 +1,4 @@
-"""Tests of the coordinators' records, read and written byte for byte as Kafka does."""
+"""Tests of the coordinators' records against Kafka's bytes, both ways."""
 
 from __future__ import annotations
 

@@ -192,6 +192,6 @@ def batch_of(operation: Case) -> bytes:
 
 
 def test_some_logs_hold_no_transactions() -> None:
-    """The test above would pass without any check if the cases changed their form."""
+    # The test above would pass without any check if the cases changed their form.
     assert plain_logs()
     assert issubclass(InvalidTxnStateError, MillraceError)

@@ -1,7 +1,7 @@
-"""Tests of message sets of every format, sound and damaged, against Kafka's own verdicts.
+"""Tests of sound and damaged message sets against Kafka's own verdicts.
 
-Fields and failures are the same. Cases come from the directory in ``ORACLES`` (by default those beside this suite). Of
-an exception only its existence is compared, because class and text differ between the two.
+All formats are covered. Fields and failures are the same. Cases come from the directory in ``ORACLES`` (by default
+those beside this suite). Of an exception only its existence is compared, because class and text differ between the two.
 """
 
 from __future__ import annotations

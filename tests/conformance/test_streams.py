@@ -1,7 +1,8 @@
-"""Tests of Kafka Streams' own scripted cases, record for record, in the test driver.
+"""Tests of Kafka Streams' own scripted cases in the test driver.
 
-Every update is compared with its window, timestamp and order, and so are the calls of functions and the final state.
-Each case is run in batches of 1, 3 and 1000 records. ``integration/test_streams_conformance.py`` does it on Spark.
+Every update is compared record for record, with its window, timestamp and order, and so are the calls of functions and
+the final state. Each case is run in batches of 1, 3 and 1000 records. ``integration/test_streams_conformance.py`` does
+it on Spark.
 """
 
 from __future__ import annotations

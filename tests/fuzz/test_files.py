@@ -1,4 +1,4 @@
-"""Fuzz tests of the decoders of small log files, coordinator records and schemas."""
+"""Fuzz tests of decoders of log files, coordinator records and schemas."""
 
 from __future__ import annotations
 

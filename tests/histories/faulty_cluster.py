@@ -1,4 +1,4 @@
-"""Three brokers on a real ZooKeeper, all of them processes, and their faults.
+"""Three broker processes on a real ZooKeeper, and their faults.
 
 A fault is a context: it is active inside and repaired afterwards. Brokers reach each other and ZooKeeper through a
 ``Network``. Each broker keeps its data on its own file system, if this user may mount one. Otherwise, no file of a full

@@ -1,9 +1,9 @@
-"""Test of a cluster of three real brokers under faults, with clients that record histories.
+"""Test of three real brokers under faults.
 
-No history shows an anomaly. Leaders and controllers are killed and paused, links cut in one or both directions, disks
-filled, and all brokers restarted in turn. Each fault has its turn in a random order, for so many rounds and at least
-``FAULT_MINUTES``. A run reports its faults. A failed run prints its seed, and keeps the clients' records and the
-brokers' output. ``FAULT_SEED`` repeats the order and the victims.
+The histories of the clients show no anomaly. Leaders and controllers are killed and paused, links cut in one or both
+directions, disks filled, and all brokers restarted in turn. Each fault has its turn in a random order, for so many
+rounds and at least ``FAULT_MINUTES``. A run reports its faults. A failed run prints its seed, and keeps the clients'
+records and the brokers' output. ``FAULT_SEED`` repeats the order and the victims.
 """
 
 from __future__ import annotations

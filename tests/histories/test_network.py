@@ -88,7 +88,7 @@ def test_links_of_others_are_not_concerned(echo: int) -> None:
 
 
 def test_a_port_that_other_connections_had_tells_whose_a_connection_is(echo: int) -> None:
-    """The system's table keeps an ended connection for a minute, with the port that the next connection may use."""
+    # The system's table keeps an ended connection for a minute, with the port that the next connection may use.
     with Network(["me", "server"], lambda name: os.getpid() if name == "me" else None) as network:
         here = ("127.0.0.1", connections_that_are_over(20))
         network.cut(("me", "server"))

@@ -1,7 +1,7 @@
-"""The ``millrace`` command in the process of the tests: its exit code, and what it printed.
+"""The ``millrace`` command in the process of the tests: exit code and output.
 
-A process of its own takes 0.9 s of CPU time for each command, nearly all of it for imports. Where a test is about the
-process itself (what it imports, its signals, output that is read while it runs), it starts one.
+A process of its own takes 0.9 s of CPU time for each command, nearly all of it for imports. A test starts one only if it
+is about the process itself: its imports, its signals, or output that is read while it runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from millrace.cli.main import main
 
 _PIPE_BYTES = 65536
 _PIPED = {"COLUMNS": "80", "NO_COLOR": "1"}
-"""What a command finds whose output is no terminal."""
+"""The environment of a command whose output is no terminal."""
 
 
 class _Pipe(io.RawIOBase):
-    """An input that comes by as much as a pipe holds."""
+    """An input that gives at most as much as a pipe holds."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _Pipe(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Take as much as there is room for, at most a pipe full."""
+        """Read into the whole buffer, but at most as much as a pipe holds."""
         taken = self._left[: min(len(buffer), _PIPE_BYTES)]
         buffer[: len(taken)] = taken
         self._left = self._left[len(taken) :]
@@ -43,7 +43,7 @@ class _Pipe(io.RawIOBase):
 def run_millrace(
     *arguments: object, stdin: str = "", environment: Mapping[str, str] | None = None, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as its process would, and check its exit code. Errors that are not of millrace are raised."""
+    """Run a command as its process would, and check its exit code. Raises errors that are not millrace's."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     given = [str(argument) for argument in arguments]
     with (

@@ -1,4 +1,4 @@
-"""A topic and the consumers of a group, for tests of groups against a real broker."""
+"""A topic and the consumers of a group on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Truncated logs and leader changes of a topic's first partition at an embedded broker."""
+"""Truncated logs and leader changes at an embedded broker.
+
+They are of a topic's first partition.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code blocks of the documents, and a reader who runs a page's blocks.
+"""Code blocks of the documents, and a reader that runs them.
 
 ``RUN_BY`` names the test file that runs a page. ``NOT_RUN`` has the blocks that no test can run, with the reason.
 """
@@ -78,12 +78,12 @@ def blocks(document: str) -> list[Block]:
 
 
 class Reader:
-    """A user who runs the blocks of pages, in one directory, against one broker and one Spark session.
+    """A user who runs the blocks of pages.
 
-    Blocks run as they stand, except for addresses and directories (``localhost:9092``, ``localhost:9093``, ``/data``,
-    ``tables/``, ``checkpoints/``). Python runs in this process, so that ``session()`` gives the session of the tests,
-    and so do commands without pipes and the like. The names of a page's Python blocks are shared, as in one Python
-    session.
+    All blocks run in one directory, against one broker and one Spark session. They run as they stand, except for
+    addresses and directories (``localhost:9092``, ``localhost:9093``, ``/data``, ``tables/``, ``checkpoints/``). Python
+    runs in this process, so that ``session()`` gives the session of the tests, and so do commands without pipes and the
+    like. The names of a page's Python blocks are shared, as in one Python session.
     """
 
     def __init__(

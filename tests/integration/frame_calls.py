@@ -1,4 +1,4 @@
-"""Frames written by hand, for tests that send what no client of ours would."""
+"""Frames written by hand, which no client of ours would send."""
 
 from __future__ import annotations
 

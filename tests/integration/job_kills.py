@@ -1,4 +1,4 @@
-"""A broker and a Spark job as processes that tests kill and restart."""
+"""A broker and a Spark job as processes that tests kill."""
 
 import contextlib
 import os

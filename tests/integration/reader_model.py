@@ -1,4 +1,7 @@
-"""A list model of a topic, and the source's readers called as Spark calls them."""
+"""A list model of a topic, and the source's readers.
+
+Tests call the readers as Spark does.
+"""
 
 import json
 import pickle

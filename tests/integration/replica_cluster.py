@@ -1,7 +1,7 @@
-"""Real brokers on loopback in one event loop, with a scripted controller and no ZooKeeper.
+"""Real brokers in one event loop, with a scripted controller.
 
-Each broker has its own metadata, and the controller writes the same into each. Replicas act on the controller's
-requests only.
+There is no ZooKeeper. Each broker has its own metadata, and the controller writes the same into each. Replicas act on
+the controller's requests only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Scripts of records on both Spark runners, for many topologies run as one.
+"""Scripts of records on both Spark runners.
 
-A case is a script in the form of Kafka Streams' cases. It has a ``name``, with which the names of its topics begin,
-``inputs``, and the types of ``input_topics``. Either all inputs name their partition, or none does.
+Many topologies run as one. A case is a script in the form of Kafka Streams' cases. It has a ``name``, with which the
+names of its topics begin, ``inputs``, and the types of ``input_topics``. Either all inputs name their partition, or
+none does.
 
 A stream takes the scripts in several micro-batches, cut at random. A script has an order of records across topics, and
 Spark has none. The column ``__sequence`` gives that order.

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, with an environment that has everything but millrace."""
+"""A standalone Spark cluster on loopback, without millrace in its environment."""
 
 import os
 import re

@@ -13,7 +13,10 @@ def finish(query):
 
 
 class Query:
-    """A query that keeps the rows of each micro-batch by batch id, as an idempotent sink does."""
+    """A query that keeps the rows of each micro-batch by batch id.
+
+    An idempotent sink does the same.
+    """
 
     def __init__(self, records, checkpoint):
         self._writer = records.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._keep)

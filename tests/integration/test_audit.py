@@ -289,7 +289,7 @@ def test_a_file_that_is_gone_is_found(case, capfd):
 
 
 def test_offsets_that_the_checkpoint_leaves_out_are_missing(module_broker, case, capfd):
-    """The last entry was advanced by hand. No query has read the skipped offsets, although they are in the log."""
+    # The last entry was advanced by hand. No query has read the skipped offsets, although they are in the log.
     produce(module_broker.bootstrap_servers, case.topic, 10)
 
     def ahead(offsets):
@@ -342,7 +342,7 @@ def test_another_topic_of_the_same_name_is_found(case, capfd):
 
 
 def test_purged_entries_leave_something_unproved(case, capfd):
-    """Spark keeps the last hundred entries."""
+    # Spark keeps the last hundred entries.
     for name in ("offsets", "commits"):
         for batch in (0, 1):
             (case.checkpoint / name / str(batch)).unlink()
@@ -380,7 +380,7 @@ def test_rows_of_others(by_counts, by_rows, capfd):
 
 
 def test_what_retention_took_cannot_be_proved_by_counts(module_broker, by_counts, capfd):
-    """If a batch has fewer rows than offsets, only the topic can prove the rest."""
+    # If a batch has fewer rows than offsets, only the topic can prove the rest.
     servers, other = by_counts.servers, f"audited-{uuid.uuid4().hex[:8]}"
     with Admin(servers) as admin:
         admin.create_topic(other, partitions=2, schema="n BIGINT", configs={"retention.ms": "-1"})

@@ -1,4 +1,4 @@
-"""Tests of benchmark workers in their own processes, with small numbers against a broker."""
+"""Tests of benchmark workers in their own processes, against a broker."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def test_who_waits_is_answered_when_the_broker_stops(tmp_path: Path, calls_to: C
 
 
 def test_many_members_join_at_once(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
-    """More members wait for each other than requests may be in progress."""
+    # More members wait for each other than requests may be in progress.
     count = 120
     options = {
         **OPTIONS,

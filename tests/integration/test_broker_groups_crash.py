@@ -1,4 +1,7 @@
-"""Tests of groups and share groups whose broker is killed with kill -9."""
+"""Tests of groups and share groups on a broker that is killed.
+
+The kill is SIGKILL.
+"""
 
 from __future__ import annotations
 

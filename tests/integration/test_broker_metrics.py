@@ -1,4 +1,4 @@
-"""Tests of a broker's metrics as Prometheus gets them, while clients use the broker."""
+"""Tests of a broker's metrics in Prometheus, while clients use the broker."""
 
 import socket
 import urllib.request

@@ -287,7 +287,7 @@ def test_accepted_records_stay_accepted_after_a_restart(
 
 
 def test_many_members_process_every_record_once(calls: Any, group: str, topic: str) -> None:
-    """No member fails here, so the member that acquired a record accepts it exactly once."""
+    # No member fails here, so the member that acquired a record accepts it exactly once.
     calls.create(topic)
     for _ in range(10):
         calls.produce(topic, calls.batch(*[b"x"] * 30))

@@ -1,6 +1,6 @@
-"""Tests of transactions whose broker is killed with kill -9 at any moment.
+"""Tests of transactions on a broker that is killed at any moment.
 
-Each transaction is visible completely or not at all.
+The kill is SIGKILL. Each transaction is visible completely or not at all.
 """
 
 from __future__ import annotations

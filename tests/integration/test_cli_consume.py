@@ -1,4 +1,7 @@
-"""Tests of ``millrace consume``, ``groups`` and ``perf consume`` against a real broker, in this process."""
+"""Tests of ``millrace consume``, ``groups`` and ``perf consume`` against a real broker.
+
+The commands run in this process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of ``millrace log dump`` on a running broker's directory and on damaged files."""
+"""Tests of ``millrace log dump`` on a running broker and damaged files."""
 
 from __future__ import annotations
 

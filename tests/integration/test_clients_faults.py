@@ -279,7 +279,7 @@ def test_closing_without_waiting_fails_what_is_left(proxied_broker: EmbeddedBrok
 
 
 def test_transactions_are_whole_through_lost_answers(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
-    """Answers to any call are lost, during a transaction or at its end. The transaction counts once or not at all."""
+    # Answers to any call are lost, during a transaction or at its end. The transaction counts once or not at all.
     with Admin(_config(proxy)) as admin:
         admin.create_topic("booked", partitions=2)
     stop = threading.Event()

@@ -140,7 +140,7 @@ def test_a_stranger_is_refused(admin: Admin, module_broker: EmbeddedBroker) -> N
 
 
 def test_a_stranger_is_refused_where_its_epoch_was_committed_too(admin: Admin, module_broker: EmbeddedBroker) -> None:
-    """Its records would be skipped without any error."""
+    # Its records would be skipped without any error.
     admin.create_topic("joined-stranger", partitions=1)
     with _producer(module_broker, "stranger") as producer:
         producer.join_commit(4, attempt="a", owner="query one")

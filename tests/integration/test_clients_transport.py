@@ -167,7 +167,7 @@ def test_threads_share_a_client(config: dict[str, Any], ready: str) -> None:
 
 
 def test_callbacks_come_in_a_thread_of_the_producers(config: dict[str, Any], ready: str) -> None:
-    """A caller that waits for a result may hold a lock that a callback needs."""
+    # A caller that waits for a result may hold a lock that a callback needs.
     held, called = threading.Lock(), []
 
     def on_delivery(metadata: Any, error: Any) -> None:

@@ -65,7 +65,7 @@ def test_a_plan_is_proposed_carried_out_and_verified(cluster: Cluster, run: Run,
 
 
 def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
-    """The copy needs more than one fetch. The second fetch waits until the throttle allows more."""
+    # The copy needs more than one fetch. The second fetch waits until the throttle allows more.
     cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
     _fill(cluster, TopicPartition(topic, 0), records=4, size_bytes=900_000)
     slow, quick = (str(_plan(tmp_path, topic, number, 3, 2)) for number in (0, 1))
@@ -249,7 +249,7 @@ def _answers(address: str) -> bool:
 
 
 def test_a_whole_cluster_is_up_by_one_command_and_ends_with_its_terminal(tmp_path: Path) -> None:
-    """Closing the terminal sends SIGHUP. The written records are there after the next start."""
+    # Closing the terminal sends SIGHUP. The written records are there after the next start.
     data, values = tmp_path / "data", [b"%d" % number for number in range(10)]
     with _up(data, 3) as (process, addresses):
         brokers = ",".join(addresses[1:])

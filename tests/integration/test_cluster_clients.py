@@ -143,7 +143,7 @@ def test_a_topic_is_found_at_once_at_brokers_that_have_not_heard_of_it_yet(clust
 def test_a_leader_tells_the_ends_of_a_topic_that_it_has_only_been_made_the_leader_of(
     cluster: Cluster, topic: str
 ) -> None:
-    """The broker learns that it leads before it learns the topic's name and options. Here it never learns these."""
+    # The broker learns that it leads before it learns the topic's name and options. Here it never learns these.
     cluster.admin.create_topic(topic, assignment={0: [2]})
     eventually(lambda: cluster.end_offset(topic) == 0)
     catalog = cluster.brokers[2].server.broker.catalog

@@ -416,7 +416,7 @@ def test_an_error_of_a_transaction_names_the_node_at_fault(
 
 
 def test_a_controller_is_elected_only_under_the_epoch_that_was_read(store: Store) -> None:
-    """Kafka's controller does it in this way: another broker that became controller meanwhile has raised the epoch."""
+    # Kafka's controller does it in this way: another broker that became controller meanwhile has raised the epoch.
     first, second = store.connect(), store.connect()
     first.create("/controller_epoch", b"1")
     read = second.get("/controller_epoch")[1].version

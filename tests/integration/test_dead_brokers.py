@@ -213,7 +213,7 @@ def test_a_killed_controller_leader_and_coordinator_is_replaced_before_its_sessi
 def test_a_paused_leader_leads_until_its_session_ends(
     zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str
 ) -> None:
-    """The kernel accepts connections to a stopped process, which may continue at any moment."""
+    # The kernel accepts connections to a stopped process, which may continue at any moment.
     with (
         Cluster(zookeeper_server, tmp_path, zookeeper_session_timeout_ms="4000") as cluster,
         zookeeper_client(zookeeper_server.address) as client,

@@ -85,7 +85,7 @@ def test_the_start_survives_a_restart(tmp_path: Path) -> None:
 def test_a_reader_of_deleted_segments_continues(
     admin: Admin, calls: Any, topic: str, module_broker: EmbeddedBroker
 ) -> None:
-    """The readers are mapped files, as Spark's tasks read them, and a started stream."""
+    # The readers are mapped files, as Spark's tasks read them, and a started stream.
     calls.create(topic, configs=SMALL)
     fill(calls, topic, 30)
     located = admin.locate_range(topic, 0, 0, 30)

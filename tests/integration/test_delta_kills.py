@@ -1,7 +1,7 @@
-"""Tests of appends and merges from topic to Delta, while processes are killed.
+"""Tests of jobs from topic to Delta while processes are killed.
 
-The driver, an executor, workers and the broker are killed. The jobs are the users' own, and delta-rs reads the tables.
-The auditor must give the same result.
+The jobs append and merge. The driver, an executor, workers and the broker are killed. The jobs are the users' own, and
+delta-rs reads the tables. The auditor must give the same result.
 """
 
 import os

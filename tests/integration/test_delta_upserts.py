@@ -138,7 +138,7 @@ VALUES = [
 
 
 def test_values_of_all_types_are_those_that_spark_wrote(spark, tmp_path):
-    """Row 1 stays as Spark wrote it, in a file that is rewritten. Row 2 is updated, and row 3 is new."""
+    # Row 1 stays as Spark wrote it, in a file that is rewritten. Row 2 is updated, and row 3 is new.
     names = [f"c{number}" for number in range(len(VALUES))]
     columns = ", ".join(f"{name} {sql}" for name, (sql, *_) in zip(names, VALUES, strict=True))
     schema, (first, second) = f"id BIGINT, {columns}", ([value[at] for value in VALUES] for at in (1, 2))

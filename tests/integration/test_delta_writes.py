@@ -155,7 +155,7 @@ def test_several_tables_of_one_stream_of_which_some_had_the_batch(spark, changes
 
 
 def test_appended_rows_are_those_of_sparks_sink_and_of_direct_ingest(spark, changes, table, tmp_path):
-    """The three take turns on one checkpoint, each after a crash before Spark logged the batch."""
+    # The three take turns on one checkpoint, each after a crash before Spark logged the batch.
     checkpoint = tmp_path / "c"
     options = {"kafka.bootstrap.servers": changes.servers, "subscribe": changes.name, "startingOffsets": "earliest"}
     changes.send(*((number, "a") for number in range(10)))

@@ -1,8 +1,8 @@
-"""Tests of the demo, killed with SIGKILL in any step and run again.
+"""Tests of the demo, killed in any step and run again.
 
-The tables have the same rows as without a kill. Each round wants more rows than the one before, so that every step of
-every round has work. That work is a batch on top of the state, tables and offsets that the last kill left. The expected
-rows come from the data files through pyarrow alone. The tables are read with delta-rs.
+The kill is SIGKILL. The tables have the same rows as without a kill. Each round wants more rows than the one before, so
+that every step of every round has work. That work is a batch on top of the state, tables and offsets that the last kill
+left. The expected rows come from the data files through pyarrow alone. The tables are read with delta-rs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tests of the paths of segment files that a broker gives out, and of tasks that read them."""
+"""Tests of the paths of segment files that a broker returns.
+
+Tasks read the files at these paths.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Tests of a leader's answers to a follower within a fetch session (KIP-227)."""
+"""Tests of a leader's answers within a fetch session (KIP-227)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from .waiting import STALL_S
 
 
 def test_what_came_with_an_error_is_told_again(tmp_path: Path) -> None:
-    """A follower ignores everything else in such an answer.
-
-    Without a new record it would never get the high watermark.
-    """
+    # A follower ignores everything else in such an answer. Without a new record it would never get the high watermark.
     with ReplicaCluster(tmp_path, brokers=2) as cluster:
         cluster.create("t", (1, 2))
         with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:

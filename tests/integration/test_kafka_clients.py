@@ -106,7 +106,7 @@ def test_aiokafka_reads_what_it_wrote(module_broker: EmbeddedBroker, topic: str)
 def test_both_kinds_of_client_read_the_same_records_at_the_same_offsets(
     module_broker: EmbeddedBroker, topic: str
 ) -> None:
-    """The records of a millrace producer are columnar in the log, and those of librdkafka are rows."""
+    # The records of a millrace producer are columnar in the log, and those of librdkafka are rows.
     create_topic(module_broker, topic)
     with Producer(module_broker.bootstrap_servers) as own:
         for number in range(100):

@@ -1,4 +1,4 @@
-"""Tests of transactions of Kafka clients that keep a producer's epoch between transactions."""
+"""Tests of transactions of Kafka clients that keep the producer epoch."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_a_new_epoch_without_loss_goes_unnoticed(broker: EmbeddedBroker) -> None
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 def test_a_leader_older_than_what_the_group_has_committed_is_not_believed(broker: EmbeddedBroker, reset: str) -> None:
-    """The broker was taken for dead, and does not know the new leader yet."""
+    # The broker was taken for dead, and does not know the new leader yet.
     produce(broker, b"a")
     with consumer_of(broker, reset) as consumer:
         consumer.commit({PARTITION: OffsetAndMetadata(offset=2, leader_epoch=1)})

@@ -88,7 +88,7 @@ def test_killed_at_random_moments(tmp_path: Path, script: ModuleType, rounds: in
 
 
 def test_killed_without_a_clean_restart_between(tmp_path: Path, script: ModuleType) -> None:
-    """Recovery follows recovery without a clean shutdown marker. The kills leave torn tails and lost indexes."""
+    # Recovery follows recovery without a clean shutdown marker. The kills leave torn tails and lost indexes.
     choose = random.Random(7)
     for seed in range(100, 106):
         append_until_killed(tmp_path, seed)

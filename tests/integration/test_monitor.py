@@ -1,4 +1,4 @@
-"""Tests of groups and metrics, which know a batch as soon as it is done."""
+"""Tests of groups and metrics, which know each completed batch immediately."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Tests of Nexmark's queries as DataFrames over topics, against DuckDB on the same events."""
+"""Tests of Nexmark's queries as DataFrames over topics, against DuckDB."""
 
 from __future__ import annotations
 

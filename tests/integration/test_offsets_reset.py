@@ -126,10 +126,8 @@ def test_offsets_that_were_exported_are_put_back(numbers, tmp_path, capfd):
 
 
 def test_a_running_query_ends_rather_than_continuing_beside_a_reset(numbers, spark):
-    """Our lock is not visible from another host, for example.
-
-    The first to log the batch wins, and the query fails with a clear error.
-    """
+    # Our lock is not visible from another host, for example. The first to log the batch wins, and the query fails with
+    # a clear error.
     query = numbers.writer().start(str(numbers.table))
     try:
         while len(numbers.rows() if DeltaTable.is_deltatable(str(numbers.table)) else []) < 20:

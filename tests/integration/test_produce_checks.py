@@ -1,4 +1,4 @@
-"""Each produced batch is verified once on its way into the log, whichever client sends it."""
+"""Tests of the verification of produced batches, once for each client."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_acks(pair: ReplicaCluster) -> None:
 
 
 def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) -> None:
-    """KIP-101, first scenario: the follower must not truncate to its old high watermark, because it may be elected."""
+    # KIP-101, first scenario: the follower must not truncate to its old high watermark, because it may be elected.
     pair.create("t", (1, 2))
     append(pair, 1, "t", b"m0", b"m1")
     held = pair.log(2, "t")
@@ -123,10 +123,8 @@ def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) 
 def test_logs_that_have_parted_become_one(
     pair: ReplicaCluster, does_truncate_on_fetch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-101, second scenario: records at the same offset in another epoch are truncated.
-
-    Leaders name that offset in the answer to a fetch. Followers of leaders that do not name it ask for it.
-    """
+    # KIP-101, second scenario: records at the same offset in another epoch are truncated. Leaders name that offset in
+    # the answer to a fetch. Followers of leaders that do not name it ask for it.
     settings = partial(ReplicationSettings, does_truncate_on_fetch=does_truncate_on_fetch)
     monkeypatch.setattr(manager, "ReplicationSettings", settings)
     asked: list[int] = []
@@ -442,7 +440,7 @@ def test_transactions_over_brokers(cluster: ReplicaCluster) -> None:
 def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_decides_again(
     cluster: ReplicaCluster,
 ) -> None:
-    """The controller takes the broker for dead. Its answers to clients would be outdated."""
+    # The controller takes the broker for dead. Its answers to clients would be outdated.
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")
     cluster.settle("t")
@@ -472,7 +470,7 @@ def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_deci
 
 
 def test_a_leader_whose_replica_was_moved_away_unheard_stops_when_it_hears_of_others(cluster: ReplicaCluster) -> None:
-    """The broker was taken for dead meanwhile, so the controller did not send it a StopReplica request."""
+    # The broker was taken for dead meanwhile, so the controller did not send it a StopReplica request.
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")
     key = Key("t", 0)

@@ -1,4 +1,4 @@
-"""Tests of brokers that are killed, restarted and elected in a random order.
+"""Tests of brokers that are killed and elected in random order.
 
 Producers use acks=all meanwhile. Each acknowledged record is there once, in the order of sending, and all replicas have
 the same bytes. A failed round prints its seed. With ``REPLICA_KILL_SEED`` the rounds begin with it and repeat the same
@@ -77,7 +77,10 @@ class Chaos:
 
 
 class Sender:
-    """A client that sends numbers to a partition until told to end, and keeps the acknowledged ones."""
+    """A client that sends numbers to a partition until told to end.
+
+    It keeps the acknowledged numbers.
+    """
 
     def __init__(self, producer: Producer, partition: int) -> None:
         self.acknowledged: list[int] = []

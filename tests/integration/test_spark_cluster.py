@@ -230,7 +230,7 @@ def test_executors_and_workers_killed_in_mid_job_lose_and_double_nothing(cluster
 
 
 def test_rows_of_failed_killed_and_overtaken_attempts_are_not_committed(cluster, submit, module_broker, tmp_path):
-    """One attempt fails, one kills its executor, and one never ends and is overtaken by its speculative copy."""
+    # One attempt fails, one kills its executor, and one never ends and is overtaken by its speculative copy.
     with Admin(module_broker.bootstrap_servers) as admin:
         admin.create_topic("attempts", partitions=6, configs={"retention.ms": "-1"})
     process = submit(tmp_path, "attempts", script=ATTEMPTS)

@@ -1,4 +1,7 @@
-"""Tests of filters, by option and pushed down, against Spark's own filter of all rows."""
+"""Tests of filters against Spark's own filter of all rows.
+
+The filters are given by option or pushed down.
+"""
 
 import datetime
 import math

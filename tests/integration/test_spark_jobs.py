@@ -146,7 +146,7 @@ def rows_of(table):
 
 
 def test_what_the_options_get_wrong_is_one_sentence(module_broker, run, tmp_path):
-    """Three calls of the job share one process, because Spark takes long to start."""
+    # Three calls of the job share one process, because Spark takes long to start.
     topic = f"there-{uuid.uuid4().hex[:8]}"
     with Admin(module_broker.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1)
@@ -204,7 +204,7 @@ def test_a_java_that_is_too_old(module_broker, run, tmp_path):
 
 
 def test_jars_that_cannot_be_had(module_broker, run, tmp_path):
-    """The cache is empty, and no repository answers."""
+    # The cache is empty, and no repository answers.
     ran = run(
         [sys.executable, *ingest(module_broker, "t", tmp_path / "table")],
         MILLRACE_CACHE=str(tmp_path / "cache"),
@@ -219,7 +219,7 @@ def test_jars_that_cannot_be_had(module_broker, run, tmp_path):
 
 @pytest.mark.slow
 def test_a_poisoned_maven_repository_does_no_harm(run, tmp_path):
-    """Maven left a module's metadata and a truncated JAR. Spark's own ``--packages`` fails with these."""
+    # Maven left a module's metadata and a truncated JAR. Spark's own ``--packages`` fails with these.
     module = tmp_path / "home" / ".m2" / "repository" / "org" / "slf4j" / "slf4j-api" / "2.0.13"
     module.mkdir(parents=True)
     (module / "slf4j-api-2.0.13.pom").write_text(

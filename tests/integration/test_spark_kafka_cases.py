@@ -1,4 +1,4 @@
-"""Tests of the requirements that the tests of Spark's own Kafka source check.
+"""Tests of the requirements of Spark's own Kafka source.
 
 The cases are those of the suites for its micro-batch source and its relation. Other files show some of them: limits and
 restarts in ``test_spark_reader`` and ``test_spark_streaming``, losses in ``test_spark_losses``, transactions in

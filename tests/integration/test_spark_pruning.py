@@ -1,7 +1,7 @@
-"""Tests of the Spark source's filters against a list model, for any split and path.
+"""Tests of the Spark source's filters against a list model.
 
-They also count skipped rows. The readers are called as Spark calls them, without Spark; ``test_spark_filters`` compares
-with Spark's own filter.
+They use any split and path, and count skipped rows. The readers are called as Spark calls them, without Spark;
+``test_spark_filters`` compares with Spark's own filter.
 """
 
 import pickle

@@ -1,7 +1,8 @@
-"""Tests of the source's readers on a real broker against a list model of the topic.
+"""Tests of the source's readers against a list model of the topic.
 
-The readers are called as Spark calls them. Without Spark a case takes milliseconds, so these tests cover every limit,
-split, path and restart. ``test_spark_batch`` and ``test_spark_streaming`` only show that Spark calls the readers.
+The broker is real. The readers are called as Spark calls them. Without Spark a case takes milliseconds, so these tests
+cover every limit, split, path and restart. ``test_spark_batch`` and ``test_spark_streaming`` only show that Spark calls
+the readers.
 """
 
 import json

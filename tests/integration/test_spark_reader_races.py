@@ -1,7 +1,7 @@
-"""Tests of reads from a log that rolls, expires and is compacted meanwhile.
+"""Tests of reads from a log that changes meanwhile.
 
-The changes come between planning, mapping and reading. A list model of the topic has the expected record of each
-offset. The readers are called as Spark calls them.
+Segments roll, expire and are compacted between planning, mapping and reading. A list model of the topic has the
+expected record of each offset. The readers are called as Spark calls them.
 """
 
 import random

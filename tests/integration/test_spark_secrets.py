@@ -1,4 +1,7 @@
-"""Tests of secrets in query options, which Spark and we never show, log or write."""
+"""Tests of secrets in query options, which are never shown or written.
+
+This applies to Spark's output and to ours.
+"""
 
 import subprocess
 import sys

@@ -388,7 +388,7 @@ def test_a_name_belongs_to_one_query(stream, make, records, module_broker):
 
 
 def test_a_query_that_comes_back_aborts_at_once_what_it_left(stream, make, records, module_broker, tmp_path, admin):
-    """An open transaction under the query's name, from a driver that died, does not wait for its timeout."""
+    # An open transaction under the query's name, from a driver that died, does not wait for its timeout.
     source, target = make(), make()
     _send(module_broker, source, range(40))
     query = stream(source, target)

@@ -1,4 +1,4 @@
-"""Tests of topics in SQL, and of DataFrames and views that are used more than once."""
+"""Tests of topics in SQL, and of reused DataFrames and views."""
 
 import uuid
 

@@ -1,7 +1,7 @@
-"""Tests of a log that loses records that a query read, and grows again.
+"""Tests of truncated logs that grow again under a query.
 
-The query reports the loss, or continues where the logs diverge. The readers are called as Spark calls them, by the
-offsets in the checkpoint alone.
+The log loses records that the query has read. The query reports the loss, or continues where the logs diverge. The
+readers are called as Spark calls them, by the offsets in the checkpoint alone.
 """
 
 import threading
@@ -158,7 +158,7 @@ def offset_of_a_later_leader(query):
 
 @pytest.mark.parametrize("records", ["", "a"])
 def test_a_replaced_leader_that_answers_first_is_not_believed(broker, monkeypatch, records):
-    """The broker was disconnected from the cluster, and has not been fenced yet."""
+    # The broker was disconnected from the cluster, and has not been fenced yet.
     produce(broker, *"a")
     query = Query(broker)
     query.offset = offset_of_a_later_leader(query)
@@ -191,7 +191,7 @@ def once_without_records(fetch):
 
 
 def test_leaders_that_stay_older_than_the_checkpoint_have_lost_records(broker):
-    """For example, the cluster was restored from a backup."""
+    # For example, the cluster was restored from a backup.
     produce(broker, *"a")
     query = Query(broker, **{"kafka.default.api.timeout.ms": "500", "kafka.request.timeout.ms": "400"})
     query.offset = offset_of_a_later_leader(query)

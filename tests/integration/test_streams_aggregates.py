@@ -1,6 +1,6 @@
-"""Tests of every aggregate by every kind of window on Spark, as stream and batch.
+"""Tests of every aggregate by every kind of window on Spark.
 
-The results follow the documented rules.
+They run as stream and as batch. The results follow the documented rules.
 """
 
 from __future__ import annotations

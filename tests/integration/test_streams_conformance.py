@@ -1,8 +1,8 @@
-"""Tests of Kafka Streams' own scripted cases on both Spark runners, record for record.
+"""Tests of Kafka Streams' own scripted cases on both Spark runners.
 
-The cases are those of ``conformance/test_streams.py``. Many of them run as one topology, which has the independent
-nodes of each case. A stream takes each script in several micro-batches, cut at random. A script has an order of records
-across topics, and Spark has none; the column ``__sequence`` gives that order.
+The results are compared record for record. The cases are those of ``conformance/test_streams.py``. Many of them run as
+one topology, which has the independent nodes of each case. A stream takes each script in several micro-batches, cut at
+random. A script has an order of records across topics, and Spark has none; the column ``__sequence`` gives that order.
 
 In ``make test`` the cases alternate between the two runners. ``make soak`` (``SPARK_CASE_RUNNERS=2``) runs each case on
 both.

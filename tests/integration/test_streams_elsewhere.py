@@ -1,7 +1,7 @@
-"""Tests of a topology whose checkpoint is on a file system that only Spark reaches.
+"""Tests of checkpoints on a file system that only Spark reaches.
 
-It is checked at the start, and queried. Hadoop's view file system stands for any: it is opened by URI, and has
-directories behind it.
+A topology's checkpoint is checked at the start, and queried. Hadoop's view file system stands for any: it is opened by
+URI, and has directories behind it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_stream_and_batch_put_out_what_the_driver_does(spark: SparkSession, tmp_
 def test_with_several_partitions_keys_have_the_updates_that_they_have_with_one(
     spark: SparkSession, tmp_path: Path, rounds: int
 ) -> None:
-    """The topologies do not depend on stream time, because each partition has its own. There are a quarter as many."""
+    # The topologies do not depend on stream time, because each partition has its own. There are a quarter as many.
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(generated_topologies)

@@ -237,7 +237,7 @@ def test_a_topic_is_read_as_far_as_it_goes_and_then_on(
 def test_a_batch_over_a_time_range_takes_records_of_every_topic_by_their_time(
     spark: SparkSession, module_broker: EmbeddedBroker
 ) -> None:
-    """A table begins with the range as well, but a global table never does."""
+    # A table begins with the range as well, but a global table never does.
     servers = module_broker.bootstrap_servers
     written = {
         "orders": [("a", 1, 1_000), ("a", 2, 5_000), ("b", 3, 7_000), ("b", 4, 9_000)],
@@ -344,7 +344,7 @@ def test_spark_puts_the_places_of_buckets_where_they_are_said_to_be(spark: Spark
 def test_no_connection_is_left_open_by_a_micro_batch(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Spark 4.2.0 does not close the connections between its state store and the workers."""
+    # Spark 4.2.0 does not close the connections between its state store and the workers.
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
         admin.create_topic("dripping", partitions=1)

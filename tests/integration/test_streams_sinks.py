@@ -367,7 +367,7 @@ def test_what_a_topic_cannot_take_is_refused_before_anything_starts(
 
 
 class ToldByTask:
-    """A processor that forwards to one child or the other by the task's data in its context."""
+    """A processor that forwards by the task's data in its context."""
 
     def init(self, context: Any) -> None:
         self.context = context

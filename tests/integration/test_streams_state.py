@@ -122,7 +122,7 @@ def driver(rows: list[dict[str, Any]]) -> TopologyTestDriver:
 
 
 def test_stores_hold_what_the_driver_s_hold(spark: SparkSession, checkpoint: Path) -> None:
-    """One partition is enough, because no store here depends on stream time."""
+    # One partition is enough, because no store here depends on stream time.
     for batch, rows in ((0, batches()[0]), (1, [row for each in batches() for row in each])):
         expected = driver(rows)
         with open_state(checkpoint, spark=spark, batch=batch) as state:
@@ -179,10 +179,7 @@ def test_the_command_line_prints_rows(spark: SparkSession, checkpoint: Path) -> 
 
 
 def test_a_store_of_many_keys_lies_in_pages_and_is_read_like_any_other(spark: SparkSession, tmp_path: Path) -> None:
-    """One batch fills pages, and one reads few of them.
-
-    The same query of the store gives the same answer afterwards.
-    """
+    # One batch fills pages, and one reads few of them. The same query of the store gives the same answer afterwards.
     (tmp_path / "in").mkdir()
     many = [
         {"key": f"k{number}", "value": number, "__partition": 0, "__offset": number, "__timestamp": START}
@@ -222,7 +219,7 @@ def _pages(spark: SparkSession, checkpoint: Path, store: str) -> list[int]:
 def test_a_global_table_is_read_as_one_though_every_bucket_has_it(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Two streams that never meet, of topics of two and three partitions, are joined with a table of one."""
+    # Two streams that never meet, of topics of two and three partitions, are joined with a table of one.
     servers = module_broker.bootstrap_servers
     with Admin({"bootstrap.servers": servers}) as admin:
         for topic, partitions in (("visits", 2), ("calls", 3), ("names", 1)):

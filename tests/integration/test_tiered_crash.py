@@ -1,6 +1,6 @@
-"""Tests of a broker with a remote directory that is killed with SIGKILL again and again.
+"""Tests of a broker with a remote directory that is repeatedly killed.
 
-No acknowledged record is lost.
+The kill is SIGKILL. No acknowledged record is lost.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Waits of tests, which end with their condition and fail when *progress* stops.
+"""Waits of tests, which end at their condition or without *progress*.
 
-No wait has a fixed time, because a fixed time that suits one machine fails on another, or beside a busy process. A wait
-here fails only when nothing that it can see has changed for ``STALL_S``. Give it a value that changes during the work
-as ``progress``: an end offset, the number of records so far, the size of a log file. For processes the CPU time that
-they used counts.
+A wait fails when its *progress* stops. No wait has a fixed time, because a fixed time that suits one machine fails on
+another, or beside a busy process. A wait here fails only when nothing that it can see has changed for ``STALL_S``. Give
+it a value that changes during the work as ``progress``: an end offset, the number of records so far, the size of a log
+file. For processes the CPU time that they used counts.
 
 ``STALL_S`` is also the timeout of calls that end on their own unless a component is broken: ``future.result(STALL_S)``.
 ``tests/unit/repository/test_waits.py`` refuses other timeouts, and sleeps, in tests.

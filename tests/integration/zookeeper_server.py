@@ -1,4 +1,7 @@
-"""A real ZooKeeper on loopback, a proxy that can cut connections, and session expiry."""
+"""A real ZooKeeper on loopback, a proxy, and session expiry.
+
+The proxy can cut connections.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,10 @@ class Judgement:
 
 @dataclass(kw_only=True)
 class Coverage:
-    """The passing tests, the duration of each, and its covered lines of each file as bits of a number."""
+    """The passing tests, with their durations and covered lines.
+
+    The lines of each file are bits of a number.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)

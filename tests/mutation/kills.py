@@ -1,4 +1,4 @@
-"""Kills of earlier runs whose mutated module and killing test have the same code.
+"""Kills of earlier runs whose module and test are unchanged.
 
 A run after a commit therefore judges only the survivors and the changed code again. Verdicts of survivors are never
 taken over, because a new test may kill them. Comments and docstrings are no code.

@@ -1,6 +1,8 @@
-"""What the data of a release holds: ``write.py`` writes it with the code of the release, and tests read it later.
+"""Content of a release's data.
 
-The module imports nothing of millrace. A later release may add contents: then it writes data of its own, and the tests
+``write.py`` writes it with the code of the release, and tests read it later.
+
+The module imports nothing of millrace. A later release may add contents. Then it writes data of its own, and the tests
 of the new contents leave out the releases that do not have them.
 """
 

@@ -1,4 +1,4 @@
-"""The content of a log as a reader with checksum verification gets it.
+"""The content of a log, read with checksum verification.
 
 The expected transaction state is derived from it.
 """

@@ -1,4 +1,4 @@
-"""A broker's coordinators on a simulated disk, with the promises to their callers.
+"""A broker's coordinators on a simulated disk, and their promises.
 
 ``Actors`` use the coordinators as handlers do, all at the same time. They are producers of transactions, committers, a
 member of a group and a member of a share group. Each answer is a promise. ``verify`` compares a broker that was opened

@@ -31,7 +31,10 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Crashes:
-    """A source of disk images, each as a crash at that moment leaves it, about every ``interval`` steps."""
+    """A source of disk images as crashes leave them.
+
+    It takes one about every ``interval`` steps.
+    """
 
     def __init__(self, disk: SimulatedDisk, choose: random.Random, *, is_kill: bool, interval: int) -> None:
         self.images: list[tuple[SimulatedDisk, Promises]] = []

@@ -1,4 +1,7 @@
-"""A partition moves to another log directory. Wherever the process or the power ends, it is there once, and whole."""
+"""Tests of crashes and power failures during a partition's directory move.
+
+The partition is then complete in exactly one log directory.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_with_the_last_directory_nothing_is_left() -> None:
 
 
 def test_a_full_disk_refuses_appends_and_is_used_again() -> None:
-    """The directory is not offline, because its records can be read and there may be space again."""
+    # The directory is not offline, because its records can be read and there may be space again.
     disk = SimulatedDisk()
     manager = open_manager(disk)
     fill(manager)

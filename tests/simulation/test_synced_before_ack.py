@@ -1,6 +1,7 @@
-"""Tests of power failures at every step of a log that syncs before it acknowledges.
+"""Tests of power failures of a log that syncs before acknowledgements.
 
-No acknowledged record is lost. No record returns that was deleted before the answer to ``delete_records``.
+The power fails at every step. No acknowledged record is lost. No record returns that was deleted before the answer to
+``delete_records``.
 """
 
 from __future__ import annotations

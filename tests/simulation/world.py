@@ -1,8 +1,9 @@
-"""A broker's logs on a simulated disk, driven by a seed, and their promises.
+"""A broker's logs on a simulated disk, and their promises.
 
-``World.run`` works on two topics, one of them compacted. It appends, rolls, flushes, applies retention, compacts,
-truncates, writes checkpoints, restarts cleanly, and deletes and creates topics. Before each change of the disk it may
-draw what a kill or a power failure would leave there, and pass that to ``check``. Now and then it continues from there.
+A seed drives them. ``World.run`` works on two topics, one of them compacted. It appends, rolls, flushes, applies
+retention, compacts, truncates, writes checkpoints, restarts cleanly, and deletes and creates topics. Before each change
+of the disk it may draw what a kill or a power failure would leave there, and pass that to ``check``. Now and then it
+continues from there.
 
 These rules are checked on such a disk:
 

@@ -1,4 +1,4 @@
-"""Tests of threads that spin for an answer, and sleep when answers are slow."""
+"""Tests of threads that spin for an answer, or sleep."""
 
 import pytest
 

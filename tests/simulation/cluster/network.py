@@ -288,7 +288,10 @@ _NOBODY: Final = Process("network")
 
 
 class SimulatedPeers(Peers):
-    """A broker's calls to the others over the simulated network, where the host of an address is a name."""
+    """A broker's calls to the others over the simulated network.
+
+    The host of an address is a name there.
+    """
 
     def __init__(self, network: Network, host: str) -> None:
         super().__init__()

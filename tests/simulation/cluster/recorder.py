@@ -1,4 +1,4 @@
-"""A recorder of simulated clients' actions and results, which also checks them at once.
+"""A recorder and checker of simulated clients' actions and results.
 
 It writes histories as ``tests/histories`` does, whose checker judges the whole at the end. The recorder checks these
 rules with every answer to a client and every newly committed byte:

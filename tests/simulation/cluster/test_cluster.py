@@ -1,4 +1,4 @@
-"""Tests of whole simulated clusters under faults, and of the simulator by planted faults."""
+"""Tests of simulated clusters under faults, and of planted faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_clusters_keep_their_promises(rounds: int, seed: int) -> None:
 
 
 def test_a_broker_stops_while_partitions_are_taken_from_it() -> None:
-    """The broker once failed while it closed its coordinators, and stayed partly stopped."""
+    # The broker once failed while it closed its coordinators, and stayed partly stopped.
     assert simulate("--seed", "88").returncode == 0
 
 

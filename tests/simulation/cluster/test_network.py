@@ -1,4 +1,7 @@
-"""Tests of the request context in the simulated network, which is that of a listener."""
+"""Tests of the request context in the simulated network.
+
+It equals that of a listener.
+"""
 
 from __future__ import annotations
 

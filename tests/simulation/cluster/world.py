@@ -308,7 +308,10 @@ class _Seeded:
 
 
 class _Watcher(logging.Handler):
-    """A log handler that reports stack traces of unexpected errors as violations, except those of dead processes."""
+    """A log handler that reports unexpected errors as violations.
+
+    It reports errors with a stack trace, except those of dead processes.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)

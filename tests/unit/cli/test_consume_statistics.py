@@ -1,4 +1,4 @@
-"""Tests of the lines of ``perf consume``, which are those of Kafka's ConsumerPerformance."""
+"""Tests of the lines of ``perf consume``, in the format of ConsumerPerformance."""
 
 from millrace.cli.group_views import age_text, size_text
 from millrace.cli.perf.consume_statistics import DETAILED_HEADER, HEADER, ConsumeStatistics

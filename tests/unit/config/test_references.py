@@ -1,4 +1,7 @@
-"""Tests of options that refer to a file or the environment, and of messages that hide secrets."""
+"""Tests of options that refer to files or the environment.
+
+Messages hide the secrets in them.
+"""
 
 import pytest
 

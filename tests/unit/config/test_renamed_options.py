@@ -1,4 +1,7 @@
-"""Tests of renamed options, read with a warning, and of unknown ones, refused with a hint."""
+"""Tests of renamed options and of unknown ones.
+
+A renamed option is read with a warning, and an unknown one is refused with a hint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts in which coordinators keep their state, on real logs, without a broker."""
+"""Parts with coordinators' state, on real logs, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the partition of an internal topic to which a key belongs."""
+"""Tests of the partition of a key in an internal topic."""
 
 from __future__ import annotations
 

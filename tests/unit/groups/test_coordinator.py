@@ -1,4 +1,4 @@
-"""Tests of the group coordinator on a real broker's logs, without the network."""
+"""Tests of the group coordinator on real logs, without the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model test of groups whose clients come, go, stop and are answered late.
+"""Model test of groups with unreliable clients and late answers.
 
 The model has no states. It keeps the answers to the clients: the members of each generation and the partitions of each
 member. It also says what must follow when all clients behave and time passes.

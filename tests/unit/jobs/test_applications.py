@@ -1,4 +1,4 @@
-"""Tests of the applications in jobs/ against polars or DuckDB on the same data."""
+"""Tests of the applications in jobs/ against polars or DuckDB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of all types and versions, drawn by hypothesis or with a fixed content."""
+"""Messages of all types and versions, drawn or with fixed content."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ManualClock:
 
 
 class FailingFile(OsFile):
-    """A file that writes only as many bytes as the disk has left, and fails on demand."""
+    """A file on a disk with limited space that fails on demand."""
 
     def __init__(self, path: Path, descriptor: int, disk: FailingFiles) -> None:
         super().__init__(path, descriptor)

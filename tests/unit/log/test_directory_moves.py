@@ -1,4 +1,4 @@
-"""Moves of partitions between log directories: nothing is lost, whatever happens meanwhile."""
+"""Tests of moves between log directories, which lose no record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_manager(root: Path, clock: Any) -> LogManager:
 
 
 def crash(manager: LogManager) -> None:
-    """Leave everything as a killed process does."""
+    """Leave all files as a killed process does."""
     for log in manager.logs():
         log.release()
     manager._directories.release()
@@ -46,7 +46,7 @@ def crash(manager: LogManager) -> None:
 
 
 def produced(sequence: int, size_bytes: int = 600) -> bytes:
-    """A batch of an idempotent producer."""
+    """Build a batch of an idempotent producer."""
     record = Record(key=None, value=sequence.to_bytes(4, "big") * (size_bytes // 4), timestamp_ms=1_700_000_000_000)
     return build_rows_batch([record], producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=sequence)
 
@@ -57,7 +57,7 @@ def fill(log: PartitionLog, count: int, first: int = 0) -> None:
 
 
 def content(log: PartitionLog) -> tuple[Any, ...]:
-    """What must be the same before and after a move."""
+    """Return the content that a move must not change."""
     records, offset = b"", log.log_start_offset
     while offset < log.log_end_offset:
         read = log.read_to_end(offset, 2**20)

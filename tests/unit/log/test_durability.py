@@ -235,7 +235,7 @@ def append_until_full(log: PartitionLog, batch: Batch, epoch: int) -> int:
 def test_a_disk_full_at_any_byte_loses_nothing_and_continues_once_there_is_space(
     open_log: Open, batch: Batch, disk: Any, tmp_path: Path, options: dict[str, Any], was_clean: bool
 ) -> None:
-    """The last byte that fits may be one of a batch, an index entry, a snapshot or an epoch."""
+    # The last byte that fits may be one of a batch, an index entry, a snapshot or an epoch.
     size = len(batch())
     acknowledged = 0
     log = open_log({"segment.bytes": 3 * size, "index.interval.bytes": 0, **options}, files=disk)

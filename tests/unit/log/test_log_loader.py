@@ -1,4 +1,4 @@
-"""Tests of the next start after a crash or on a damaged disk."""
+"""Tests of the start after a crash or on a damaged disk."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_log_start_inside_a_segment_is_kept(open_log: Open, filled: int) -> None
 def test_any_bit_of_the_log_may_flip_in_a_crash(
     open_log: Open, filled: int, batch: Batch, tmp_path: Path, seed: int
 ) -> None:
-    """Recovery keeps a prefix of the log. No record is changed or added."""
+    # Recovery keeps a prefix of the log. No record is changed or added.
     path = last_log(tmp_path)
     sound, first = path.read_bytes(), int(path.name[:20])
     choose = random.Random(seed)
@@ -237,7 +237,7 @@ def test_any_bit_of_the_log_may_flip_in_a_crash(
 def test_a_lost_end_of_a_segment_is_a_gap(
     open_log: Open, filled: int, tmp_path: Path, recovery_point: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One segment lost its end and the next one is whole. Recovery keeps the next one."""
+    # One segment lost its end and the next one is whole. Recovery keeps the next one.
     first = tmp_path / f"{FIRST}.log"
     following = int(sorted(tmp_path.glob("*.log"))[1].name[:20])
     first.write_bytes(first.read_bytes()[: 3 * filled])
@@ -260,7 +260,7 @@ def test_indexes_of_a_segment_sealed_after_its_sync_are_not_trusted(
 
 
 def test_producers_of_lost_batches_are_forgotten(open_log: Open, batch: Batch, tmp_path: Path) -> None:
-    """A snapshot is synced when it is written, but the batches before it may have been lost."""
+    # A snapshot is synced when it is written, but the batches before it may have been lost.
     log = open_log()
     sent = [batch([n], producer_id=7, producer_epoch=0, base_sequence=n) for n in range(3)]
     for each in sent:

@@ -1,4 +1,7 @@
-"""Tests of the order of a log's offsets, which only their own module changes."""
+"""Tests of the order of a log's offsets.
+
+Only their own module changes them.
+"""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ def test_damaged_partition_is_offline_and_others_serve(
 def test_damage_is_not_forgotten_by_the_next_start(
     open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
 ) -> None:
-    """Synced batches are not truncated, also not by the start after the one that found the damage."""
+    # Synced batches are not truncated, also not by the start after the one that found the damage.
     manager = open_manager()
     for partition in range(2):
         log = manager.create_log("orders", TOPIC_ID, partition)

@@ -1,4 +1,4 @@
-"""Tests of the recent end of a log, which is small and in memory."""
+"""Tests of the recent end of a log, which small appends extend."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def test_a_wrong_offset_in_front_of_a_damaged_batch_rules_out_nothing_behind_it(
 
 
 def test_a_search_does_not_believe_what_looks_like_a_batch() -> None:
-    """A batch inside the value of a damaged batch has a valid checksum, but offsets that were already used."""
+    # A batch inside the value of a damaged batch has a valid checksum, but offsets that were already used.
     inner = build_rows_batch([Record(key=None, value=b"x", timestamp_ms=1)], base_offset=3)
     records = [Record(key=None, value=inner, timestamp_ms=1, offset=10)]
     outer = bytearray(build_rows_batch(records, base_offset=10))

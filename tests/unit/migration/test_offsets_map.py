@@ -1,4 +1,4 @@
-"""Model test of the map of offsets against a list of every record."""
+"""Model test of the map of offsets against a list."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,7 @@
-"""Tests of payloads, bare and framed, as the wanted columns, by each writer's schema."""
+"""Tests of payloads as the wanted columns, by their writers' schemas.
+
+Payloads are bare or framed.
+"""
 
 from __future__ import annotations
 

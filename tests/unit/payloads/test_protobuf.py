@@ -149,7 +149,7 @@ def test_messages_are_read_as_the_library_reads_them(messages: list[Message]) ->
 
 @given(st.lists(_messages, min_size=2, max_size=5))
 def test_fields_in_any_order_and_in_parts(messages: list[Message]) -> None:
-    """By Protobuf's rules two messages one after the other in a payload are one message."""
+    # By Protobuf's rules two messages one after the other in a payload are one message.
     payloads = [b"".join(each.SerializeToString() for each in messages[at:]) for at in range(len(messages))]
     assert _read(payloads) == ([_row(CLASS.FromString(payload)) for payload in payloads], {})
 
@@ -186,7 +186,7 @@ def test_a_packed_field_after_an_unfinished_one_keeps_its_first_number() -> None
 
 
 def test_of_numbers_too_long_for_their_type_the_low_bits_count() -> None:
-    """The writer may have the field's earlier type."""
+    # The writer may have the field's earlier type.
     fields = {name: DESCRIPTOR.fields_by_name[name].number for name in ("i32", "u32", "z32", "kind")}
     words = [2**32, 2**33 + 5, 2**63 + 2**32 + 3, 2**64 - 1]
     payloads = [_varint(number << 3) + _varint(word) for number in fields.values() for word in words]

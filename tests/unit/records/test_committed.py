@@ -160,7 +160,7 @@ def _is_abort_marker(data: bytes, position: int, header: BatchHeader) -> bool:
 
 
 def test_what_is_left_of_a_thinned_batch_is_still_aborted() -> None:
-    """Compaction may have removed the record at which the transaction began."""
+    # Compaction may have removed the record at which the transaction began.
     records = [Record(key=b"k", value=b"v", timestamp_ms=1, offset=12)]
     data = build_rows_batch(
         records, base_offset=None, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True

@@ -1,4 +1,4 @@
-"""Tests of batches of few rows that are decoded several at once, with the same results."""
+"""Tests of several batches of few rows that are decoded together."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_batches_before_a_wrong_checksum_are_read() -> None:
 
 @pytest.mark.parametrize(("at", "value"), [(26, 1), (23, 0x80), (22, 0x20)])
 def test_a_batch_is_verified_before_it_is_passed_over(at: int, value: int) -> None:
-    """The changed header bits say that the batch ends before the range, or holds no records."""
+    # The changed header bits say that the batch ends before the range, or holds no records.
     first, second = (build_rows_batch([Record(value=b"v")] * 10, base_offset=base) for base in (0, 10))
     log = bytearray(first + second)
     log[at] = value

@@ -24,7 +24,7 @@ def test_each_page_with_blocks_is_run_by_a_test() -> None:
 
 
 def test_the_tests_that_run_pages_name_them() -> None:
-    """The tutorial's pages are named by their folder."""
+    # The tutorial's pages are named by their folder.
     wrong = [
         page
         for page, test in RUN_BY.items()
@@ -40,7 +40,7 @@ def test_blocks_that_are_not_run_are_in_the_documents() -> None:
 
 
 def test_blocks_of_code_have_a_language() -> None:
-    """Without a language a block of code looks like output, and no test runs it."""
+    # Without a language a block of code looks like output, and no test runs it.
     code = re.compile(r"^```\n((?:python|millrace|pip|export|spark-submit|import|from)\b.*)", re.MULTILINE)
     bare = [f"{name(path)}: {line}" for path in DOCUMENTS for line in code.findall(path.read_text())]
     assert bare == []

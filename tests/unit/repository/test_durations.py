@@ -1,4 +1,4 @@
-"""Tests of recorded durations of test files, which decide the order of the files."""
+"""Tests of recorded durations, which decide the order of test files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the site's hook, which names columns of table cells and lets long names break."""
+"""Tests of the site's hook for cells and long names.
+
+The hook names the columns of table cells and lets long names break.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_a_source_root_is_not_a_package(folder: str) -> None:
 
 
 def test_every_folder_of_code_is_a_package_with_a_word_about_it() -> None:
-    """A folder without ``__init__.py`` can be imported, but the import contracts do not see it."""
+    # A folder without ``__init__.py`` can be imported, but the import contracts do not see it.
     roots = (
         "platform/millrace",
         "broker/millrace_broker",

@@ -60,7 +60,7 @@ def test_a_concept_is_where_the_page_says(row: re.Match[str]) -> None:
 
 
 def test_the_text_of_each_link_is_its_file() -> None:
-    """The documentation site shows the text alone, because sources are not part of it."""
+    # The documentation site shows the text alone, because sources are not part of it.
     wrong = [row["shown"] for row in _rows() if os.path.normpath(PAGE.parent / row["link"]) != str(ROOT / row["shown"])]
     assert wrong == []
 

@@ -1,4 +1,7 @@
-"""Tests of data that fits a schema without loss, or fails with column and row."""
+"""Tests of data that fits a schema or fails by name.
+
+Data is converted without loss. An error names column and row.
+"""
 
 from datetime import date, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Tests of Avro, JSON Schema and Protobuf schemas, each type in both directions.
+"""Tests of Avro, JSON Schema and Protobuf schemas, in both directions.
 
 Errors name the path of a type that has no counterpart.
 """

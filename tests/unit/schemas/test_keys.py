@@ -1,4 +1,4 @@
-"""Tests of key bytes, which are those of Kafka's serializers, and of null keys."""
+"""Tests of key bytes against Kafka's serializers, and of null keys."""
 
 import struct
 from datetime import UTC, date, datetime

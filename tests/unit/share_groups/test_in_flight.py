@@ -1,4 +1,4 @@
-"""Model test of a share partition's records in flight against a list of single records."""
+"""Model test of a share partition against a list of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of clients that a process keeps, and closes when there are too many."""
+"""Tests of clients that a process keeps, up to a maximum."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ class Handle:
 
 
 class Real(StatefulProcessor):  # type: ignore[misc]
-    """A real processor that returns its opened states for each row, and records its loading and closing."""
+    """A real processor that returns its opened states for each row.
+
+    It records its loading and closing.
+    """
 
     events: ClassVar[list[str]] = []
 

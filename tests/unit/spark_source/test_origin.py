@@ -1,4 +1,7 @@
-"""Tests of listeners in the driver that read offsets and their group from progress reports."""
+"""Tests of driver listeners that read offsets from progress reports.
+
+The reports also name the group of the commit.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests of the one sentence that is extracted from Spark's long error texts."""
+"""Tests of the one sentence from Spark's long error texts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cases of every aggregate with every kind of window and every emit strategy.
+"""Cases of every aggregate, kind of window and emit strategy.
 
 The values are easy to get wrong. One topology has all cases, so that it runs on Spark at once; each key is a case.
 

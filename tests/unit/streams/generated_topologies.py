@@ -98,8 +98,9 @@ class Distinct:
 
 
 class Ticking:
-    """A processor that counts a key's records in groups of ten time units, and emits the number of counts every 15
-    ms.
+    """A processor that counts a key's records by ten time units.
+
+    Every 15 ms it emits the number of counts.
     """
 
     def __init__(self, store: str) -> None:
@@ -120,7 +121,10 @@ class Ticking:
 
 
 class Changed:
-    """A processor that forwards values with their difference to the previous value and the key of that value."""
+    """A processor that forwards values with their difference to the last.
+
+    It adds the key of that last value.
+    """
 
     def init(self, context: Any) -> None:
         self.context = context

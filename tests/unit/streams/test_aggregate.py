@@ -1,4 +1,7 @@
-"""Tests of the aggregation step against a model of single records, as in Kafka Streams."""
+"""Tests of the aggregation step against a model of single records.
+
+Kafka Streams aggregates single records too.
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""Tests of every aggregate with every window against the documented rules, in the test driver."""
+"""Tests of every aggregate and window against the documented rules.
+
+They run in the test driver.
+"""
 
 from __future__ import annotations
 

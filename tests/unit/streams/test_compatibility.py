@@ -1,4 +1,7 @@
-"""Tests of the topologies that may continue from a checkpoint, and of the refusals."""
+"""Tests of the topologies that may continue from a checkpoint.
+
+All others are refused.
+"""
 
 from __future__ import annotations
 

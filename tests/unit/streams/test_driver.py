@@ -1,4 +1,4 @@
-"""Tests of the test driver as users call it in tests of their own topologies."""
+"""Tests of the test driver as users call it."""
 
 import datetime as dt
 import time

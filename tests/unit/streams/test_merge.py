@@ -1,4 +1,7 @@
-"""Tests of merged streams of single values, whatever the names of their columns."""
+"""Tests of merged streams of single values.
+
+The names of their columns do not matter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of aggregations in two parts against single records, however late they are."""
+"""Tests of aggregations in two parts against single records.
+
+Records may be late.
+"""
 
 from __future__ import annotations
 

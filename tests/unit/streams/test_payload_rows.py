@@ -1,6 +1,6 @@
-"""Tests of rows as Avro, JSON and Protobuf payloads in a topic of bytes.
+"""Tests of rows as Avro, JSON and Protobuf payloads.
 
-They are read many at a time and written one by one.
+The payloads are in a topic of bytes. They are read many at a time and written one by one.
 """
 
 from __future__ import annotations

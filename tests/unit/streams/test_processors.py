@@ -241,7 +241,10 @@ def test_stream_time_is_that_of_the_records_read_and_not_of_those_that_a_process
 
 
 class Sort(Processor):
-    """A processor that forwards odd values to one child, even ones to another, and zero to both."""
+    """A processor that forwards odd and even values to different children.
+
+    It forwards zero to both.
+    """
 
     def process(self, record: Record) -> None:
         child = None if not record.value else "odd" if record.value % 2 else "even"

@@ -1,6 +1,6 @@
-"""Tests of rows that are stored between micro-batches, in a log and in pages.
+"""Tests of rows that are stored between micro-batches.
 
-Tests of the columns of stores over them are here too.
+They are in a log and in pages, and stores have columns over them.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_pages_become_more_as_rows_do_and_small_batches_write_the_log_alone() ->
 
 
 def test_small_batches_spread_the_log_in_turns() -> None:
-    """No small batch writes most of the pages, and the log keeps about its maximum length."""
+    # No small batch writes most of the pages, and the log keeps about its maximum length.
     limits = Limits(log_bytes=16 << 10, page_bytes=4 << 10)
     variables = filled(40_000, limits)
     change(COUNTS, variables, [(1, -1)], 0, limits)

@@ -49,7 +49,10 @@ ROWS = row(pa.schema([("n", pa.int64()), ("tag", pa.string())]))
 
 
 class Restarting(TopologyTestDriver):
-    """A driver that stores each batch's changes and continues with a new task that has only the stored state."""
+    """A driver that restarts its task after each batch.
+
+    The new task has only the stored changes.
+    """
 
     limits: ClassVar[Limits]
     variables: dict[str, MemoryVariables]
@@ -113,7 +116,10 @@ def processors(x: Any, y: Any) -> None:
 
 
 class KeepsRows:
-    """A processor that keeps rows in every kind of store and forwards the rows that it reads."""
+    """A processor that keeps rows in every kind of store.
+
+    It forwards the rows that it reads.
+    """
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -315,7 +321,7 @@ def test_after_many_that_were_not_announced_everything_is_brought() -> None:
 
 
 def test_of_what_waits_for_windows_to_close_only_what_is_due_is_read() -> None:
-    """Expired rows are in no page."""
+    # Expired rows are in no page.
     columns = {"key": pa.string(), "window_start": WINDOW_TYPE, "window_end": WINDOW_TYPE, "value": pa.int64()}
     layout = Layout(
         schema=pa.schema(list(columns.items())), key=("key",), bucket_columns=None, value="value", windowed=True

@@ -1,4 +1,4 @@
-"""Tests of object stores, each against a model that is sorted for every query."""
+"""Tests of object stores against a model sorted for every query."""
 
 from __future__ import annotations
 

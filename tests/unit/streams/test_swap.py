@@ -1,4 +1,7 @@
-"""Tests of the swap of two checkpoints, with a crash at each step."""
+"""Tests of the swap of two checkpoints with crashes.
+
+A crash comes at each step.
+"""
 
 from __future__ import annotations
 

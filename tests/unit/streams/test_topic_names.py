@@ -1,4 +1,4 @@
-"""Tests of topics that a function names for each record, in the test driver."""
+"""Tests of topics that a function names, in the test driver."""
 
 from __future__ import annotations
 

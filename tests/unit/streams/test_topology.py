@@ -1,4 +1,7 @@
-"""Tests of a topology as text, and of refusals that name the node."""
+"""Tests of a topology as text, and of refusals.
+
+A refusal names the node.
+"""
 
 from datetime import timedelta
 from unittest import mock

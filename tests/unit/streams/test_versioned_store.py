@@ -1,4 +1,7 @@
-"""Tests of the versioned store against a list of all versions, around every boundary."""
+"""Tests of the versioned store against a list of all versions.
+
+The times are below, at and above every boundary.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the windows of a record near both ends of time, against Kafka Streams' ``windowsFor``."""
+"""Tests of the windows of a record near the ends of time.
+
+The reference is Kafka Streams' ``windowsFor``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the workers' code in this process, against the test driver's results."""
+"""Tests of the workers' code, against the test driver's results."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def letters_of(rows: list[Packed]) -> list[tuple[Any, ...]]:
 @settings(max_examples=25)
 @given(script=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=40))
 def test_the_same_records_fail_as_one_by_one(script: list[tuple[str, int]]) -> None:
-    """A record may fail, or not fail, because of an earlier record that is itself skipped."""
+    # A record may fail, or not fail, because of an earlier record that is itself skipped.
     cut = fragile(lambda value: value in (3, 7), limit=15)
     placed = [(0, (key, value, place)) for place, (key, value) in enumerate(script)]
     expected = stream_results(cut, [[record] for record in placed], puts_aside=True)
@@ -476,7 +476,7 @@ def test_bytes_that_are_not_what_the_serde_says_are_named() -> None:
 
 
 def test_a_global_table_goes_before_all_other_records() -> None:
-    """The times of the table's records do not matter. Here all are later than the records that look them up."""
+    # The times of the table's records do not matter. Here all are later than the records that look them up.
     builder = StreamsBuilder()
     table = builder.global_table("other", **TYPES, store="table")
     joined = builder.stream("in", **TYPES).join(

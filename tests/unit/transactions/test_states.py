@@ -1,4 +1,7 @@
-"""Tests of the transaction states, with Kafka's rules for epochs raised at every end."""
+"""Tests of the transaction states, with Kafka's rules for epochs.
+
+Each end of a transaction raises the epoch.
+"""
 
 from __future__ import annotations
 

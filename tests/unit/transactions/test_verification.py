@@ -1,4 +1,4 @@
-"""Tests of the verification of a transaction before its first append (KIP-890, part 1)."""
+"""Tests of the verification before a transaction's first append (KIP-890)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ async def _produce(broker: Broker, producer: ProducerIdAndEpoch) -> pb.ProduceRe
 def test_records_that_come_after_the_end_of_their_transaction_are_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """The producer keeps its epoch, so these records look like those of its next transaction."""
-
+    # The producer keeps its epoch, so these records look like those of its next transaction.
     async def scenario() -> None:
         async with opened(tmp_path) as broker:
             producer = await broker.transactions.init_producer_id("t", None, timeout_ms=60_000)

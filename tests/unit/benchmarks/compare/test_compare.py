@@ -1,4 +1,7 @@
-"""Tests of the comparison of two commits, each measured by its own code."""
+"""Tests of the comparison of two commits.
+
+Each commit is measured by its own code.
+"""
 
 from __future__ import annotations
 

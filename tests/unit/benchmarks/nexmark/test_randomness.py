@@ -1,4 +1,4 @@
-"""Tests of the random draws of each event and of the lengths of its texts."""
+"""Tests of each event's random draws and text lengths."""
 
 from __future__ import annotations
 

@@ -105,8 +105,7 @@ def test_who_waits_hears_of_the_end() -> None:
 
 
 def test_requests_of_a_fenced_broker_are_not_repeated_under_its_next_broker_epoch() -> None:
-    """A leader of the same leader epoch would not wait for a follower that such a request adds to the ISR."""
-
+    # A leader of the same leader epoch would not wait for a follower that such a request adds to the ISR.
     async def scenario() -> None:
         controller = Controller()
         controller.failures = [StaleBrokerEpochError("the registration was removed")]

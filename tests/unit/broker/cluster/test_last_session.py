@@ -1,6 +1,6 @@
-"""Tests of the cleanup of the ephemeral nodes that a killed broker left in ZooKeeper.
+"""Tests of the cleanup of a killed broker's ephemeral nodes.
 
-The next start removes these nodes and no others.
+The next start removes these nodes from ZooKeeper, and no others.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_another_controller_stays() -> None:
 
 
 def test_a_registration_of_another_session_or_address_stays() -> None:
-    """The directories may be a copy of those of a broker that runs elsewhere."""
+    # The directories may be a copy of those of a broker that runs elsewhere.
     ensemble = Ensemble()
     assert not remove_leftovers(ensemble.next, ensemble.other.session_id, 1, NODE)
     assert not remove_leftovers(ensemble.next, ensemble.killed.session_id, 1, ELSEWHERE)

@@ -72,7 +72,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
 
 
 def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says() -> None:
-    """Without this limit an ISR could not change for so long, even when there is a new controller."""
+    # Without this limit an ISR could not change for so long, even when there is a new controller.
     options = {"zookeeper.connect": "nowhere:2181", "controller.socket.timeout.ms": "1500"}
     peers = SilentPeers()
 
@@ -87,7 +87,7 @@ def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says() -
 
 
 def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_takes_nothing() -> None:
-    """A request for an earlier broker epoch could make the broker follow a replaced leader and acknowledge records."""
+    # A request for an earlier broker epoch could make the broker follow a replaced leader and acknowledge records.
     options = {"zookeeper.connect": "nowhere:2181"}
     led = LeaderAndIsrRequest(
         controller_id=2, controller_epoch=3, broker_epoch=17, topic_ids={}, partitions={}, live_leaders=()
@@ -105,7 +105,7 @@ def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_ta
 
 
 def test_between_the_removal_of_its_registration_and_the_next_one_a_broker_takes_no_decision() -> None:
-    """The decision may be older than the moment at which the broker was taken for dead."""
+    # The decision may be older than the moment at which the broker was taken for dead.
     options = {"zookeeper.connect": "nowhere:2181"}
     led = LeaderAndIsrRequest(
         controller_id=2, controller_epoch=3, broker_epoch=17, topic_ids={}, partitions={}, live_leaders=()

@@ -1,6 +1,6 @@
-"""Controllers of several brokers on one store, whose sessions can end at every step.
+"""Controllers of several brokers on one store.
 
-The brokers have no logs.
+Their sessions can end at every step. The brokers have no logs.
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ NO_OPTIONS = ConfigNode({}).encode()
 
 
 class Node:
-    """One broker whose session ends before or after the ``dies_at``-th call to the store, or whose call is lost.
+    """One broker whose session ends at a certain call.
 
-    ``loses`` is the number of consecutive calls that are lost.
+    The session ends before or after the ``dies_at``-th call to the store, or the call is lost. ``loses`` is the number
+    of consecutive calls that are lost.
     """
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:

@@ -1,6 +1,6 @@
-"""Tests of the controller's event loop with sessions that end at every step.
+"""Tests of the controller's event loop with ending sessions.
 
-The controllers of several brokers share one store.
+Sessions end at every step. The controllers of several brokers share one store.
 """
 
 from __future__ import annotations
@@ -94,10 +94,7 @@ def test_a_controller_whose_session_is_over_refuses_who_waits_for_it_and_another
 
 @pytest.mark.parametrize("loses", [2, 3, 4])
 def test_a_controller_node_that_could_not_be_deleted_is_deleted_later(loses: int) -> None:
-    """A broker whose id is in the node and that does not act as controller would leave the cluster without a
-    controller.
-    """
-
+    # A broker whose id is in the node and that does not act as controller would leave the cluster without a controller.
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
             await eventually_async(lambda: len(cluster.active) == 1)
@@ -130,8 +127,7 @@ def test_a_controller_that_has_lost_the_election_unnoticed_writes_nothing() -> N
 
 @pytest.mark.parametrize("written", [ControllerNode(broker_id=7, timestamp_ms=0).encode(), b"nonsense"])
 def test_an_overwritten_controller_node_is_deleted_and_a_new_election_runs(written: bytes) -> None:
-    """Otherwise clients and tools would ask the broker named in the node, and no broker would become controller."""
-
+    # Otherwise clients and tools would ask the broker named in the node, and no broker would become controller.
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
             await eventually_async(lambda: len(cluster.active) == 1)

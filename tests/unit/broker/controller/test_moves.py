@@ -1,4 +1,7 @@
-"""Tests of topic deletion and reassignment in steps, resumed after an interruption at any step."""
+"""Tests of topic deletion and reassignment in steps.
+
+Both resume after an interruption at any step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of controller sessions that end, or calls that are lost, at every step.
+"""Tests of ended controller sessions and lost calls at every step.
 
 The caller of the controller retries.
 """

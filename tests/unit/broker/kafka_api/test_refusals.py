@@ -1,4 +1,4 @@
-"""Tests of the broker's errors as responses that each version of a call can encode."""
+"""Tests of the broker's errors as responses in each call version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of topic changes that a crash or a failing disk interrupts, at each step."""
+"""Tests of topic changes that a crash or disk failure interrupts.
+
+The interruption comes at each step.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_broker_waits_for_the_end_of_its_own_last_life() -> None:
 
 
 def test_an_address_at_which_another_broker_is_reached_is_refused() -> None:
-    """Otherwise requests for either broker would reach the other one under the wrong name."""
+    # Otherwise requests for either broker would reach the other one under the wrong name.
     store = EmbeddedStore()
     first, second = store.connect(), store.connect()
     registration.ensure_roots(first)

@@ -133,7 +133,7 @@ def purgatory():
 
 
 def test_what_changes_while_it_is_put_away_is_seen(purgatory):
-    """The condition becomes true after the first check, by a change that finds no watcher yet."""
+    # The condition becomes true after the first check, by a change that finds no watcher yet.
     counters = {"a": 0}
 
     class Late(Threshold):

@@ -1,4 +1,4 @@
-"""Tests of a broker's threads and of work for which callers do not wait."""
+"""Tests of a broker's threads and of its background work."""
 
 from __future__ import annotations
 

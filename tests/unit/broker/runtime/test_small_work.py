@@ -150,7 +150,7 @@ def test_what_needs_a_current_task_works_in_the_first_step() -> None:
 
 
 def test_work_is_begun_where_there_is_no_task_at_all() -> None:
-    """A protocol's callback has no task. The stand-in is the current task meanwhile, and there is none afterwards."""
+    # A protocol's callback has no task. The stand-in is the current task meanwhile, and there is none afterwards.
     outcomes: list[Any] = []
 
     def callback(done: asyncio.Event) -> None:

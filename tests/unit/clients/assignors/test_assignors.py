@@ -1,4 +1,4 @@
-"""Tests of the rules of all assignors and of each assignor's own rules."""
+"""Tests of the common and the specific rules of all assignors."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_commit_that_nobody_waits_for_any_more_is_not_made() -> None:
 
 @given(st.lists(st.sampled_from(["submit", "wait", "send", "ok", "lost", "landed"]), max_size=60))
 def test_committed_offsets_never_regress(steps: list[str]) -> None:
-    """Requests and answers may be lost. The coordinator still sees growing offsets."""
+    # Requests and answers may be lost. The coordinator still sees growing offsets.
     queue, now, asked, committed = CommitQueue(), 0.0, 0, 0
     for step in steps:
         now += 0.3

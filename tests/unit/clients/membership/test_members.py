@@ -1,4 +1,4 @@
-"""Model test of group members with a model of a coordinator, in any order of events."""
+"""Model test of group members and a coordinator, with random events."""
 
 from __future__ import annotations
 

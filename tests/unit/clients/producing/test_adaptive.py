@@ -1,4 +1,4 @@
-"""Tests of the adaptive partitioner, which weighs partitions by their queues, by Kafka's rules."""
+"""Tests of the adaptive partitioner, by Kafka's rules for queue sizes."""
 
 from __future__ import annotations
 

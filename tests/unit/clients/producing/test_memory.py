@@ -67,7 +67,7 @@ _steps = st.lists(
 
 @given(_steps)
 def test_those_who_wait_are_served_in_turn_and_within_the_limit(steps: list[tuple[str, int]]) -> None:
-    """The model is a queue of sizes and the granted bytes."""
+    # The model is a queue of sizes and the granted bytes.
     memory = BufferMemory(100)
     woken: list[int] = []
     waiting: deque[tuple[int, Waiter]] = deque()  # as the model expects

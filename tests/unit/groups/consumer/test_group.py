@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848, as a state machine without a broker."""
+"""Tests of the state machine of consumer groups (KIP-848), without a broker."""
 
 from __future__ import annotations
 
@@ -274,7 +274,10 @@ class Client:
 
 
 class Members(RuleBasedStateMachine):
-    """Clients, a changing cluster, and lost answers: never two owners, and in the end the target assignment."""
+    """Clients, a changing cluster, and lost answers.
+
+    A partition never has two owners, and all members reach the target assignment in the end.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Tests of the cleaning of a partition against a model, with both bodies.
+"""Tests of the cleaning of a partition against a model.
 
-Other files may lie beside the segments.
+Batches have either body. Other files may lie beside the segments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Model test of a compacted log against a list that drops superseded records."""
+"""Model test of a compacted log against a list.
+
+The list drops superseded records.
+"""
 
 from __future__ import annotations
 

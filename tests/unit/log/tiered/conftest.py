@@ -1,4 +1,7 @@
-"""A tiered partition with a remote store in a directory, and a store that fails on demand."""
+"""A tiered partition, and a remote store that fails on demand.
+
+The store is a directory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of copies, which equal the segment in every byte, for all batch sizes and formats."""
+"""Tests of copies, which equal the segment in every byte.
+
+They cover all batch sizes and formats.
+"""
 
 from __future__ import annotations
 

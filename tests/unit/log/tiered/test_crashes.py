@@ -1,6 +1,6 @@
-"""Tests of crashes at every call to the store, during copying, expiry and deletion.
+"""Tests of crashes at every call to the remote store.
 
-No record is lost, and no object is orphaned.
+The calls copy, expire and delete. No record is lost, and no object is orphaned.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_failures_at_every_call_are_made_up_for(
     remote_directory: Path,
     clock: Any,
 ) -> None:
-    """There is no restart. The retry removes the objects of a failed attempt and uses those that it had published."""
+    # There is no restart. The retry removes the objects of a failed attempt and uses those that it had published.
     log = tiered_log(segments=2)
     assert log.remote is not None
     number = 0

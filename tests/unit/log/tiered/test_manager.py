@@ -1,4 +1,4 @@
-"""Tests of segments that are copied, removed from the disk, read remotely and expired."""
+"""Tests of segments that are copied, deleted, read remotely and expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of rows against batches, compared offset by offset with a model of counters."""
+"""Tests of rows against batches, with a model of counters.
+
+They are compared offset by offset.
+"""
 
 import uuid
 from collections import Counter

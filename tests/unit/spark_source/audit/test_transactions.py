@@ -1,6 +1,6 @@
-"""Tests of the audit's verdict on a batch from checkpoint, table and topic.
+"""Tests of the audit's verdict on a batch.
 
-If these cannot decide, the verdict says so.
+The verdict follows from checkpoint, table and topic. If these cannot decide, the verdict says so.
 """
 
 import uuid

@@ -153,7 +153,7 @@ def test_a_query_that_runs_keeps_its_checkpoint(query):
 
 
 def test_a_query_that_is_started_again_at_once_stays_locked(query):
-    """Spark reports the end of the first run after the start of the second."""
+    # Spark reports the end of the first run after the start of the second.
     locks = RunningLocks()
     assert locks.started(query.directory, "run-1", "query q-1")
     assert locks.started(query.directory, "run-2", "query q-1")
@@ -175,10 +175,7 @@ def test_a_query_that_went_on_since_the_plan_was_made_keeps_its_checkpoint(query
 
 
 def test_who_logs_the_batch_first_has_it(query, monkeypatch):
-    """A query without our lock may log the batch at the last moment.
-
-    Its entry stays, and no file of the reset is left.
-    """
+    # A query without our lock may log the batch at the last moment. Its entry stays, and no file of the reset is left.
     import os
 
     theirs = query.directory / "offsets" / "1"

@@ -1,4 +1,7 @@
-"""Tests of direct merges of small tables by the driver, and of refusals to Spark."""
+"""Tests of direct merges of small tables by the driver.
+
+Other merges are left to Spark.
+"""
 
 import json
 import threading
@@ -159,7 +162,7 @@ def test_a_table_that_is_changed_meanwhile_goes_to_spark(table, monkeypatch):
 
 
 def test_writers_of_one_key_at_once(tmp_path):
-    """Two queries update and delete the same keys. Each key is there once, with the last write of one of them."""
+    # Two queries update and delete the same keys. Each key is there once, with the last write of one of them.
     write_deltalake(str(tmp_path), table_of([(0, "old")]))
     start, failures = threading.Barrier(2), []
 

@@ -1,4 +1,7 @@
-"""Tests of rewritten table files with a batch's changes, compared with a plain model."""
+"""Tests of rewritten table files, compared with a plain model.
+
+The new file has the changes of a batch.
+"""
 
 import json
 from pathlib import Path
@@ -148,7 +151,7 @@ def test_a_file_of_other_types_is_named_and_nothing_is_left(tmp_path):
 
 
 def test_times_of_spark_files_are_read_in_full_range(tmp_path):
-    """Spark writes timestamps as INT96. Arrow reads these as nanoseconds, which end in the year 2262."""
+    # Spark writes timestamps as INT96. Arrow reads these as nanoseconds, which end in the year 2262.
     from datetime import UTC, datetime
 
     schema = pa.schema([("a", pa.int64()), ("at", pa.timestamp("us", "UTC"))])

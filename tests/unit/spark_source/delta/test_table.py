@@ -61,7 +61,7 @@ def test_a_batch_is_committed_once(tmp_path):
 
 
 def test_drivers_that_commit_the_same_batches_at_once(tmp_path):
-    """One driver was given up and continues all the same. A third query writes to the table as well."""
+    # One driver was given up and continues all the same. A third query writes to the table as well.
     start, failures = threading.Barrier(3), []
 
     def run(query, first):

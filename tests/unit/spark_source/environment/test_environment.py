@@ -1,4 +1,4 @@
-"""Tests of a session's requirements of its environment, and of the errors without them."""
+"""Tests of a session's required environment and of its errors."""
 
 import stat
 import subprocess

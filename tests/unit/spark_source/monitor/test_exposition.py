@@ -149,7 +149,7 @@ def test_what_tasks_read_is_added_up_by_topic(cluster):
 
 
 def test_offsets_as_text_within_text_are_read_as_well():
-    """Spark Connect sends offsets as text within text."""
+    # Spark Connect sends offsets as text within text.
     source = {"endOffset": json.dumps(END), "latestOffset": json.dumps(END), "numInputRows": 1}
     batch = parse_progress(progress(sources=[source]))
     assert batch.sources[0].end == StreamOffsets.from_json(END)

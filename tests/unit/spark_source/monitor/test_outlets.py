@@ -1,4 +1,4 @@
-"""Tests of metrics that are written in the background and retried after a failure."""
+"""Tests of metrics written in the background, with retries."""
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily

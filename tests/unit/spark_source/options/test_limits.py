@@ -1,4 +1,4 @@
-"""Tests of the limits of a micro-batch and of the time to start one."""
+"""Tests of the limits and the start time of a micro-batch."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Tests of backlogs that are limited to records and bytes, and of lost tombstones."""
+"""Tests of limited backlogs and of lost tombstones.
+
+A backlog is limited to records and bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of where a log diverged from the offsets that a query read, by leader epochs.
+"""Tests of the divergence of a log from a query's offsets.
 
-A log that did not diverge is never reported.
+Leader epochs show the divergence. A log that did not diverge is never reported.
 """
 
 import uuid

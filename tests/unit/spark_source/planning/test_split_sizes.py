@@ -1,4 +1,4 @@
-"""Tests of split sizes at their boundaries, and of the extents in each split."""
+"""Tests of split sizes at their boundaries, and of their extents."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ RATE = 1000
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 10_000)), min_size=1))
 def test_a_client_that_waits_as_asked_keeps_the_rate(reads):
-    """The tasks run one after another. Time passes between reads, and then the client waits."""
+    # The tasks run one after another. Time passes between reads, and then the client waits.
     now = until = 0.0
     total = 0
     for pause, size in reads:

@@ -1,4 +1,7 @@
-"""Tests of a task's report of its reading, and of messages that are no report."""
+"""Tests of a task's report of its reading, and other messages.
+
+No other message counts as a report.
+"""
 
 import json
 import socket

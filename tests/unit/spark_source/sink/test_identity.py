@@ -1,4 +1,4 @@
-"""Tests of the identity of a write, which decides whether a task's records count twice."""
+"""Tests of a write's identity, by which duplicates are detected."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_stream_that_is_not_known_is_not_written_exactly_once(missing):
 
 
 def test_a_batch_is_one_of_its_own_also_within_a_query():
-    """Two writes of one foreachBatch, to any topics, must have different identities."""
+    # Two writes of one foreachBatch, to any topics, must have different identities.
     one, other = (identity_of_batch(options(is_stream=False), attempt, IN_A_QUERY.get) for attempt in ("a", "b"))
     assert one.external_id != other.external_id
     assert one.retention_ms > 0, "no task will ask for it again"

@@ -1,4 +1,4 @@
-"""Tests of a task's batches as tables, and of tables sent to topics."""
+"""Tests of batches as tables, and of tables sent to topics."""
 
 import pyarrow as pa
 import pytest

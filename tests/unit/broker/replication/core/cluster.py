@@ -1,4 +1,4 @@
-"""Three brokers with one partition, a controller and a network that loses and delays.
+"""Three brokers with one partition, a controller and an unreliable network.
 
 Messages wait in ``network`` until a test delivers or loses them. A crash keeps the log and the last high watermark
 checkpoint, and loses everything else.
