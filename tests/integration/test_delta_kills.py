@@ -35,9 +35,9 @@ PIPELINES = {
         ("_checkpoints/upsert", "no rows were counted: the query merges"),
     ),
 }
-"""Jobs, and how each is audited.
+"""Jobs with the options of their starts, and how each is audited.
 
-Each start uses some of the options. The writers of a table take turns on one checkpoint.
+Starts use the lists of options in turn, so that the writers of a table take turns on one checkpoint.
 """
 
 

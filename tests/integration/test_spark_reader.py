@@ -341,7 +341,7 @@ def test_tasks_read_no_faster_than_they_may(filled):
     started = time.monotonic()
     rows = rows_of(reader, tasks)
     assert sorted(rows) == sorted(filled.expected({partition: (0, len(had)) for partition, had in filled.rows.items()}))
-    # The tasks share the rate, one after the other or at once. No task waits for the last read.
+    # The tasks share the rate, one after the other or at once. No wait follows the last read.
     size = sum(task.split.bytes for task in tasks[:-2])
     assert time.monotonic() - started > size / 200_000
 

@@ -28,7 +28,7 @@ BATCH_KEYS = 50_000
 BUCKETS = 8
 GROWTH_MB = 50
 GROWTH_MB_PER_MILLION_KEYS = 10
-"""A million keys as objects would take 250. Here only the directory of pages and their parts grows."""
+"""A million keys as objects would take 250 MB. Here only the directory of pages and their parts grows."""
 SPEC = StoreSpec(
     name="sums",
     kind="key_value",

@@ -213,7 +213,7 @@ class SimulatedDisk:
         return None if node is None else node.modified_ms
 
     def forget_cached(self, path: Path) -> None:
-        """Do nothing, because no path here reads bytes whose write failed."""
+        """Do nothing, because reads of this disk never return bytes whose write failed."""
 
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
         self.check("set the time of", path)

@@ -213,7 +213,7 @@ def test_a_marker_that_could_not_be_written_leaves_no_trace(open_log: Open, batc
     two.send()
     one.end(ABORT)
     before = log.aborted_transactions(0, 10)
-    for bytes_left in (10, 80, 100):  # the index of the log, all of its entry, and a part of it
+    for bytes_left in (10, 80, 100):  # for a part of the marker, all of it, and a part of the index entry
         disk.bytes_left = bytes_left  # type: ignore[attr-defined]
         with pytest.raises(StorageError):
             two.end(ABORT)
@@ -244,7 +244,7 @@ def test_any_bit_that_flips_in_an_index_is_noticed(open_log: Open, batch: Batch,
             found = again.aborted_transactions(0, 6)
         except CorruptBatchError:
             continue
-        # The last stable offset only says where the search stops. It is after each transaction whose entry it is in.
+        # An entry's last stable offset only says where the search stops, and is after the entry's transaction.
         assert [(t.producer_id, t.first_offset, t.last_offset) for t in found] == [
             (t.producer_id, t.first_offset, t.last_offset) for t in expected
         ]

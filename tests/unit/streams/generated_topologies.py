@@ -121,10 +121,7 @@ class Ticking:
 
 
 class Changed:
-    """A processor that forwards values with their difference to the last.
-
-    It adds the key of that last value.
-    """
+    """A processor that forwards doubled values."""
 
     def init(self, context: Any) -> None:
         self.context = context

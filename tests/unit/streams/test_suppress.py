@@ -36,7 +36,7 @@ def test_the_oldest_goes_out_early_when_there_are_more_rows_than_allowed(at_once
     driver = held_back(BufferConfig.max_records(2))
     for batch in [RECORDS] if at_once else [[record] for record in RECORDS]:
         driver.pipe_records(batch)
-    # The third record writes the row of c, and again that of d. Each row is the one of that time.
+    # The row of c is the third held one, and so is that of d later. Each time the oldest row is emitted as it is then.
     assert out_of(driver) == [("a", 2), ("b", 4)]
     driver.pipe_records([TestRecord("t", "e", 9, 200)])
     assert out_of(driver) == [("c", 3), ("d", 5)]

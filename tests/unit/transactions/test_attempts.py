@@ -95,7 +95,7 @@ def test_an_id_is_forgotten_when_it_is_not_used_for_its_time() -> None:
     kept = replace(BEGUN, retention_ms=100)
     assert not attempts.is_expired(kept, 101)
     assert attempts.is_expired(kept, 102)
-    assert not attempts.is_expired(BEGUN, 2**62), "an attempt without a timestamp stays"
+    assert not attempts.is_expired(BEGUN, 2**62), "an attempt without a retention time stays"
     manager = TransactionStateManager()
     manager.apply(StateChange(commit=kept))
     change = manager.expire(102, 1, 10)

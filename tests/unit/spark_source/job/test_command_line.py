@@ -144,5 +144,5 @@ def test_the_files_that_come_with_the_jobs_name_their_options(file, tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert sum("=" in line for line in lines) > 4
     assert not [line for line in file.read_text().splitlines() if line and not line.startswith("#")], (
-        "the option changes nothing"
+        "the file changes no default"
     )
