@@ -50,7 +50,7 @@ def remove_leftovers(coordination: Coordination, session_id: int, broker_id: int
 
 
 def _is_same(data: bytes, node: BrokerNode) -> bool:
-    """Return whether a registration has the first address of ``node``; the other ports may be free ones each time."""
+    """Return whether a registration has the first address of ``node``; the other ports may differ at each start."""
     return BrokerNode.decode(data).endpoints[0] == node.endpoints[0]
 
 

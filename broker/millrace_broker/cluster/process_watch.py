@@ -6,7 +6,7 @@ every other broker. If that connection breaks and a new one fails, ``on_lost`` i
 Invariants
 
 - ``on_lost`` is called only for a broker to which a connection was held and broke. A broker that was never reached, for
-  example because of a wrong address or a cut network, is never lost.
+  example because of a wrong address or an interrupted network, is never reported.
 - A connection that the other broker closed in an orderly way (idle, or stopping) has not broken.
 - ``is_refused`` counts only refused connections. A paused broker accepts connections, and dropped packets end in a
   time-out. In both cases the session time-out has to pass, because the process may live.

@@ -58,7 +58,7 @@ class Controller:
         self.is_active = False
 
     def resign(self) -> None:
-        """Forget everything, because another broker is the controller or the session with ZooKeeper is over."""
+        """Discard the state, because another broker is the controller or the ZooKeeper session has ended."""
         self.context = ControllerContext(self.broker_id, self._elections)
         self.is_active = False
 
@@ -86,7 +86,7 @@ class Controller:
         return True
 
     def brokers_changed(self) -> Steps[None]:
-        """Handle brokers that came or went, or came back so fast that only their epochs show it."""
+        """Handle brokers that joined or left, or restarted so fast that only their broker epochs changed."""
         if not self.is_active:
             return
         context = self.context
@@ -103,7 +103,7 @@ class Controller:
             for broker_id in gone:
                 del context.brokers[broker_id]
                 context.shutting_down.discard(broker_id)
-            context.failed -= set(replicas)  # a broker that comes back reports its failed disks again
+            context.failed -= set(replicas)  # a broker that returns reports its failed disks again
             yield from self._replicas_gone(replicas)
         if come:
             context.brokers.update({each: registered[each] for each in come})
@@ -166,7 +166,7 @@ class Controller:
             yield from bring_online(self.context)
 
     def disks_failed(self, brokers: Iterable[int]) -> Steps[None]:
-        """Send brokers with failed disks their replicas again; their answers name the replicas that have failed.
+        """Send LeaderAndIsr again to brokers with failed disks; their answers name the replicas that have failed.
 
         As in Kafka, a broker reports only that a disk has failed, by a node in ZooKeeper.
         """

@@ -1,9 +1,9 @@
 """The deletion of topics, Kafka's ``TopicDeletionManager``.
 
 The controller stops all replicas, then deletes their files, then removes the topic's nodes. A topic is *ineligible*
-while a broker with one of its replicas is away or has refused, or while it is being reassigned. Deletion can resume at
-any step. A new controller repeats the steps that it does not know of. A broker without the replica answers that it is
-deleted.
+while a broker with one of its replicas is offline or has refused the deletion, and while the topic is being reassigned.
+Deletion can resume at any step. A new controller repeats steps of which it does not know the result. A broker without
+the replica answers that the replica is deleted.
 
 Source: Kafka's ``TopicDeletionManager``.
 """
@@ -32,7 +32,7 @@ def make_ineligible(context: ControllerContext, topics: Iterable[str]) -> None:
 
 
 def make_eligible(context: ControllerContext, topics: Iterable[str]) -> Steps[None]:
-    """Resume the deletion of topics, because the reason for its suspension may be over."""
+    """Resume the deletion of topics, because the reason for its suspension may no longer exist."""
     again = set(topics) & context.to_be_deleted
     if again:
         context.ineligible_for_deletion -= again
@@ -47,7 +47,7 @@ def replicas_deleted(context: ControllerContext, replicas: Iterable[PartitionRep
 
 
 def replicas_not_deleted(context: ControllerContext, replicas: Iterable[PartitionReplica]) -> Steps[None]:
-    """Handle replicas that a broker has refused to delete, or whose broker is away."""
+    """Handle replicas that a broker has refused to delete, or whose broker is offline."""
     ours = [each for each in replicas if context.is_to_be_deleted(each.partition.topic)]
     if ours:
         yield from change_replicas(context, ours, ReplicaState.DELETION_INELIGIBLE)

@@ -4,9 +4,9 @@ The handlers of ``Controller`` run on the event loop. Their ZooKeeper operations
 
 Invariants
 * One event is handled at a time, completely. An event of an earlier session than the open one is dropped.
-* Whatever interrupts a handler (another controller, the end of the session, ZooKeeper out of reach, a fault) ends the
-  controller: it resigns and knows nothing. If ``/controller`` is still this broker's, the event loop deletes it, so
-  that a new election runs; this broker may win it again.
+* Every interruption of a handler (another controller, the end of the session, an unreachable ZooKeeper, a fault) ends
+  the controller. It resigns and discards its state. If ``/controller`` is still this broker's, the event loop deletes
+  it, so that a new election runs; this broker may win it again.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class ControllerEventLoop:
             self._store.config = config
 
     def session_over(self) -> None:
-        """Resign, because the session is over."""
+        """Resign, because the session has ended."""
         self._store = None
         self._resign()
 

@@ -33,7 +33,7 @@ class PartitionState(enum.Enum):
     """Assigned, but without a leader so far."""
     ONLINE = "online"
     OFFLINE = "offline"
-    """The leader is gone."""
+    """The leader is offline."""
 
 
 class ReplicaState(enum.Enum):
@@ -44,11 +44,11 @@ class ReplicaState(enum.Enum):
     """It may only follow so far."""
     ONLINE = "online"
     OFFLINE = "offline"
-    """Stopped, or its broker is gone."""
+    """Stopped, or its broker is offline."""
     DELETION_STARTED = "deletion started"
     DELETION_SUCCESSFUL = "deletion successful"
     DELETION_INELIGIBLE = "deletion ineligible"
-    """Its broker is gone or refused to delete; the controller retries when the broker is back."""
+    """Its broker is offline or refused to delete it; the controller retries when the broker is back."""
 
 
 PARTITION_COMES_FROM: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {

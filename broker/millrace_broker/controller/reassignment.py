@@ -32,7 +32,7 @@ from millrace_broker.decisions import ReplicaAssignment, TopicPartition
 def check_reassignment(
     context: ControllerContext, partition: TopicPartition, target: tuple[int, ...] | None
 ) -> ReplicaAssignment:
-    """Return the assignment on the way to ``target``, or back to the original replicas if ``target`` is None.
+    """Return the assignment during the move to ``target``, or back to the original replicas if ``target`` is None.
 
     Raises ``UnknownTopicOrPartitionError``, ``NoReassignmentInProgressError`` and ``InvalidReplicaAssignmentError``.
     """
@@ -131,7 +131,7 @@ def _finish(context: ControllerContext, partition: TopicPartition, wanted: Repli
     else:
         failures = yield from change_partitions(context, [partition], PartitionState.ONLINE, Occasion.REASSIGNMENT)
         if failures:
-            context.assignments[partition] = wanted  # its replicas are gone again; retry when they are back
+            context.assignments[partition] = wanted  # its replicas are offline again; retry when they are back
             return
     removed = [PartitionReplica(partition, each) for each in wanted.removing]
     yield from change_replicas(context, removed, ReplicaState.OFFLINE)

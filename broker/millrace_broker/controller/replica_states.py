@@ -1,6 +1,6 @@
 """State changes of replicas, Kafka's ``ZkReplicaStateMachine``.
 
-Replicas are told to follow, stopped, removed from the ISR, and deleted.
+The controller makes replicas follow, stops them, removes them from the ISR, and deletes them.
 
 Source: Kafka's ``ZkReplicaStateMachine``.
 """
@@ -99,7 +99,7 @@ def _leave_isr(
 ) -> Steps[list[TopicPartition]]:
     """Remove a broker from ISRs, unless it is the last replica there; partitions that it led have no leader then.
 
-    Returns the partitions whose leadership brokers must be told.
+    Returns the partitions whose leadership must be sent to brokers.
     """
     told: list[TopicPartition] = []
     remaining = list(partitions)

@@ -1,8 +1,8 @@
 """The controller's request queues, one per broker; Kafka's ``ControllerChannelManager``.
 
 Invariants
-* One request to a broker is in flight at a time. It is retried until the broker answers or is gone. So each broker gets
-  all decisions in the order in which they were made.
+* One request to a broker is in flight at a time. It is retried until the broker answers or is no longer registered. So
+  each broker gets all decisions in the order in which they were made.
 * No broker waits for another.
 * A queue belongs to one broker epoch. When the broker registers again, the old queue is dropped, because the controller
   sends that broker its whole state again.
@@ -82,7 +82,7 @@ class RequestQueues:
         return sum(queue.requests.qsize() for queue in self._queues.values())
 
     def clear(self) -> None:
-        """Drop all queues, because this broker is the controller no more."""
+        """Drop all queues, because this broker is no longer the controller."""
         self.keep({})
 
     async def _drain(self, broker_id: int, requests: asyncio.Queue[BrokerRequest]) -> None:

@@ -240,7 +240,7 @@ class ControllerStore:
         return True
 
     def remove_broker(self, broker_id: int, epoch: int) -> bool:
-        """Remove the registration of a broker whose process has ended; returns False if it is gone already.
+        """Remove the registration of a broker whose process has ended; returns False if it no longer exists.
 
         Only the version of the node can be part of the transaction. A broker may register again between the read and
         the write. It then loses that registration, and registers once more (``Member``).

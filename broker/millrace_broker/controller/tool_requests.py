@@ -1,7 +1,7 @@
 """Requests that tools write into ZooKeeper: reassignments and preferred leader elections.
 
-Older Kafka tools request these by nodes, because there were no requests to brokers then. A node exists until its
-request is carried out as far as possible. So a controller that is elected meanwhile continues with it.
+Older Kafka tools write these requests into nodes, because brokers did not accept such requests then. A node exists
+until its request is carried out as far as possible. So a controller that is elected meanwhile continues with it.
 
 Source: Kafka's ``KafkaController.processZkPartitionReassignment`` and ``processReplicaLeaderElection``.
 """
@@ -31,7 +31,7 @@ class ToolRequests:
         """The reassignments of the node that have begun."""
 
     def forget(self) -> None:
-        """Forget the requests, because this broker is the controller no more."""
+        """Forget the requests, because this broker is no longer the controller."""
         self._moving = {}
 
     def has_moved(self, controller: Controller) -> bool:

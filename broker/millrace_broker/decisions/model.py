@@ -28,7 +28,7 @@ class ReplicaAssignment:
     """The replicas of a partition, the preferred leader first.
 
     During a reassignment these are all old and new replicas. ``adding`` are the new replicas, ``removing`` the old ones
-    that go (KIP-455).
+    that it removes (KIP-455).
     """
 
     replicas: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The log: segment files that can be trusted with the only copy.
+"""The log: the partitions of a broker as segment files.
 
 ``manager``             all partitions of a broker, over its log directories. Its parts: ``hosted_logs``,
     ``checkpoint_writer``, ``checkpointed_truncation``, ``directory_moves``, ``background_work``

@@ -39,7 +39,7 @@ class DataDirectory:
     """A locked log directory of the broker.
 
     ``recovery_points``, ``log_start_offsets`` and ``high_watermarks`` are the checkpoints as found at start. Without a
-    recovery-point file it is unknown what was synced. ``failure`` is the reason why the directory is not used any more.
+    recovery-point file it is unknown what was synced. ``failure`` is the reason why the directory is no longer used.
     """
 
     path: Path
@@ -129,7 +129,7 @@ class DataDirectory:
             self._written[name] = offsets
 
     def forget(self, partition: Partition) -> None:
-        """Take note that a partition is gone. The next write of the checkpoints leaves it out.
+        """Take note that a partition was deleted. The next write of the checkpoints leaves it out.
 
         The checkpoints must be written before the partition is created again (``names_gone``). Otherwise the old
         entries would count for the new partition after a crash.
@@ -146,7 +146,7 @@ class DataDirectory:
             self.forget(partition)
 
     def names_gone(self, partition: Partition) -> bool:
-        """Return whether the checkpoints may name a partition that is gone."""
+        """Return whether the checkpoints may name a deleted partition."""
         return partition in self._gone
 
     def mark_clean(self) -> None:

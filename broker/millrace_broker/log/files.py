@@ -80,7 +80,7 @@ class Files(Protocol):
         ...
 
     def map(self, path: Path) -> memoryview | None:
-        """Map a whole file read-only; None when there is no such file. Unmapped when the last view goes."""
+        """Map a whole file read-only until the last view is released; None when there is no such file."""
         ...
 
     def forget_cached(self, path: Path) -> None:

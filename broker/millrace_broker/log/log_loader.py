@@ -290,7 +290,7 @@ class LogLoader:
 
     def _load_epochs(self, segments: list[Segment], log_start_offset: int, log_end_offset: int) -> LeaderEpochs:
         stored = self._stored_epochs()
-        # Without a file, or if deleted records are back, the batches know their epochs too.
+        # The file may be missing, or may lack the epochs of deleted records that a crash has restored.
         known_from = stored[0][1] if stored else log_end_offset
         epochs = LeaderEpochs(self._epochs_of_batches(segments, log_start_offset, known_from))
         for epoch, start_offset in stored:

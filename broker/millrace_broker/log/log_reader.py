@@ -53,7 +53,7 @@ class LogReader:
                 segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
             )
         except (CorruptBatchError, StorageError) as error:
-            if start_offset < self._offsets.start:  # retention was faster
+            if start_offset < self._offsets.start:  # retention has deleted the offset
                 raise self._out_of_range(start_offset) from error
             raise
 
@@ -140,6 +140,6 @@ class LogReader:
             segments = self._with_remote(segments, start_offset, end_offset)
             return cut(segments, start_offset, end_offset, split_bytes)
         except (CorruptBatchError, StorageError) as error:
-            if start_offset < self._offsets.start:  # retention was faster
+            if start_offset < self._offsets.start:  # retention has deleted the offset
                 raise self._out_of_range(start_offset) from error
             raise

@@ -108,7 +108,7 @@ class LogTruncation:
         self._load_producers_again(segment, end_offset)
 
     def _end_at(self, end_offset: int) -> None:
-        """Lower the offsets in memory to ``end_offset``, before the records go from the disk."""
+        """Lower the offsets in memory to ``end_offset``, before the records are removed from the disk."""
         self._offsets.truncate(end_offset)
         self._local.recent = NOTHING_RECENT
         self._local.appender = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 _BURST_S: Final = 0.1
-"""The time that may be used at once, because more frequent waits cost more than they even out."""
+"""The I/O time that may be used without a wait. Shorter waits would cost more than they gain."""
 
 
 class Throttle:

@@ -5,7 +5,7 @@ segment. The checksum does not cover the offset. After a gap, the offsets must t
 
 After a damaged batch, the next sound batch is searched: first at the end that the damaged batch claims, then at every
 byte. If none follows, the log ends. Entries of magic 0 and 1 have no second field that confirms a header, so they are
-not searched. Behind the first damaged one the log ends.
+not searched. Such a log ends before the first damaged entry.
 """
 
 from __future__ import annotations

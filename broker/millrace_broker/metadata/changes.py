@@ -286,7 +286,7 @@ class TopicChanges:
 
         new = deserialize_schema(arrow_schema)
         while True:
-            stat = self._coordination.exists(paths.typed_topic_path(name))  # before the topic: that is then as new
+            stat = self._coordination.exists(paths.typed_topic_path(name))  # first, so that the topic is as new
             topic = self._catalog.written(name)
             if stat is None or not topic.is_typed:
                 raise InvalidRequestError(f"topic {name} is opaque and has no schema to evolve: create a typed topic")

@@ -242,7 +242,7 @@ class AdmittedCall:
 
     def park(self, give_up: Callable[[], None] | None) -> None:
         """Wait for others; see ``waiting.Parkable``. Waits of one call may overlap unless they are polls."""
-        if self._is_over:  # the caller has gone, and the work continues
+        if self._is_over:  # the call has ended, but its work continues
             return
         self._give_place()
         if self._class is CallClass.BROKER:

@@ -2,10 +2,10 @@
 
 Invariants
 
-- A change holds in memory at once, and its record is appended then. An acknowledgement is answered after the append. A
-  crash therefore takes back only changes without an answer.
-- If an append fails, the states of the last successful one hold again. Records may be delivered once more, and none is
-  lost.
+- A change takes effect in memory immediately, and its record is appended then. An acknowledgement is answered after the
+  append. A crash therefore undoes only changes without an answer.
+- If an append fails, the states return to those of the last successful append. Records may be delivered once more, and
+  none is lost.
 - One fetch at a time reads and acquires.
 
 The class is for the event loop's thread.

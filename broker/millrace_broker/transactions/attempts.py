@@ -1,9 +1,10 @@
 """Attempts to commit an epoch of an external id.
 
-A driver that commits many producers under an external id may die during an epoch and begin it again, or only seem dead.
-Each execution of an epoch is an *attempt* with its own name. A new attempt takes over from the earlier ones. Their open
-transactions are aborted at once, so that they block no reader, and they can neither add producers nor commit. An
-external id may have an *owner*. Another owner is refused, because its epochs would be taken for committed epochs.
+A driver that commits many producers under an external id may fail during an epoch and run it again. It may also still
+be running although it seems to have failed. Each execution of an epoch is an *attempt* with its own name. A new attempt
+takes over from the earlier ones. Their open transactions are aborted at once, so that they block no reader, and they
+can neither add producers nor commit. An external id may have an *owner*. Another owner is refused, because its epochs
+would be taken for committed epochs.
 
 Invariants
 

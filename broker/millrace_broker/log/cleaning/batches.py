@@ -81,7 +81,7 @@ class TopicKeys:
 
 
 class RecordKeys(NamedTuple):
-    """Offsets, keys and values' presence of a batch's records, with an entry for each record."""
+    """Offset, key, and presence of a value, for each record of a batch."""
 
     offsets: Longs
     keys: tuple[pa.Array, ...]

@@ -60,7 +60,7 @@ class CleanerCheckpoints:
             self.put(directory, partition, end_offset)
 
     def forget(self, directory: Path, partition: Partition) -> None:
-        """Forget a partition that is gone; the next write of the file leaves it out."""
+        """Forget a deleted partition; the next write of the file leaves it out."""
         with self._lock:
             if self._offsets[directory].pop(partition, None) is not None:
                 self._gone[directory].add(partition)

@@ -1,6 +1,6 @@
 """The choice of the log to clean (Kafka's ``LogCleanerManager``).
 
-It is a decision on figures of all logs.
+The choice depends only on figures of all logs.
 
 A log is clean up to its *first dirty offset*, the last checkpoint. After it the log is cleanable up to the first of
 these offsets: the active segment; the last stable offset, because the outcome of open transactions is unknown; the

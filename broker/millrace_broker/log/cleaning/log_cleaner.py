@@ -194,7 +194,7 @@ class LogCleaner:
                 self._uncleanable[partition] = replace(failed, failures=0, retry_at_s=self._clock.monotonic())
 
     def forget(self, directory: Path, partition: Partition) -> None:
-        """Forget a partition that is gone; call it while the partition is ``paused``."""
+        """Forget a deleted partition; call it while the partition is ``paused``."""
         self._checkpoints.forget(directory, partition)
         with self._workers.changed:
             self._uncleanable.pop(partition, None)
@@ -243,7 +243,7 @@ class LogCleaner:
         return None
 
     def _give_up(self, candidate: CompactedPartition, error: Exception) -> None:
-        """Leave a partition alone for a time, unless it failed because it was deleted."""
+        """Skip a partition for a time after a failure, unless the partition was deleted."""
         if any(other.log is candidate.log for other in self._find_partitions()):
             why = error.message if isinstance(error, MillraceError) else repr(error)
             with self._workers.changed:

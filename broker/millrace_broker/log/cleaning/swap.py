@@ -11,8 +11,8 @@ No crash loses or duplicates a segment:
    always finds one. Without that sync a power failure might leave the new segment beside those that it replaces.
 
 A start removes the segments that begin within the offsets of a ``.swap``. A segment without remaining records may begin
-after them. Its name must be gone durably before that of the next segment, which may hold the tombstone of its records.
-``log_loader`` handles each of these states at the next start.
+after them. Its name must be removed durably before that of the next segment, which may hold the tombstones of its
+records. ``log_loader`` handles each of these states at the next start.
 """
 
 from __future__ import annotations

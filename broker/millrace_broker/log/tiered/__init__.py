@@ -1,6 +1,6 @@
 """Tiered storage: copies of sealed segments in a remote store (KIP-405).
 
-Segments are read from the remote store once the local ones are gone.
+Segments are read from the remote store once the local files are deleted.
 
 ``names``           the names of objects in the store
 ``store``           the store behind an interface, and its implementation over Arrow's file systems

@@ -73,8 +73,8 @@ class TieringStatistics:
 class RemoteLogManager:
     """The copies and remote retention of attached partitions (``attach``); see ``start`` and ``stop``.
 
-    ``write_start`` writes a log's start offset durably, before earlier segments go from the store. So at the next start
-    a missing remote segment is known to be lost, not expired.
+    ``write_start`` writes a log's start offset durably, before earlier segments are deleted from the store. At the next
+    start, a missing remote segment after that offset is therefore lost and not expired.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- The store holds the truth: a copy is part of the log exactly if its manifest exists. ``load`` lists the manifests and
-  removes objects without one, so that nothing has to be remembered over a crash.
+- The store decides: a copy is part of the log exactly if its manifest exists. ``load`` lists the manifests and removes
+  objects without one, so that nothing has to be remembered over a crash.
 - The tuple of segments is replaced, never changed, so that readers need no lock. Only one thread at a time changes it;
   ``RemoteLogManager`` ensures that.
 - ``end_offset`` grows only after a copy is published. The local segments before it, back to the first remote segment,

@@ -1,6 +1,6 @@
 """Effects of a follower's state machine on its log. The functions block.
 
-They run in a thread while the caller holds the partitions' locks. Nobody else calls the state machines of these
+They run in a thread while the caller holds the partitions' locks. No other code calls the state machines of these
 partitions meanwhile, because a decision about a partition requires its lock.
 """
 

@@ -72,7 +72,7 @@ RoleListener = Callable[[int], None]
 """Called with the number of a partition when this broker begins or ceases to lead it."""
 
 _EPOCH_OF_TIME_MS: Final = 10**12
-"""Added to the monotonic clock. So a replica of unknown progress, caught up at 0, caught up long ago."""
+"""Added to the monotonic clock, so that a replica of unknown progress (caught up at 0) counts as lagging."""
 
 
 class ReplicaManager:
@@ -190,7 +190,7 @@ class ReplicaManager:
         return self._hosted.values()
 
     def hosts(self, topic: str, partition: int) -> bool:
-        """Return whether a controller has assigned a replica to this broker, whose role then tells the leader."""
+        """Return whether a controller has assigned a replica to this broker, whose role then determines the leader."""
         return (topic, partition) in self._hosted
 
     def leads(self, topic: str, partition: int) -> bool:

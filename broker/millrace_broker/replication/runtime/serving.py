@@ -41,7 +41,7 @@ from millrace_broker.runtime import Executors
 Problem = MillraceError | EpochEnd
 
 _NOTED_ANEW_MS: Final = 500
-"""The interval at which a leader is told again of an unchanged fetch; much less than ``replica.lag.time.max.ms``."""
+"""The interval of reports of an unchanged fetch to the leader; much less than ``replica.lag.time.max.ms``."""
 
 
 class _Read(NamedTuple):

@@ -49,14 +49,14 @@ class Waiters:
         self.committed_fetches.changed(key)
 
     def changed(self, key: PartitionKey) -> None:
-        """Wake all calls that wait for a partition: it is gone, or this broker has another role in it."""
+        """Wake all calls that wait for a partition: it was deleted, or this broker has another role in it."""
         for arrivals in (self.fetches, self.committed_fetches, self.appends):
             arrivals.changed(key)
         self._stable_offsets.pop(key, None)
         self._unstable_bytes.pop(key, None)
 
     def forget(self, keys: Iterable[PartitionKey]) -> None:
-        """Wake all calls that wait for partitions that are gone, and drop their locks."""
+        """Wake all calls that wait for deleted partitions, and drop the locks of these partitions."""
         for key in keys:
             self.changed(key)
             self.locks.pop(key, None)
