@@ -52,7 +52,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
 
     @property
     def _options(self) -> SourceOptions:
-        """Options of a read, parsed on use. Only Spark's next call tells whether this is a read or a write."""
+        """Options of a read, parsed on use. Only Spark's next call shows whether this is a read or a write."""
         if self._parsed is None:
             from pyspark_millrace.options.source import parse_options
 

@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         try:
             sentences = late_for_tombstones(self._connected(), backlog, time.time_ns() // 1_000_000)
         except MillraceError as error:
-            sentences = [f"whether tombstones were missed is not known: {error.message}"]
+            sentences = [f"it is not known whether tombstones were missed: {error.message}"]
         for sentence in sentences:
             _log.warning("%s", sentence)
 
@@ -216,7 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         try:
             self._connected().commit(group_id, StreamOffsets.from_json(end).next_offsets)
         except MillraceError as error:
-            _log.warning("group %s was not told how far the query is: %s", group_id, error.message)
+            _log.warning("the progress of the query was not committed to group %s: %s", group_id, error.message)
 
     def stop(self) -> None:
         """Close the connection. Spark calls it in the process beside the driver, after the query has ended."""

@@ -70,7 +70,7 @@ class QueryableStore:
         found: VersionedRecord | None = None
         for store in self.buckets.values():
             if not isinstance(store, VersionedStore):
-                raise UsageError(f"the store {self.described.name} keeps no versions: ask without as_of")
+                raise UsageError(f"the store {self.described.name} keeps no versions: query it without as_of")
             stored = store.get(key, None if as_of is None else to_ms(as_of))
             if stored is not None:
                 found = VersionedRecord(stored.value, stored.timestamp)
@@ -97,7 +97,7 @@ class QueryableStore:
     def fetch_all(self, since: Time | None = None, until: Time | None = None) -> list[StoreEntry]:
         """Return windows or sessions of all keys, see ``fetch``."""
         if not self.described.windowed:
-            raise UsageError(f"the store {self.described.name} has no windows: ask for keys alone")
+            raise UsageError(f"the store {self.described.name} has no windows: query it by keys only")
         since_ms, until_ms = (None if time is None else to_ms(time) for time in (since, until))
         is_session = self.described.kind == "session" or self.described.layout.sessions
         return [

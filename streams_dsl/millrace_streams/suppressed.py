@@ -55,7 +55,8 @@ class Suppressed:
         buffer = buffer or BufferConfig.unbounded()
         if buffer.records_max is not None and not buffer.strict:
             raise TopologyError(
-                "until_window_closes needs a strict buffer, or results would not be final: add shut_down_when_full()"
+                "until_window_closes needs a strict buffer, because results would not be final otherwise: add "
+                "shut_down_when_full()"
             )
         return cls(final=True, wait_ms=None, buffer=buffer)
 

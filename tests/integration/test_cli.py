@@ -147,7 +147,10 @@ def test_tables_into_a_typed_topic(run: Run, tmp_path: Path) -> None:
 
 def test_data_that_does_not_fit(run: Run, tmp_path: Path) -> None:
     run("topics", "create", "fussy", "-p", "1", "--ddl", "id INT NOT NULL, name STRING")
-    assert "line 2: column id: 'x' is no INT" in run("produce", "fussy", stdin='{"id":1}\n{"id":"x"}\n', code=1).stderr
+    assert (
+        "line 2: column id: 'x' is not a valid INT"
+        in run("produce", "fussy", stdin='{"id":1}\n{"id":"x"}\n', code=1).stderr
+    )
     missing = run("produce", "fussy", stdin='{"id":1}\n\n{"name":"x"}\n', code=1)
     assert missing.stderr == "millrace: line 3: column id is missing or null, but it is NOT NULL\n"
     unknown = run("produce", "fussy", stdin='{"id":1}\n{"id":2,"town":"x"}\n', code=1)

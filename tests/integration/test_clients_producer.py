@@ -135,8 +135,8 @@ def test_typed_records_are_checked_when_sent(admin: Admin, producer: Producer, m
     for value, message in [
         ({"id": None}, "column id is NOT NULL"),
         ({"id": 2**40}, "column id: 1099511627776 does not fit INT"),
-        ({"id": "1"}, "column id: '1' is no INT"),
-        ({"id": True}, "column id: True is no INT"),
+        ({"id": "1"}, "column id: '1' is not a valid INT"),
+        ({"id": True}, "column id: True is not a valid INT"),
         ({"id": 1, "x": 2}, "column x is not in the topic's schema"),
         (b"bytes", "a dict of its columns"),
     ]:

@@ -83,7 +83,7 @@ def test_lists_are_checked_before_anything_is_sent(admin: Admin, producer: Produ
     admin.create_topic("checked", partitions=1, schema="id INT NOT NULL")
     admin.create_topic("raw", partitions=1)
     for topic, records, message in [
-        ("checked", [{"id": 1}, {"id": "x"}], "record 1: column id: 'x' is no INT"),
+        ("checked", [{"id": 1}, {"id": "x"}], "record 1: column id: 'x' is not a valid INT"),
         ("raw", [b"x", 3], "record 1: the value of a record in an opaque topic is bytes"),
         ("raw", [{"val": 1}], "record 0: topic raw is opaque: a dict has"),
         ("raw", [(1, 2, 3)], "record 0: a tuple is a key and a value"),

@@ -128,7 +128,9 @@ def test_bad_records_fail_are_null_or_go_to_a_topic_and_a_table(spark, reader, f
     with pytest.raises(Exception) as failed:  # noqa: PT011  Spark wraps it
         reader(topic, **options).load().collect()
     said = explain(failed.value)
-    assert said.startswith(f'offset 1 of {topic}-0 cannot be decoded: value: id: "one" is no BIGINT (2 such records')
+    assert said.startswith(
+        f'offset 1 of {topic}-0 cannot be decoded: value: id: "one" is not a valid BIGINT (2 such records'
+    )
     assert "badRecords=deadletter:<topic>" in said
     nulled = reader(topic, **options, badRecords="null").load().collect()
     assert [tuple(row) for row in nulled] == [(1, 0), (None, 1), (1, 2), (None, 3)]
@@ -219,7 +221,10 @@ def test_a_stream_decodes_schemas_registered_while_it_runs(
             "badRecords='skip': expected fail, null or",
         ),
         ({"decode": "json", "decode_schema": "a INTT"}, "decode=json: schema text, character 3"),
-        ({"decode": "avro", "decode_schema": '{"type": "int"}'}, "decode=avro: an Avro schema for columns is a record"),
+        (
+            {"decode": "avro", "decode_schema": '{"type": "int"}'},
+            "decode=avro: an Avro schema for columns must be a record",
+        ),
         ({"decode": "avro", "decode_schemaId": "999"}, "decode=avro: no payload schema has id 999"),
         ({"decode": "avro", "decode_subject": "none"}, "no payload schema has subject none"),
         ({"decode": "avro", "decode_schemaFile": "/none.avsc"}, "decode.schemaFile='/none.avsc' cannot be read"),

@@ -203,7 +203,7 @@ def refused_any(action):
 def test_typed_columns_that_do_not_fit_are_named_with_both_types(spark, make, write):
     topic = make(schema="id BIGINT NOT NULL, name STRING")
     said = refused(SchemaMismatchError, lambda: write(spark.sql("SELECT 'one' AS id"), topic))
-    assert said == "column id: the data is string, the schema says BIGINT: cast it"
+    assert said == "column id: the data is string, but the schema has BIGINT: cast it"
     said = refused(SchemaMismatchError, lambda: write(spark.sql("SELECT 1L AS id, 2 AS nome"), topic))
     assert f"column nome is not in the schema of topic {topic}: its columns are id, name" in said
     said = refused(SchemaMismatchError, lambda: write(spark.sql("SELECT 'x' AS name"), topic))

@@ -184,7 +184,7 @@ def test_records_that_retention_deleted_unread_are_named(query, admin, module_br
     assert 3 < start < 40
     error = failure(query(name).run)
     assert isinstance(millrace_error_in(error), OffsetsLostError)
-    assert f"offsets 3..{start - 1} of {name}-0 are gone" in explain(error)
+    assert f"offsets 3..{start - 1} of {name}-0 were deleted" in explain(error)
     assert f"start at {start}, or set failOnDataLoss=false" in explain(error)
     assert query(name, failOnDataLoss="false").run().values() == list(range(start, 40))
 

@@ -94,7 +94,7 @@ def test_a_query_fails_with_the_offsets_that_parted(broker, cut):
     assert len(query.batch()) == 4
     cut(2, *"CDEFG")
     for _ in range(2):  # until the user decides
-        with pytest.raises(OffsetsLostError, match=f"the log of {TOPIC}-0 went back: offsets 2..3 have been read"):
+        with pytest.raises(OffsetsLostError, match=f"the log of {TOPIC}-0 was truncated: offsets 2..3 have been read"):
             query.plan()
 
 
@@ -105,7 +105,7 @@ def test_losses_accepted_it_continues_where_the_logs_part(broker, cut, caplog, a
     query.batch()
     cut(2, *appended)
     assert query.batch() == list(enumerate(appended, 2))
-    assert f"the log of {TOPIC}-0 went back: offsets 2..3 have been read" in caplog.text
+    assert f"the log of {TOPIC}-0 was truncated: offsets 2..3 have been read" in caplog.text
     caplog.clear()
     assert query.batch() == []
     assert not caplog.text
@@ -195,7 +195,7 @@ def test_leaders_that_stay_older_than_the_checkpoint_have_lost_records(broker):
     produce(broker, *"a")
     query = Query(broker, **{"kafka.default.api.timeout.ms": "500", "kafka.request.timeout.ms": "400"})
     query.offset = offset_of_a_later_leader(query)
-    with pytest.raises(OffsetsLostError, match=f"the log of {TOPIC}-0 went back"):
+    with pytest.raises(OffsetsLostError, match=f"the log of {TOPIC}-0 was truncated"):
         query.plan()
 
 

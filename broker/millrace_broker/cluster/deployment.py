@@ -31,7 +31,7 @@ class Told:
         return [notice(paths.config_entity("topics", topic))]
 
     def created(self, topic: TopicInfo, partitions: Iterable[int]) -> None:
-        """Do nothing; the controller elects leaders and tells brokers to create the logs."""
+        """Do nothing; the controller elects leaders and requests the creation of the logs."""
 
     def deleted(self, topic: TopicInfo) -> None:
         """Report the deleted topic; the controller has brokers delete the logs, and then removes the nodes."""

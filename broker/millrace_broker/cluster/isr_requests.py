@@ -72,7 +72,7 @@ class IsrRequests:
         await self._drop(ClientClosedError("the broker stops"))
 
     async def fence(self) -> None:
-        """Drop all changes, because the controller considered this broker dead and it leads nothing any more."""
+        """Drop all changes, because the controller considered this broker dead and it no longer leads anything."""
         await self._drop(
             NotLeaderError(
                 "the controller considered this broker dead, and elects other leaders: fetch the metadata again"

@@ -184,7 +184,8 @@ class ControllerEventLoop:
     async def ask(self, name: str, steps: Callable[[Controller], Steps[T]]) -> T:
         """Queue an event for the controller and return its result.
 
-        Raises the errors of the handler, and ``NotControllerError`` if this broker is not the controller (any more).
+        Raises the errors of the handler, and ``NotControllerError`` if this broker is not (or no longer) the
+        controller.
         """
         if not self.is_active:
             raise NotControllerError(f"broker {self._config.broker_id} is not the controller: fetch the metadata again")

@@ -35,7 +35,7 @@ def check_broker_epoch(context: ControllerContext, broker_id: int, broker_epoch:
     known = context.brokers.get(broker_id)
     if known is None or broker_epoch < known.epoch:
         raise StaleBrokerEpochError(
-            f"broker {broker_id} is not registered with broker epoch {broker_epoch}, its broker epoch is "
+            f"broker {broker_id} is not registered with broker epoch {broker_epoch}: its broker epoch is "
             f"{known and known.epoch}"
         )
 
@@ -88,7 +88,7 @@ def _check(context: ControllerContext, broker_id: int, partition: TopicPartition
         )
     if change.leader_epoch < current.leader_epoch:
         raise FencedLeaderEpochError(
-            f"{partition}: the request has leader epoch {change.leader_epoch}, the current leader epoch is "
+            f"{partition}: the request has leader epoch {change.leader_epoch}, but the current leader epoch is "
             f"{current.leader_epoch}"
         )
     if current.leader != broker_id:  # only the leader knows which followers have caught up
@@ -97,8 +97,8 @@ def _check(context: ControllerContext, broker_id: int, partition: TopicPartition
         return current
     if change.partition_epoch < current.partition_epoch:
         raise InvalidUpdateVersionError(
-            f"{partition}: the request has partition epoch {change.partition_epoch}, the current partition epoch is "
-            f"{current.partition_epoch}"
+            f"{partition}: the request has partition epoch {change.partition_epoch}, but the current partition epoch "
+            f"is {current.partition_epoch}"
         )
     strangers = set(change.isr) - set(context.assignments[partition].replicas)
     if current.leader not in change.isr or strangers:

@@ -149,7 +149,7 @@ def _election(
         return UnknownTopicOrPartitionError(f"{partition} has never had a leader")
     if current.controller_epoch > context.epoch:
         return NotControllerError(
-            f"{partition} was changed in controller epoch {current.controller_epoch}, this controller has epoch "
+            f"{partition} was changed in controller epoch {current.controller_epoch}, but this controller has epoch "
             f"{context.epoch}"
         )
     elected = elect(context, partition, current, occasion)

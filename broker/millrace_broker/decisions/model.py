@@ -10,7 +10,7 @@ from millrace.errors import MillraceError
 
 NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
-"""The leader that brokers are told for partitions of a topic in deletion, so that they refuse clients."""
+"""The leader in requests for partitions of a topic in deletion, so that brokers refuse clients."""
 
 
 class TopicPartition(NamedTuple):

@@ -39,6 +39,6 @@ class OpenSegments:
                     self._open[other] = None
 
     def closed(self, segment: Releasable) -> None:
-        """Take note that a segment has released its files, or does not count any more."""
+        """Take note that a segment has released its files, or no longer counts."""
         with self._lock:
             self._open.pop(segment, None)

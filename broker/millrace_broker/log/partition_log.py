@@ -283,7 +283,7 @@ class PartitionLog:
         origin: Origin = Origin.CLIENT,
         may_wait: bool = True,
     ) -> AppendResult | None:
-        """Append a producer's batches with assigned offsets. ``must_sync`` then tells whether a sync is due.
+        """Append a producer's batches with assigned offsets. ``must_sync`` then returns whether a sync is due.
 
         The bodies are appended unchanged; the caller has validated them against the topic's schema. Sequence numbers
         are not checked for batches of a coordinator (``origin``). With ``may_wait=False``, for small batches from the

@@ -179,7 +179,7 @@ def end_transaction(
     if coordinator_epoch < entry.coordinator_epoch and origin is not Origin.REPLICATION:
         raise TransactionCoordinatorFencedError(
             f"marker for producer {entry.producer_id} at offset {offset} comes from coordinator epoch "
-            f"{coordinator_epoch}, the current one is {entry.coordinator_epoch}"
+            f"{coordinator_epoch}, but the current one is {entry.coordinator_epoch}"
         )
     completed = None
     if entry.open_transaction_offset is not None:
@@ -202,7 +202,7 @@ def end_transaction(
 def _check_epoch(entry: ProducerEntry, epoch: int, offset: int, origin: Origin) -> None:
     if epoch < entry.epoch and origin is not Origin.REPLICATION:
         raise InvalidProducerEpochError(
-            f"producer {entry.producer_id} at offset {offset} has epoch {epoch}, the last seen is {entry.epoch}: "
+            f"producer {entry.producer_id} at offset {offset} has epoch {epoch}, but the last seen is {entry.epoch}: "
             "a newer instance has taken over"
         )
 

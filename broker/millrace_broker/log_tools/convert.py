@@ -117,7 +117,7 @@ def convert_partition(
 
 def _check(source: Path, target: Path) -> None:
     if not source.is_dir() or not segment_bases(source):
-        raise UsageError(f"{source} is no partition directory: there is no .log in it")
+        raise UsageError(f"{source} is not a partition directory: there is no .log in it")
     try:
         parse_partition_directory_name(target.name)
     except InvalidTopicError as error:

@@ -92,7 +92,7 @@ def files_of(path: Path, options: DumpOptions) -> list[Path]:
     if not path.exists():
         raise UsageError(f"{path}: there is no such file or directory")
     if kind_of(path) is None:
-        raise UsageError(f"{path} is no file of a partition, such as {', '.join((*_ORDER, *_SMALL))}")
+        raise UsageError(f"{path} is not a file of a partition, such as {', '.join((*_ORDER, *_SMALL))}")
     return [path]
 
 

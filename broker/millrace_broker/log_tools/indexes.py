@@ -85,7 +85,7 @@ def dump_transaction_index(path: Path, *, entries: bool) -> Iterator[Finding]:
                     },
                 )
             if aborted.last_offset <= previous:
-                yield Problem(f"entry {number} ends at {aborted.last_offset}, the one before it at {previous}")
+                yield Problem(f"entry {number} ends at {aborted.last_offset}, but the one before it ends at {previous}")
             previous = aborted.last_offset
     except CorruptBatchError as error:
         yield Problem(error.message)

@@ -97,7 +97,7 @@ def partitions_of(path: Path) -> list[Path]:
         return [path]
     found = sorted(each for each in path.iterdir() if each.is_dir() and segment_bases(each))
     if not found:
-        raise UsageError(f"{path} is no partition directory and holds none: there is no .log in it")
+        raise UsageError(f"{path} is not a partition directory and holds none: there is no .log in it")
     return found
 
 
@@ -127,7 +127,7 @@ def verify_partition(
         following = bases[number + 1] if number + 1 < len(bases) else None
         path = directory / segment_file_name(base, LOG)
         if base < walked.end_offset:
-            yield path, Problem(f"begins at offset {base}, the segment before ends at {walked.end_offset - 1}")
+            yield path, Problem(f"begins at offset {base}, but the segment before ends at {walked.end_offset - 1}")
         walked = _Walked(base)
         for finding in _walk(path, walked, following, context):
             yield path, finding
@@ -212,7 +212,7 @@ def _verify_indexes(directory: Path, base: int, walked: _Walked, *, is_sealed: b
         if last.timestamp_ms != walked.largest_ms:
             yield (
                 time_path,
-                Problem(f"ends with timestamp {last.timestamp_ms}, the log's largest is {walked.largest_ms}"),
+                Problem(f"ends with timestamp {last.timestamp_ms}, but the log's largest is {walked.largest_ms}"),
             )
     yield from _verify_aborted(directory / segment_file_name(base, TRANSACTION_INDEX), walked)
 
@@ -261,7 +261,7 @@ def _verify_snapshot(path: Path, offset: int, end_offset: int) -> Iterator[Findi
     except StorageError as error:
         yield Problem(error.message)
     if offset > end_offset:
-        yield Problem(f"is of offset {offset}, the log ends at {end_offset}")
+        yield Problem(f"has offset {offset}, but the log ends at {end_offset}")
 
 
 def _verify_epochs(path: Path, end_offset: int) -> Iterator[Finding]:
@@ -275,5 +275,5 @@ def _verify_epochs(path: Path, end_offset: int) -> Iterator[Finding]:
         if epoch <= previous[0] or start_offset <= previous[1]:
             yield Problem(f"epoch {epoch} from offset {start_offset} does not follow {previous[0]} from {previous[1]}")
         if start_offset > end_offset:
-            yield Problem(f"epoch {epoch} begins at offset {start_offset}, the log ends at {end_offset}")
+            yield Problem(f"epoch {epoch} begins at offset {start_offset}, but the log ends at {end_offset}")
         previous = (epoch, start_offset)

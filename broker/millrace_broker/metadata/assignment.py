@@ -79,7 +79,8 @@ def _check_counts(brokers: Collection[BrokerRack], partitions: int, replication_
         raise InvalidPartitionsError(f"{partitions} partitions: a topic has at least 1")
     if not 1 <= replication_factor <= len(brokers):
         raise InvalidReplicationFactorError(
-            f"replication factor {replication_factor}: expected between 1 and {len(brokers)}, the live brokers"
+            f"replication factor {replication_factor}: expected between 1 and {len(brokers)}, the number of live "
+            "brokers"
         )
 
 

@@ -204,7 +204,7 @@ class TopicChanges:
         present = len(node.assignment)
         if count <= present:
             raise InvalidPartitionsError(
-                f"topic {name} has {present} partitions, and {count} is not more: partitions can only be added"
+                f"topic {name} has {present} partitions, so {count} would add none: partitions can only be added"
             )
         others = self._catalog.partition_count - present
         rules.check_partition_count(count, present=others, most=self._config.max_partitions)

@@ -74,7 +74,7 @@ def check_replication_factor(factor: int, brokers: int) -> None:
     """Raise ``InvalidReplicationFactorError`` unless there are as many live brokers as replicas."""
     if not 1 <= factor <= brokers:
         raise InvalidReplicationFactorError(
-            f"replication factor {factor}: expected between 1 and {brokers}, the live brokers"
+            f"replication factor {factor}: expected between 1 and {brokers}, the number of live brokers"
         )
 
 

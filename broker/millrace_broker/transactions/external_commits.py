@@ -134,7 +134,9 @@ def _open_of(member: TransactionalProducer, find: Callable[[str], TransactionMet
             f"{member.producer.epoch}: it was fenced, or timed out (transaction.timeout.ms)"
         )
     elif current.state is not TransactionState.ONGOING:
-        problem = f"has no open transaction, its state is {current.state.kafka_name}: send records before the commit"
+        problem = (
+            f"has no open transaction, because its state is {current.state.kafka_name}: send records before the commit"
+        )
     else:
         return current
     raise InvalidTxnStateError(f"nothing was committed: transactional id {member.transactional_id} {problem}")

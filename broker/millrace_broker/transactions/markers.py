@@ -146,7 +146,7 @@ async def _write(
             return False
         except MillraceError as error:
             _logger.warning(
-                "the marker of %s could not be written to %s-%d, the coordinator retries: %s",
+                "the marker of %s could not be written to %s-%d; the coordinator retries: %s",
                 transactional_id,
                 *partition,
                 error.message,

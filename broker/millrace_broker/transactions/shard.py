@@ -362,7 +362,7 @@ class TransactionShard:
                 await self._write(self._state_manager.complete(transaction.transactional_id, self._now_ms()))
             except MillraceError as error:
                 _logger.warning(
-                    "%s: the transaction of %s could not be completed, the coordinator retries: %s",
+                    "%s: the transaction of %s could not be completed; the coordinator retries: %s",
                     self._log.name,
                     transaction.transactional_id,
                     error.message,

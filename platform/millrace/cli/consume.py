@@ -122,7 +122,10 @@ def _group_options(group: str | None, start: str) -> dict[str, Any]:
     if group is None:
         return {}
     if start not in ("beginning", "end"):
-        raise UsageError("--group starts at committed offsets: --from is beginning or end, for partitions without any")
+        raise UsageError(
+            "--group starts at committed offsets: use --from beginning or --from end for partitions without a "
+            "committed offset"
+        )
     reset = "earliest" if start == "beginning" else "latest"
     return {"group_id": group, "enable_auto_commit": False, "auto_offset_reset": reset}
 

@@ -98,7 +98,7 @@ def _column(field: pa.Field, values: list[Any], numbers: list[int]) -> pa.Array:
                 pa.array([value], field.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise SchemaMismatchError(
-                    f"line {number}: column {field.name}: {value!r} is no {spark_name(field.type)}: {error}"
+                    f"line {number}: column {field.name}: {value!r} is not a valid {spark_name(field.type)}: {error}"
                 ) from error
         raise
 
@@ -120,7 +120,7 @@ def _converted(value: Any, data_type: pa.DataType, where: str) -> Any:
             ]
         return _scalar(value, data_type)
     except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
-        raise SchemaMismatchError(f"{where}: {value!r} is no {spark_name(data_type)}: {error}") from error
+        raise SchemaMismatchError(f"{where}: {value!r} is not a valid {spark_name(data_type)}: {error}") from error
 
 
 def _scalar(value: Any, data_type: pa.DataType) -> Any:
@@ -188,7 +188,7 @@ def _record(line: bytes, number: int) -> dict[str, Any]:
     unknown = fields.keys() - _RECORD_FIELDS - _PRINTED_FIELDS
     if unknown:
         raise SchemaMismatchError(
-            f"line {number}: unknown field {min(unknown)}, the fields are {', '.join(_RECORD_FIELDS)}"
+            f"line {number}: unknown field {min(unknown)}: the fields are {', '.join(_RECORD_FIELDS)}"
         )
     headers = fields.get("headers") or {}
     pairs = headers.items() if isinstance(headers, dict) else headers

@@ -53,7 +53,7 @@ def _of_file(file: Path) -> dict[TopicPartition, int | str]:
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
         if content.get("version", 1) != 1:
-            raise UsageError(f"{file}: version {content['version']} is not known, the only one is 1")
+            raise UsageError(f"{file}: version {content['version']} is not supported: expected 1")
         entries = [(entry["topic"], int(entry["partition"]), int(entry["offset"])) for entry in content["partitions"]]
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error

@@ -68,7 +68,7 @@ def _only(value: Any, columns: list[str] | None) -> Any:
         return value
     missing = [name for name in columns if name not in value]
     if missing:
-        raise UsageError(f"--columns: the topic has no column {missing[0]}, it has {', '.join(value)}")
+        raise UsageError(f"--columns: the topic has no column {missing[0]}: its columns are {', '.join(value)}")
     return {name: value[name] for name in columns}
 
 

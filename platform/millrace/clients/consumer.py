@@ -128,7 +128,7 @@ class Consumer:
 
         Later polls join the group and get its assignment. New partitions, and new topics that match, are added within
         ``metadata.max.age.ms``. Without topics this is ``unsubscribe``. Raises ``InvalidGroupIdError`` without a
-        ``group.id``, ``UsageError`` if partitions were assigned by hand.
+        ``group.id``, ``UsageError`` if partitions were assigned manually.
         """
         if self._group.subscription is None and len(self._assignment):
             raise UsageError("partitions were assigned by hand: unsubscribe before you subscribe to topics")
@@ -140,7 +140,7 @@ class Consumer:
 
     @_in_use
     def unsubscribe(self) -> None:
-        """Leave the group, or drop the manual assignment: nothing is read any more."""
+        """Leave the group, or drop the manual assignment, so that nothing is read."""
         self._group.unsubscribe("the consumer unsubscribed", self._api_timeout_s)
 
     @_in_use

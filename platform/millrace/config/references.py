@@ -36,7 +36,7 @@ def _resolved(name: str, value: str) -> str:
             # The original message is omitted, because it might quote a line of a file of secrets.
             raise InvalidConfigError(
                 f"{name}={found.group()} cannot be resolved: expected ${{env:NAME}}, ${{file:PATH:PROPERTY}} or "
-                "${directory:PATH:FILE}, on every machine where clients are made"
+                "${directory:PATH:FILE}, on every machine where clients are created"
             ) from None
 
     return REFERENCE.sub(look_up, value)

@@ -138,7 +138,7 @@ class EmbeddedStore:
 
     def _check_session(self, session_id: int) -> None:
         if session_id not in self._sessions:
-            raise SessionExpiredError(f"session {session_id} is over: open a new one")
+            raise SessionExpiredError(f"session {session_id} has ended: open a new one")
 
     def _end(self, session_id: int, *, expired: bool) -> None:
         with self._lock:

@@ -11,13 +11,13 @@ increases by one. The store guarantees (ZooKeeper programmer's guide, "Consisten
 
 All methods may be called from any thread and block until they are done. Therefore an event loop calls them in threads
 and receives watches through ``OnLoop``. Methods raise ``SessionExpiredError`` after the session has ended. Its
-ephemeral nodes and watches are then gone. A session never becomes another session: no request of it is executed under
-a later session, which has another ``session_id``, and other ephemeral nodes, watches and listeners.
+ephemeral nodes and watches are then removed. A session never becomes another session: no request of it is executed
+under a later session, which has another ``session_id``, and other ephemeral nodes, watches and listeners.
 
 A remote store can be disconnected. Reads are then retried, and unsent requests wait, for the time that the store's
-configuration allows; after that ``ConnectionLossError`` is raised. It is raised at once for a write without a
-response, because its outcome is unknown. ``millrace.coordination.outcomes`` determines the outcome. The outcome is
-also unknown if the session expires during a write, but its ephemeral nodes are gone in any case.
+configuration allows; after that ``ConnectionLossError`` is raised. It is raised at once for a write without a response,
+because its outcome is unknown. ``millrace.coordination.outcomes`` determines the outcome. The outcome is also unknown
+if the session expires during a write, but its ephemeral nodes are removed in any case.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NoChildrenForEphemeralsError(CoordinationError):
 
 
 class SessionExpiredError(CoordinationError):
-    """The session has ended; ephemeral nodes and watches are gone. A new session must be opened."""
+    """The session has ended; its ephemeral nodes and watches are removed. A new session must be opened."""
 
 
 class ConnectionLossError(CoordinationError):

@@ -24,7 +24,7 @@ class JsonNode:
         try:
             return cls._from_json(json.loads(data))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"metadata node is no {cls.__name__} ({error!r}): {data[:200]!r}") from error
+            raise StorageError(f"metadata node is not a valid {cls.__name__} ({error!r}): {data[:200]!r}") from error
 
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:

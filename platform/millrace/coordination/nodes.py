@@ -233,7 +233,7 @@ def decode_epoch(data: bytes) -> int:
     try:
         return int(data)
     except ValueError as error:
-        raise StorageError(f"metadata node is no controller epoch, a decimal number: {data[:200]!r}") from error
+        raise StorageError(f"metadata node is not a controller epoch, a decimal number: {data[:200]!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ class ConfigChangeNode(JsonNode):
             case 2:
                 return cls(str(value["entity_path"]))
             case version:
-                raise ValueError(f"version {version}, known are 1 and 2")
+                raise ValueError(f"version {version} is not supported: expected 1 or 2")
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class TreeFile:
         version = execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _FORMAT):
             raise EnvironmentProblemError(
-                f"{self._path} has format {version}, this millrace reads {_FORMAT}: use the millrace that wrote it"
+                f"{self._path} has format {version}, but this millrace reads {_FORMAT}: use the millrace that wrote it"
             )
         if version == 0:
             for statement in filter(str.strip, _TABLES.split(";")):

@@ -87,7 +87,7 @@ def check_path(path: str) -> None:
     if path == "/":
         return
     if not path.startswith("/") or any(name in ("", ".", "..") for name in path[1:].split("/")) or "\0" in path:
-        raise InvalidRequestError(f"{path!r} is no node path: expected /name/name without empty, . or .. parts")
+        raise InvalidRequestError(f"{path!r} is not a node path: expected /name/name without empty, . or .. parts")
 
 
 def check_operation(operation: Operation) -> None:

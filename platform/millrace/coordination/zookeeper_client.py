@@ -61,7 +61,7 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     ) -> socket.socket:
         """Connect, with TLS if configured. Raises ``OSError``."""
         if self._refuse.is_set():
-            raise OSError("the session is over")
+            raise OSError("the session has expired")
         connection = socket.create_connection(address, timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
@@ -141,7 +141,7 @@ _MESSAGES: Final[dict[Any, tuple[type[MillraceError], str]]] = {
     kazoo.BadArgumentsError: (InvalidRequestError, "ZooKeeper refuses {path}, because it is not a valid node path"),
     kazoo.NoAuthError: (AccessDeniedError, "ZooKeeper denies access to {path}: check its ACL and zookeeper.sasl.*"),
     kazoo.AuthFailedError: (AccessDeniedError, "ZooKeeper refuses the credentials: check zookeeper.sasl.*"),
-    kazoo.SessionExpiredError: (SessionExpiredError, "the session was over at {path}: open a new one"),
+    kazoo.SessionExpiredError: (SessionExpiredError, "the session had expired at {path}: open a new one"),
 }
 
 

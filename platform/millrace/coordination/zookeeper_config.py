@@ -35,7 +35,7 @@ class ZooKeeperAddress(NamedTuple):
         for host in hosts:
             _, colon, port = host.rpartition(":")
             if colon and not host.endswith("]") and not (port.isdigit() and 0 < int(port) < 65536):
-                raise ValueError(f"{host!r} has no port that can be, expected host:port")
+                raise ValueError(f"{host!r} has no valid port: expected host:port")
         chroot = (slash + rest).rstrip("/")
         try:
             check_path(chroot or "/")

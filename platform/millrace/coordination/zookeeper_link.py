@@ -157,7 +157,8 @@ class SessionLink:
                     raise self._over(path) from error
                 if write:
                     raise ConnectionLossError(
-                        f"the connection to ZooKeeper was lost at {path}: the write may have succeeded, read the node",
+                        f"the connection to ZooKeeper was lost at {path}, and the write may have succeeded: read the "
+                        "node",
                         maybe_applied=True,
                     ) from error
             except KazooSessionExpired as error:
@@ -174,8 +175,8 @@ class SessionLink:
         with self._changed:
             if not self._changed.wait_for(lambda: self._state in wanted, deadline - time.monotonic()):
                 raise ConnectionLossError(
-                    f"ZooKeeper was not reachable for {self._config.connection_timeout_ms} ms: {path} was "
-                    "not requested",
+                    f"ZooKeeper was not reachable for {self._config.connection_timeout_ms} ms, so {path} was not "
+                    "requested",
                     maybe_applied=False,
                 )
         if self._state in _OVER:
@@ -189,7 +190,7 @@ class SessionLink:
     def _over(self, path: str) -> SessionExpiredError | AccessDeniedError:
         if self._access_denied:
             return AccessDeniedError("ZooKeeper refuses the credentials: check zookeeper.sasl.*")
-        return SessionExpiredError(f"session {self.session_id:#x} was over at {path}: open a new one")
+        return SessionExpiredError(f"session {self.session_id:#x} had expired at {path}: open a new one")
 
     # --- states and events -----------------------------------------------------------------------------------
 

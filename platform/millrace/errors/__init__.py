@@ -4,7 +4,7 @@ An error carries Kafka's numeric code (its protocol guide, "Error Codes"), or a 
 The wire carries the code: ``error_of`` converts a received code and message to the same class on the other side.
 ``retriable`` says whether the same request may succeed later without a change by the caller.
 
-A message names the thing and the remedy: "offsets 0..41 of orders-3 are gone (retention): start at 42".
+A message names the thing and the remedy: "offsets 0..41 of orders-3 were deleted (retention): start at 42".
 """
 
 from __future__ import annotations

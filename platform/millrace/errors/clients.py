@@ -55,7 +55,7 @@ class UnknownOutcomeError(MillraceError):
 
 
 class OffsetsLostError(MillraceError):
-    """Records between two offsets are gone; the message gives the offsets, the reason and the remedy."""
+    """Records between two offsets no longer exist; the message gives the offsets, the reason and the remedy."""
 
     code = 1020
 

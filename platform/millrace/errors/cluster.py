@@ -51,7 +51,7 @@ class ReassignmentInProgressError(MillraceError):
 
 
 class FetchSessionIdNotFoundError(MillraceError):
-    """The leader does not have this fetch session any more; the follower starts a new session."""
+    """The leader no longer has this fetch session; the follower starts a new session."""
 
     code = 70
     retriable = True

@@ -33,7 +33,7 @@ class NotCoordinatorError(MillraceError):
 
 
 class IllegalGenerationError(MillraceError):
-    """The member's generation is over: the group has rebalanced without it."""
+    """The member's generation has ended, because the group has rebalanced without it."""
 
     code = 22
 

@@ -4,8 +4,8 @@ A message class declares its fields with ``of``, in the order of the wire. A typ
 frozen and its constructor as keyword-only. At run time they are plain slotted objects, because a decoder fills them
 five times as fast as frozen ones (``docs/design/0041-kafka-messages.md``).
 
-As in Kafka, bytes after a message are ignored, tagged fields that the definition does not know are kept and written
-again, and a field that a version lacks is left out if it is ignorable, and must else have its default. Strings are
+As in Kafka, bytes after a message are ignored. Tagged fields that the definition does not know are kept and written
+again. A field that a version lacks is left out if it is ignorable; otherwise it must have its default. Strings are
 UTF-8; invalid bytes become U+FFFD. Unlike Kafka, a length of -2 or less is refused, where Kafka reads null.
 """
 
@@ -97,7 +97,7 @@ class Message:
         """Raise ``UnsupportedVersionError`` for an unknown version."""
         if not cls.VERSION_MIN <= version <= cls.VERSION_MAX:
             known = f"{cls.VERSION_MIN} to {cls.VERSION_MAX}"
-            raise UnsupportedVersionError(f"{cls.__name__} of version {version}: known are {known}")
+            raise UnsupportedVersionError(f"{cls.__name__} has no version {version}: the versions are {known}")
 
     @classmethod
     def of_defaults(cls) -> Self:

@@ -2,8 +2,8 @@
 
 The function is made at the first message of its version. Structures are read in place, without a call for each.
 
-A decoder takes no memory before it knows that the bytes are there: the length of a string is at most the number of
-bytes that are left, and that of an array at most the number of elements that they can hold.
+A decoder allocates no memory before it has checked that the bytes exist. The length of a string is at most the number
+of remaining bytes. The length of an array is at most the number of elements that these bytes can hold.
 """
 
 from __future__ import annotations

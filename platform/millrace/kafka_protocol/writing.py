@@ -86,7 +86,7 @@ def _problem(kind: str, value: object) -> str | None:
         try:
             struct.pack(">" + FORMATS[kind], value)
         except struct.error:
-            return f"{value!r} is no {kind}"
+            return f"{value!r} is not a valid {kind}"
     return None
 
 

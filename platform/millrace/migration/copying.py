@@ -71,7 +71,7 @@ class TopicCopy:
     ) -> None:
         """Copy the records of Kafka, or with ``continuous`` until stopped; up to ``records_max`` per transaction.
 
-        Raises ``UsageError`` if records that were to be copied next are gone in Kafka, unless ``skip_lost``.
+        Raises ``UsageError`` if Kafka has deleted the records that are to be copied next, unless ``skip_lost``.
         """
         with Producer({**self._config, "transactional.id": f"from-kafka-{self._target}"}) as producer:
             producer.init_transactions()  # aborts a killed copy's transaction, so that the map can be read

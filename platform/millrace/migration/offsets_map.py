@@ -61,7 +61,7 @@ class OffsetsMap:
         is not copied yet.
         """
         if old > (self.next_old or 0):
-            raise UsageError(f"offset {old} is not copied yet, only those before {self.next_old or 0}")
+            raise UsageError(f"offset {old} is not copied yet: the copy ends before offset {self.next_old or 0}")
         number = bisect_right(self.runs, old, key=lambda run: run.old) - 1
         if number >= 0 and old < self.runs[number].old + self.runs[number].length:
             return self.runs[number].new + old - self.runs[number].old

@@ -245,7 +245,7 @@ class _UnreadableError(Exception):
 def _promoted(array: pa.Array, wanted: pa.Field) -> pa.Array:
     if common_type(wanted.type, array.type) is None:
         raise _UnreadableError(
-            f"column {wanted.name} is {spark_name(array.type)}, and {spark_name(wanted.type)} is wanted"
+            f"column {wanted.name} is {spark_name(array.type)}, but {spark_name(wanted.type)} is expected"
         )
     try:
         return promote(array, wanted.type)

@@ -92,7 +92,9 @@ def _expect(value: Any, kind: type, data_type: pa.DataType, path: str) -> Any:
 
 def _misfit(value: Any, data_type: pa.DataType, path: str) -> NotAValueError:
     shown = json.dumps(value, default=str)
-    return NotAValueError(f"{path}: {shown if len(shown) <= 60 else shown[:57] + '...'} is no {spark_name(data_type)}")
+    return NotAValueError(
+        f"{path}: {shown if len(shown) <= 60 else shown[:57] + '...'} is not a valid {spark_name(data_type)}"
+    )
 
 
 def _integer(value: Any, data_type: pa.DataType, path: str) -> int:

@@ -190,7 +190,7 @@ def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, in
             start, length = _varint(view, position)
             position = start + length
             if position > end:
-                raise InvalidRequestError(f"a fetch response ends at {end}, and a field of it at {position}")
+                raise InvalidRequestError(f"a fetch response ends at {end}, but one of its fields ends at {position}")
             yield tag >> 3, field_start, start, position
         elif kind == _VARINT:
             position, _ = _varint(view, position)

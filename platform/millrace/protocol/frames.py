@@ -192,7 +192,7 @@ def check_version(version: int) -> None:
     """Raise ``UnsupportedVersionError`` for another version of the format."""
     if version != VERSION:
         raise UnsupportedVersionError(
-            f"calls of millrace are of version {version} there and {VERSION} here: update the older one"
+            f"calls of millrace have version {version} there and {VERSION} here: update the older side"
         )
 
 

@@ -98,16 +98,16 @@ def read_columns_header(buffer: ReadableBuffer, position: int, header: BatchHead
     """
     size = header.size_bytes
     if size < MESSAGE_POSITION:
-        raise _corrupt(header, f"{size} bytes, a columnar batch has at least {MESSAGE_POSITION}")
+        raise _corrupt(header, f"{size} bytes, but a columnar batch has at least {MESSAGE_POSITION}")
     columns = ColumnsHeader._make(_COLUMNS_HEADER.unpack_from(buffer, position + HEADER_BYTES))
     if columns.version != BODY_VERSION:
-        raise _corrupt(header, f"body version {columns.version}, this reader knows {BODY_VERSION}")
+        raise _corrupt(header, f"body version {columns.version} is not supported: this reader reads {BODY_VERSION}")
     if columns.flags & _UNKNOWN_FLAGS or columns.reserved:
         raise _corrupt(header, f"unknown column flags {columns.flags:#x}, {columns.reserved:#x}")
     if columns.schema_id < OPAQUE_SCHEMA_ID:
         raise _corrupt(header, f"schema id {columns.schema_id}")
     if columns.schema_id != OPAQUE_SCHEMA_ID and columns.flags & ColumnFlags.KEY:
-        raise _corrupt(header, "the key flag is for opaque batches, this one has a schema")
+        raise _corrupt(header, "the key flag is for opaque batches, but this batch has a schema")
     if size % ALIGNMENT_BYTES or columns.message_position % ALIGNMENT_BYTES:
         raise _corrupt(header, f"{size} bytes with a message at {columns.message_position}: not multiples of 64")
     if not _within(columns.message_position, columns.message_length, size):

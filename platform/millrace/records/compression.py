@@ -83,7 +83,7 @@ class Compression(IntEnum):
         try:
             return cls(number)
         except ValueError:
-            raise UnsupportedCompressionError(f"unknown compression number {number} (known are 0 to 4)") from None
+            raise UnsupportedCompressionError(f"unknown compression number {number}: expected 0 to 4") from None
 
 
 def compress(data: bytes, compression: Compression, *, level: int | None = None, magic: int = 2) -> bytes:
@@ -289,7 +289,7 @@ def _snappy_chunks(data: bytes, max_bytes: int) -> Iterator[bytes | None]:
             continue
         position += 4
         if not 0 < size <= len(data) - position:
-            raise CorruptBatchError(f"snappy chunk of {size} bytes, {len(data) - position} are left")
+            raise CorruptBatchError(f"snappy chunk of {size} bytes, but {len(data) - position} bytes are left")
         yield _decompress_snappy_block(data[position : position + size], max_bytes)
         position += size
 
@@ -382,7 +382,7 @@ def _lz4_blocks_end(
             return position, None
         size &= ~_LZ4_STORED
         if size > block_bytes_max:
-            return position, CorruptBatchError(f"lz4 block of {size} bytes, the frame allows {block_bytes_max}")
+            return position, CorruptBatchError(f"lz4 block of {size} bytes, but the frame allows {block_bytes_max}")
         following = position + 4 + size + checksum_bytes
         if following > len(data):
             return position, CorruptBatchError("lz4 body ends within a block")

@@ -246,8 +246,9 @@ class _Conversion:
         schema_id = read_columns_header(buffer, position, header).schema_id
         if schema_id != OPAQUE_SCHEMA_ID:
             raise UnsupportedForFormatError(
-                f"batch with base offset {header.base_offset} has the columns of schema {schema_id}, rows have key and "
-                "value only: keep it columnar, or read its columns and write them to an opaque topic, say as JSON"
+                f"batch with base offset {header.base_offset} has the columns of schema {schema_id}, but rows have "
+                "only key and value: keep it columnar, or read its columns and write them to an opaque topic, for "
+                "example as JSON"
             )
         batch = validate_batch(buffer, position, header, self.schema_of, max_bytes=self.max_bytes)
         return build_rows_batch_of_columns(
@@ -276,5 +277,5 @@ class _Conversion:
 
     def _cannot_hold(self, what: str) -> UnsupportedForFormatError:
         return UnsupportedForFormatError(
-            f"magic {self.target.value} cannot hold {what}: choose a newer format, or allow loss to go without"
+            f"magic {self.target.value} cannot hold {what}: choose a newer format, or allow this data to be dropped"
         )

@@ -396,7 +396,7 @@ def _constant_timestamp(header: BatchHeader, layout: ColumnsHeader) -> int | Non
         return None
     if header.has_delete_horizon:
         raise CorruptBatchError(
-            f"columnar batch with base offset {header.base_offset}: a delete horizon and no timestamp column"
+            f"columnar batch with base offset {header.base_offset} has a delete horizon, but no timestamp column"
         )
     return header.base_timestamp
 
@@ -430,11 +430,11 @@ class _Message:
         self._message = message
         summary = inspect_message(message)
         if summary.row_count != header.count:
-            raise self._corrupt(f"{summary.row_count} rows, the header counts {header.count}")
+            raise self._corrupt(f"{summary.row_count} rows, but the header counts {header.count}")
         if summary.compression != header.compression:
-            raise self._corrupt(f"compression is {summary.compression.name}, the header says {header.compression}")
+            raise self._corrupt(f"compression is {summary.compression.name}, but the header says {header.compression}")
         if summary.decompressed_bytes > max_bytes:
-            raise self._corrupt(f"{summary.decompressed_bytes} bytes decompressed, {max_bytes} are allowed")
+            raise self._corrupt(f"{summary.decompressed_bytes} bytes decompressed, but {max_bytes} are allowed")
         self._is_plain = not header.compression
         self._whole: pa.RecordBatch | None = None
 

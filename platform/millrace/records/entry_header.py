@@ -47,7 +47,7 @@ def read_entry_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     if size is None:
         return read_header(buffer, position)
     if size > len(buffer) - position:
-        raise CorruptBatchError(f"message at position {position}: {len(buffer) - position} of {size} bytes are there")
+        raise CorruptBatchError(f"message at position {position} has {len(buffer) - position} of {size} bytes")
     entry = MessageEntry(buffer, position, size)
     entry.check()
     try:

@@ -167,7 +167,9 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     the header's own.
     """
     if len(buffer) - position < HEADER_BYTES:
-        raise CorruptBatchError(f"batch at position {position}: {len(buffer) - position} bytes left, a header has 61")
+        raise CorruptBatchError(
+            f"batch at position {position}: {len(buffer) - position} bytes left, but a header has 61"
+        )
     magic = _PREFIX.unpack_from(buffer, position)[3]
     if magic != MAGIC:
         raise CorruptBatchError(f"batch at position {position}: magic {magic}, expected 2")
@@ -221,7 +223,9 @@ def seal(header: BatchHeader, *body: ReadableBuffer) -> bytes:
     """Join a header and the parts of its body into a batch with length and checksum; copies each part once."""
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + sum(len(part) for part in body)
     if length > _LENGTH_MAX:
-        raise MessageTooLargeError(f"a batch of {length} bytes: it can have {_LENGTH_MAX}; send fewer records at once")
+        raise MessageTooLargeError(
+            f"a batch of {length} bytes is too large, because {_LENGTH_MAX} is the maximum: send fewer records at once"
+        )
     unsealed = write_header(header._replace(batch_length=length, crc=0))
     crc = checksum(unsealed[CHECKED_FROM:], *body)
     start = unsealed[:CRC_POSITION] + crc.to_bytes(4, "big") + unsealed[CHECKED_FROM:]

@@ -49,7 +49,7 @@ def inspect_message(message: pa.Buffer) -> MessageSummary:
     try:
         return _inspect(message)
     except (struct.error, IndexError) as error:
-        raise CorruptBatchError(f"Arrow message with metadata that leads outside it: {error}") from error
+        raise CorruptBatchError(f"Arrow message with metadata that points outside it: {error}") from error
 
 
 def _inspect(message: pa.Buffer) -> MessageSummary:
@@ -64,7 +64,7 @@ def _inspect(message: pa.Buffer) -> MessageSummary:
         raise CorruptBatchError(f"Arrow message of type {kind}, expected a record batch")
     body_bytes = _long(metadata, length_at)
     if body_bytes != message.size - body_position:
-        raise CorruptBatchError(f"Arrow message declares a body of {body_bytes} bytes in {message.size}")
+        raise CorruptBatchError(f"Arrow message declares a body of {body_bytes} bytes, but has {message.size}")
     if not header_at:
         raise CorruptBatchError("Arrow message without a record batch")
     rows_at, _, buffers_at, compression_at = _fields(metadata, _follow(metadata, header_at))
@@ -128,5 +128,5 @@ def _pairs(data: bytes, position: int) -> Iterator[tuple[int, int]]:
     (count,) = _U32.unpack_from(data, start)
     end = start + 4 + count * _PAIR.size
     if end > len(data):
-        raise CorruptBatchError(f"Arrow message with a list of {count} entries that leads outside it")
+        raise CorruptBatchError(f"Arrow message with a list of {count} entries that points outside it")
     return _PAIR.iter_unpack(data[start + 4 : end])

@@ -136,7 +136,8 @@ class Message:
             return None, start
         if start + size > len(self.data):
             raise CorruptBatchError(
-                f"message at offset {self.offset}: a field of {size} bytes, {len(self.data) - start} are left"
+                f"message at offset {self.offset} has a field of {size} bytes, but {len(self.data) - start} bytes "
+                "are left"
             )
         return self.data[start : start + size], start + size
 
@@ -171,7 +172,9 @@ def unwrap(message: Message, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iter
 
 def _read_inner(wrapper: Message, max_bytes: int) -> list[Message]:
     if wrapper.compression is Compression.ZSTD:
-        raise InvalidRecordError(f"wrapper at offset {wrapper.offset}: zstd is not for magic {wrapper.magic}")
+        raise InvalidRecordError(
+            f"wrapper at offset {wrapper.offset} has compression zstd, which magic {wrapper.magic} does not support"
+        )
     value = wrapper.value
     if value is None:
         raise InvalidRecordError(f"wrapper at offset {wrapper.offset} has no value")
@@ -184,8 +187,8 @@ def _read_inner(wrapper: Message, max_bytes: int) -> list[Message]:
         position += LOG_OVERHEAD_BYTES
         if length < MESSAGE_BYTES_MIN:
             raise CorruptBatchError(
-                f"wrapper at offset {wrapper.offset} holds a message of {length} bytes, "
-                f"the least is {MESSAGE_BYTES_MIN}"
+                f"wrapper at offset {wrapper.offset} holds a message of {length} bytes, but {MESSAGE_BYTES_MIN} is "
+                "the minimum"
             )
         if length > len(data) - position:
             break
@@ -254,15 +257,19 @@ def _check_writable(records: Sequence[Record], magic: int, compression: Compress
     if not records:
         raise InvalidRecordError("a message set needs at least one record")
     if compression is Compression.ZSTD:
-        raise UnsupportedCompressionError(f"zstd is not for magic {magic}: choose gzip, snappy or lz4")
+        raise UnsupportedCompressionError(f"magic {magic} does not support zstd: choose gzip, snappy or lz4")
     for before, after in pairwise(records):
         if after.offset <= before.offset:
             raise InvalidRecordError(f"offset {after.offset} follows offset {before.offset}: offsets must ascend")
     for record in records:
         if record.headers:
-            raise UnsupportedForFormatError(f"record at offset {record.offset} has headers, magic {magic} has none")
+            raise UnsupportedForFormatError(
+                f"record at offset {record.offset} has headers, which magic {magic} does not support"
+            )
         if record.timestamp_ms < NO_TIMESTAMP:
-            raise InvalidTimestampError(f"timestamp {record.timestamp_ms}: timestamps are from 0 on, or -1 for none")
+            raise InvalidTimestampError(
+                f"timestamp {record.timestamp_ms} is invalid: timestamps are milliseconds from 0, or -1 for none"
+            )
 
 
 def _write_message(

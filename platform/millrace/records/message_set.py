@@ -132,7 +132,9 @@ class BatchEntry:
     def check(self) -> None:
         """See ``LogEntry``."""
         if self.size_bytes < HEADER_BYTES:
-            raise CorruptBatchError(f"batch at position {self.position}: {self.size_bytes} bytes, a header has 61")
+            raise CorruptBatchError(
+                f"batch at position {self.position} has {self.size_bytes} bytes, but a header has 61"
+            )
         if not self.crc_is_valid:
             raise CorruptBatchError(f"batch at position {self.position} fails its checksum")
 
@@ -222,10 +224,10 @@ def read_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
             return
         magic = _magic_at(buffer, position)
         if not 0 <= magic <= MAGIC:
-            raise CorruptBatchError(f"entry at position {position}: magic {magic}, known are 0 to 2")
+            raise CorruptBatchError(f"entry at position {position} has magic {magic}: expected 0 to 2")
         size = LOG_OVERHEAD_BYTES + length
         if size > _INT_MAX:
-            raise CorruptBatchError(f"entry at position {position}: a length of {length} bytes")
+            raise CorruptBatchError(f"entry at position {position} has the invalid length {length}")
         if size > end - position:
             return
         yield (BatchEntry if magic == MAGIC else MessageEntry)(buffer, position, size)
@@ -260,7 +262,8 @@ def sound_prefix_bytes(buffer: ReadableBuffer, base_offset: int = 0) -> int:
             entry.check()
             if not 0 <= entry.last_offset - base_offset <= _INT_MAX:
                 raise InvalidRecordError(
-                    f"entry at position {entry.position}: offset {entry.last_offset} is not of segment {base_offset}"
+                    f"entry at position {entry.position}: offset {entry.last_offset} does not belong to segment "
+                    f"{base_offset}"
                 )
             sound = entry.position + entry.size_bytes
     except CorruptBatchError:
@@ -296,10 +299,10 @@ def build_entries(
             is_transactional=is_transactional,
         )
     if not 0 <= magic < MAGIC:
-        raise UnsupportedForFormatError(f"magic {magic}: known are 0 to 2")
+        raise UnsupportedForFormatError(f"magic {magic} is unknown: expected 0 to 2")
     if producer_id != NO_PRODUCER_ID or is_transactional:
         raise UnsupportedForFormatError(
-            f"producer id {producer_id}: magic {magic} has neither producers nor transactions"
+            f"producer id {producer_id} is not supported: magic {magic} has neither producers nor transactions"
         )
     return build_messages(records, magic=magic, compression=compression, timestamp_type=timestamp_type)
 
@@ -308,7 +311,7 @@ def _length_at(buffer: ReadableBuffer, position: int) -> int:
     length = int(OFFSET_AND_LENGTH.unpack_from(buffer, position)[1])
     if length < MESSAGE_BYTES_MIN:
         raise CorruptBatchError(
-            f"entry at position {position}: a length of {length} bytes, the least is {MESSAGE_BYTES_MIN}"
+            f"entry at position {position} has a length of {length} bytes, but {MESSAGE_BYTES_MIN} is the minimum"
         )
     return length
 

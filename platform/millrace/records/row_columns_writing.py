@@ -64,9 +64,9 @@ def build_rows_batch_of_columns(
     deltas = np.arange(count) if offsets is None else _values(offsets, np.int64, count) - np.int64(base_offset)
     last_delta = int(deltas[-1]) if last_offset is None else last_offset - base_offset
     if count and (deltas[0] < 0 or deltas[-1] > last_delta or np.any(deltas[1:] <= deltas[:-1])):
-        raise InvalidRecordError(f"offsets of a batch of {base_offset}..{base_offset + last_delta} do not ascend in it")
+        raise InvalidRecordError(f"the offsets of a batch {base_offset}..{base_offset + last_delta} do not ascend")
     if not 0 <= last_delta <= _INT_MAX:
-        raise InvalidRecordError(f"a batch cannot reach from offset {base_offset} to {base_offset + last_delta}")
+        raise InvalidRecordError(f"a batch cannot have offsets from {base_offset} to {base_offset + last_delta}")
     timestamps = _timestamps(timestamps_ms, count)
     base_timestamp = int(timestamps[0]) if delete_horizon_ms is None else delete_horizon_ms
     header = rows_header(
@@ -117,7 +117,8 @@ def _join_records(
     total = int(lengths.sum()) + 5 * count
     if total > _INT_MAX:
         raise MessageTooLargeError(
-            f"a batch of up to {total} bytes: it can have {_INT_MAX}; send fewer records at once"
+            f"a batch of up to {total} bytes is too large, because {_INT_MAX} is the maximum: send fewer records at "
+            "once"
         )
     return _data(_join(_binary([VarintTable(lengths), *before_key]), key, _binary([before_value]), value, tail))
 

@@ -281,7 +281,7 @@ def read_raw(body: bytes, damage: CorruptBatchError | None, header: BatchHeader)
             # A record that looks incomplete may be the place where decompression stopped.
             raise _located(damage or error, header, index) from error
         if index == header.count - 1 and (damage is not None or at != len(body)):
-            raise _located(damage or CorruptBatchError(f"{len(body) - at} bytes are left over"), header, index)
+            raise _located(damage or CorruptBatchError(f"{len(body) - at} bytes follow the last record"), header, index)
         yield record
 
 
@@ -309,7 +309,7 @@ def _read_record(body: bytes, start: int) -> tuple[RawRecord, int]:
     length, at = read_varint(body, start)
     end = at + length
     if length < 0 or end > len(body):
-        raise CorruptBatchError(f"a length of {length} bytes, {len(body) - at} are left")
+        raise CorruptBatchError(f"a length of {length} bytes, but {len(body) - at} bytes are left")
     begin = at
     timestamp_delta, at = read_varlong(body, at + 1)
     offset_delta, at = read_varint(body, at)
@@ -320,7 +320,7 @@ def _read_record(body: bytes, start: int) -> tuple[RawRecord, int]:
     if header_count:
         headers, at = _read_headers(body, at, header_count)
     if at != end:
-        raise CorruptBatchError(f"a length of {length} bytes and a content of {at - begin}")
+        raise CorruptBatchError(f"a length of {length} bytes, but a content of {at - begin} bytes")
     return RawRecord(key, value, headers, timestamp_delta, offset_delta, varint_size(length) + length), at
 
 
@@ -330,7 +330,7 @@ def _read_bytes(body: bytes, at: int) -> tuple[bytes | None, int]:
         return None, at
     end = at + size
     if end > len(body):
-        raise CorruptBatchError(f"a field of {size} bytes, {len(body) - at} are left")
+        raise CorruptBatchError(f"a field of {size} bytes, but {len(body) - at} bytes are left")
     return body[at:end], end
 
 

@@ -68,8 +68,8 @@ def verify_crc(buffer: ReadableBuffer, position: int, header: BatchHeader) -> No
     """Verify a batch's checksum; raises ``CorruptBatchError`` if it is wrong or the batch is incomplete."""
     if position + header.size_bytes > len(buffer):
         raise CorruptBatchError(
-            f"batch with base offset {header.base_offset} at position {position}: "
-            f"{len(buffer) - position} of its {header.size_bytes} bytes are there"
+            f"batch with base offset {header.base_offset} at position {position} has {len(buffer) - position} of its "
+            f"{header.size_bytes} bytes"
         )
     if not crc_matches(buffer, position, header):
         raise CorruptBatchError(

@@ -321,7 +321,7 @@ def _read_entries(section: bytes) -> Iterator[tuple[int, ColumnStatistics]]:
             for _ in range(2):
                 end = position + 1 + section[position]
                 if end > len(section):
-                    raise ValueError("an entry that leads outside the section")
+                    raise ValueError("an entry that points outside the section")
                 values.append(_read_value(kind, section[position + 1 : end]))
                 position = end
             bounds = (values[0], values[1])

@@ -76,11 +76,13 @@ def _check_timestamps(batch: DecodedBatch) -> None:
         extremes = pc.min_max(batch.timestamps_ms()).as_py()
         smallest, largest = extremes["min"], extremes["max"]
     if smallest < NO_TIMESTAMP:
-        raise InvalidTimestampError(f"timestamp {smallest}: timestamps are from 0 on, or -1 for none")
+        raise InvalidTimestampError(
+            f"timestamp {smallest} is invalid: timestamps are milliseconds from 0, or -1 for none"
+        )
     if largest != header.max_timestamp:
         raise InvalidTimestampError(
-            f"batch with base offset {header.base_offset}: the header says maximum timestamp {header.max_timestamp}, "
-            f"the records' is {largest}"
+            f"batch with base offset {header.base_offset}: the header has the maximum timestamp "
+            f"{header.max_timestamp}, but the records have {largest}"
         )
 
 
@@ -94,7 +96,7 @@ def _check_nulls(batch: DecodedBatch) -> None:
             nulls = pc.and_not(nulls, tombstones)
         if pc.any(nulls).as_py():
             row = nulls.to_pylist().index(True)
-            raise SchemaMismatchError(f"row {row}, column {column.name}: null, the schema says not null")
+            raise SchemaMismatchError(f"row {row}, column {column.name}: null, but the column is NOT NULL")
 
 
 def _check_statistics(batch: DecodedBatch, buffer: ReadableBuffer, position: int) -> None:
@@ -105,15 +107,15 @@ def _check_statistics(batch: DecodedBatch, buffer: ReadableBuffer, position: int
     found = read_statistics(buffer, position, header)
     where = f"batch with base offset {header.base_offset}: the statistics"
     if found is None:
-        raise InvalidRecordError(f"{where} are damaged, or of another batch")
+        raise InvalidRecordError(f"{where} are damaged, or belong to another batch")
     for number, stored in found.columns.items():
         name = _column_name(batch, number)
         if name is None or not covers(stored, batch.columns.column(name)):
-            raise InvalidRecordError(f"{where} of column {name or number} do not hold for its values")
+            raise InvalidRecordError(f"{where} of column {name or number} do not match its values")
     if found.timestamps_ms is not None and batch.constant_timestamp_ms is None and batch.num_rows:
         extremes = pc.min_max(batch.timestamps_ms()).as_py()
         if found.timestamps_ms[0] > extremes["min"] or found.timestamps_ms[1] < extremes["max"]:
-            raise InvalidRecordError(f"{where} of the timestamps do not hold")
+            raise InvalidRecordError(f"{where} of the timestamps do not match the records")
 
 
 def _column_name(batch: DecodedBatch, number: int) -> str | None:

@@ -113,7 +113,7 @@ def parse_avro(source: str | AvroSchema, references: Mapping[str, str] | None = 
     schema, names = load_avro(source, references)
     root = names.resolve(schema)
     if not isinstance(root, dict) or root["type"] != "record":
-        raise SchemaError("an Avro schema for columns is a record: wrap it into one with a field")
+        raise SchemaError("an Avro schema for columns must be a record: wrap it in a record with one field")
     return pa.schema(list(avro_type(root, names, "")))
 
 
@@ -143,7 +143,9 @@ def _annotated(kind: str, schema: dict[str, Any], path: str) -> pa.DataType:
     if logical == "decimal" and kind in ("bytes", "fixed"):
         return _decimal(schema, path)
     if logical == "duration":
-        raise SchemaError(f"{path}: Avro's duration counts months, which no INTERVAL DAY TO SECOND holds: use a long")
+        raise SchemaError(
+            f"{path}: Avro's duration counts months, which INTERVAL DAY TO SECOND cannot hold: use a long"
+        )
     if (found := _LOGICAL.get((kind, str(logical)))) is not None:
         return found
     if kind == "fixed":
@@ -176,7 +178,10 @@ def _field(
 def _record_type(schema: dict[str, Any], names: AvroNames, path: str, within: tuple[str, ...]) -> pa.DataType:
     name = schema["name"]
     if name in within:
-        raise SchemaError(f"{path}: record {name} contains itself, as no column type does: cut it, or keep it as bytes")
+        raise SchemaError(
+            f"{path}: record {name} contains itself, which column types cannot do: end the recursion, or keep it as "
+            "bytes"
+        )
     prefix = f"{path}." if path else ""
     fields = [
         _field(each["name"], each["type"], names, prefix + each["name"], (*within, name), each.get("doc", ""))
@@ -272,5 +277,7 @@ def _written(data_type: pa.DataType, name: str, path: str) -> AvroSchema:
 
 def _avro_name(name: str, path: str) -> str:
     if not _NAME.fullmatch(name):
-        raise SchemaError(f"column {path}: {name!r} is no Avro name: expected letters, digits and _, no digit first")
+        raise SchemaError(
+            f"column {path}: {name!r} is not an Avro name: expected letters, digits and _, and no digit first"
+        )
     return name

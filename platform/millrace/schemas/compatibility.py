@@ -176,8 +176,8 @@ def check_evolution(
         for change in schema_changes(old, new, key_columns):
             if change.kind is ChangeKind.IMPOSSIBLE:
                 raise IncompatibleSchemaError(
-                    f"column {change.column} is {change.what}: that is never possible, for records of version {number} "
-                    "are in the log: add a column of another name"
+                    f"column {change.column} is {change.what}: that is never possible, because the log has records "
+                    f"of version {number}: add a column of another name"
                 )
     validate_topic_schema(new, key_columns)
     first = 1 if mode.is_transitive else len(versions)
@@ -195,7 +195,7 @@ def _check_allowed(change: SchemaChange, mode: SchemaCompatibility, version: int
     else:
         return
     raise IncompatibleSchemaError(
-        f"column {change.column} is {change.what}: schema.compatibility={mode} does not allow that, as {why}; "
+        f"column {change.column} is {change.what}: schema.compatibility={mode} does not allow that, because {why}; "
         f"{_remedy(change.kind)}"
     )
 

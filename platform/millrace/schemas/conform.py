@@ -41,10 +41,10 @@ def to_table(source: Any) -> pa.Table:
         if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
             return pa.table(source)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise SchemaMismatchError(f"the data does not make a table: {error}") from error
+        raise SchemaMismatchError(f"the data cannot be converted to a table: {error}") from error
     raise SchemaMismatchError(
-        f"a {type(source).__name__} is no table: give an Arrow table or batch, a pandas or polars frame, a dict of "
-        "columns or a list of rows"
+        f"a {type(source).__name__} is not a table: give an Arrow table or batch, a pandas or polars frame, a dict "
+        "of columns or a list of rows"
     )
 
 
@@ -63,7 +63,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for field in schema:
         positions = [at for at, name in enumerate(table.column_names) if name == field.name]
         if len(positions) > 1:
-            raise SchemaMismatchError(f"column {field.name} stands twice in the data: drop one")
+            raise SchemaMismatchError(f"column {field.name} occurs twice in the data: drop one")
         columns.append(_fit(table.column(positions[0]), field) if positions else _missing(field, table.num_rows))
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -260,14 +260,16 @@ def _refusal(source: pa.DataType, target: pa.DataType, path: str) -> str | None:
     if pat.is_timestamp(source) and pat.is_timestamp(target) and bool(source.tz) != bool(target.tz):
         if target.tz:
             return (
-                f"column {path}: the data has no time zone, TIMESTAMP needs one: localize it, or declare TIMESTAMP_NTZ"
+                f"column {path}: the data has no time zone, but TIMESTAMP needs one: localize it, or declare "
+                "TIMESTAMP_NTZ"
             )
         return (
-            f"column {path}: the data has time zone {source.tz}, TIMESTAMP_NTZ has none: drop it, or declare TIMESTAMP"
+            f"column {path}: the data has time zone {source.tz}, but TIMESTAMP_NTZ has none: drop it, or declare "
+            "TIMESTAMP"
         )
     if any(is_kind(source) and accepts(target) for is_kind, accepts in _CASTS):
         return None
-    return f"column {path}: the data is {source}, the schema says {spark_name(target)}: cast it"
+    return f"column {path}: the data is {source}, but the schema has {spark_name(target)}: cast it"
 
 
 def _struct_refusal(source: pa.DataType, target: pa.DataType, path: str) -> str | None:

@@ -74,18 +74,18 @@ def parse_json_schema(source: str | Mapping[str, Any], references: Mapping[str, 
     except json.JSONDecodeError as error:
         raise SchemaError(f"the JSON Schema is not valid JSON: {error}") from error
     if not isinstance(root, Mapping):
-        raise SchemaError('a JSON Schema for columns is an object: {"type": "object", "properties": {...}}')
+        raise SchemaError('a JSON Schema for columns must be an object: {"type": "object", "properties": {...}}')
     place = _Place(root=root, documents=references or {})
     data_type, _ = _type(root, place)
     if not pat.is_struct(data_type):
-        raise SchemaError('a JSON Schema for columns is of an object: {"type": "object", "properties": {...}}')
+        raise SchemaError('a JSON Schema for columns must describe an object: {"type": "object", "properties": {...}}')
     return pa.schema(list(data_type))
 
 
 def _type(schema: Any, place: _Place) -> tuple[pa.DataType, bool]:
     """Return the type of a schema's values, and whether null is one of them."""
     if not isinstance(schema, Mapping):
-        raise place.refuse(f"{json.dumps(schema)} says nothing of the type: give one")
+        raise place.refuse(f"{json.dumps(schema)} does not define a type: give one")
     if "$ref" in schema:
         target, there = _referred(schema["$ref"], place)
         return _type(target, there)
@@ -187,18 +187,18 @@ def _merged(schema: Mapping[str, Any], place: _Place) -> dict[str, Any]:
 
 def _referred(reference: Any, place: _Place) -> tuple[Any, _Place]:
     if reference in place.within:
-        raise place.refuse(f"{reference} contains itself, and no column type does: cut it, or use text")
+        raise place.refuse(f"{reference} contains itself, which column types cannot do: end the recursion, or use text")
     document, _, pointer = str(reference).partition("#")
     root: Any = place.root
     if document:
         if document not in place.documents:
-            raise place.refuse(f"$ref {reference}: no such document; give it as a reference")
+            raise place.refuse(f"$ref {reference}: there is no such document: give it as a reference")
         root = json.loads(place.documents[document])
     found = root
     for step in pointer.strip("/").split("/") if pointer.strip("/") else []:
         step = step.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, Mapping) or step not in found:
-            raise place.refuse(f"$ref {reference} leads nowhere")
+            raise place.refuse(f"$ref {reference} points to nothing")
         found = found[step]
     return found, replace(place, root=root, within=(*place.within, reference))
 

@@ -188,6 +188,6 @@ def proto_imports(path: Path, text: str) -> dict[str, str]:
 def _write(folder: Path, name: str, content: str) -> None:
     path = (folder / name).resolve()
     if not re.fullmatch(r"[\w./+-]+", name) or not path.is_relative_to(folder.resolve()):
-        raise SchemaError(f"import {name!r} is no name of a file")
+        raise SchemaError(f"import {name!r} is not a file name")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")

@@ -91,8 +91,8 @@ def message_schema(descriptor: Descriptor, file: ProtoFile) -> pa.Schema:
 def _fields(descriptor: Descriptor, file: ProtoFile, path: str, within: tuple[str, ...]) -> list[pa.Field]:
     if descriptor.full_name in within:
         raise SchemaError(
-            f"{path}: message {descriptor.full_name} contains itself, and no column type does: cut it, or keep it as "
-            "bytes"
+            f"{path}: message {descriptor.full_name} contains itself, which column types cannot do: end the "
+            "recursion, or keep it as bytes"
         )
     if not descriptor.fields:
         raise SchemaError(
@@ -145,7 +145,7 @@ def _decimal(field: FieldDescriptor, file: ProtoFile, path: str) -> pa.DataType:
         return pa.decimal128(precision, scale)
     except (KeyError, ValueError):
         raise SchemaError(
-            f"{path}: {DECIMAL_MESSAGE} does not say its digits: add [(confluent.field_meta) = {{params: [{{key: "
+            f"{path}: {DECIMAL_MESSAGE} does not define its digits: add [(confluent.field_meta) = {{params: [{{key: "
             '"precision", value: "10"}, {key: "scale", value: "2"}]}]'
         ) from None
 
@@ -237,6 +237,6 @@ def _nested_name(name: str) -> str:
 def _name(name: str, path: str) -> str:
     if not _NAME.fullmatch(name):
         raise SchemaError(
-            f"column {path}: {name!r} is no Protobuf name: expected letters, digits and _, a letter first"
+            f"column {path}: {name!r} is not a Protobuf name: expected letters, digits and _, and a letter first"
         )
     return name

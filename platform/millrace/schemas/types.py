@@ -129,7 +129,7 @@ def _normalize_struct(data_type: pa.DataType, column: str) -> pa.DataType:
         raise SchemaError(f"column {column}: a struct without fields cannot be stored: give it one, or drop the column")
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
-        raise SchemaError(f"column {column}: field {min(repeated)} stands twice in the struct: rename one of them")
+        raise SchemaError(f"column {column}: field {min(repeated)} occurs twice in the struct: rename one of them")
     return pa.struct([_normalize_field(field, f"{column}.{field.name}") for field in data_type])
 
 

@@ -50,7 +50,7 @@ def _obstacle(path: str, end_position: int) -> str | None:
     except OSError as error:
         return f"{path}: {error.strerror}"
     if size_bytes < end_position:
-        return f"{path} has {size_bytes} bytes here, the extent ends at {end_position}"
+        return f"{path} has {size_bytes} bytes here, but the extent ends at {end_position}"
     return None
 
 

@@ -22,7 +22,7 @@ def map_extent(path: Path | str, start_position: int, end_position: int) -> pa.B
     published. The broker never truncates before those (see ``millrace_broker.log.segment``), so a mapping cannot lose
     pages in use.
 
-    Raises ``OffsetsLostError`` if the file is gone, ``StorageError`` if it cannot be read or ends too early.
+    Raises ``OffsetsLostError`` if the file no longer exists, ``StorageError`` if it cannot be read or ends too early.
     """
     if not 0 <= start_position <= end_position:
         raise StorageError(f"{path}: no extent reaches from {start_position} to {end_position}")
@@ -43,7 +43,7 @@ def map_extent(path: Path | str, start_position: int, end_position: int) -> pa.B
             )
     except FileNotFoundError as error:
         raise OffsetsLostError(
-            f"{path} is gone (retention, or the topic was deleted): ask the broker for the extents again"
+            f"{path} was removed (retention, or the topic was deleted): ask the broker for the extents again"
         ) from error
     except OSError as error:
         raise StorageError(f"cannot map {path}: {error.strerror}") from error

@@ -87,7 +87,7 @@ def read_remote_extent(
     Both positions are batch boundaries, and each chunk ends at a batch boundary. A batch larger than a chunk is read
     whole. The caller verifies checksums.
 
-    Raises ``OffsetsLostError`` if the file is gone, ``RemoteStorageError`` if the store fails.
+    Raises ``OffsetsLostError`` if the file no longer exists, ``RemoteStorageError`` if the store fails.
     """
     from pyarrow import ArrowException
 
@@ -105,7 +105,7 @@ def read_remote_extent(
                 position += whole_bytes
     except FileNotFoundError as error:
         raise OffsetsLostError(
-            f"{uri} is gone (retention, or the topic was deleted): locate the range again"
+            f"{uri} was removed (retention, or the topic was deleted): locate the range again"
         ) from error
     except (OSError, ArrowException) as error:
         raise RemoteStorageError(f"{uri} cannot be read: {error}") from error

@@ -27,7 +27,7 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A data file in the log. ``rows`` counts rows that are not deleted; None if the log does not tell."""
+    """A data file in the log. ``rows`` counts rows that are not deleted; None if that is unknown."""
 
     path: str
     rows: int | None
@@ -115,7 +115,7 @@ def read_history(location: str) -> TableHistory:
 
 
 def rows_of(directory: Path, file: TableFile) -> int | None:
-    """Return the rows of a file, from its footer if the log does not tell; None if the file is gone."""
+    """Return the rows of a file, from its footer if the log has no number; None if the file no longer exists."""
     if file.rows is not None:
         return file.rows
     try:

@@ -39,7 +39,7 @@ class OffsetColumns:
 
 @dataclass(frozen=True, slots=True)
 class Discrepancies:
-    """Differences between table and batches, by partition. ``unknown``: the topic no longer tells whether it had
+    """Differences between table and batches, by partition. ``unknown``: the topic no longer shows whether it had
     records.
     """
 
@@ -107,7 +107,7 @@ def compare(
 ) -> Discrepancies:
     """Compare the offsets of batches with those of the table.
 
-    Below ``known_from`` the checkpoint no longer tells which offsets were read, so each offset in the table counts as
+    Below ``known_from`` the checkpoint no longer shows which offsets were read, so each offset in the table counts as
     read once. Offsets without a record in the topic are not missing.
     """
     read: dict[PartitionKey, list[OffsetRange]] = defaultdict(list)

@@ -2,7 +2,7 @@
 
 A commit contains the query's id and the batch's number (Delta protocol, "Transaction Identifiers"). If it has a row for
 every offset, the batch is proved. If it has fewer rows, some offsets have no record (control markers, aborted
-transactions, compaction), and the topic tells how many records there are.
+transactions, compaction), and the topic shows how many records there are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A commit of a batch; ``rows`` is None if the log does not tell and the files are gone."""
+    """A commit of a batch; ``rows`` is None if neither the log nor the files have the number."""
 
     version: int
     rows: int | None
@@ -63,8 +63,8 @@ class AuditedBatch:
 class Evidence:
     """Evidence for verdicts. ``landings`` are keyed by batch number.
 
-    Batches up to ``history_floor`` may be in commits that are gone (-1: none). ``counts_rows`` is false if a batch's
-    rows differ from its records because of filters, joins or merges.
+    Batches up to ``history_floor`` may be in commits that were removed (-1: none). ``counts_rows`` is false if a
+    batch's rows differ from its records because of filters, joins or merges.
     """
 
     landings: Mapping[int, Sequence[Landing]]

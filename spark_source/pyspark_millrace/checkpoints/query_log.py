@@ -69,8 +69,8 @@ class OffsetEntry:
 class LoggedBatch:
     """A micro-batch in the checkpoint.
 
-    ``ranges`` are the offsets that it read from all sources; None if the previous entry is gone. With ``is_done`` Spark
-    has logged its completion. With ``is_reset`` it read nothing, and the next batch begins at ``end``.
+    ``ranges`` are the offsets that it read from all sources; None if the previous entry was removed. With ``is_done``
+    Spark has logged its completion. With ``is_reset`` it read nothing, and the next batch begins at ``end``.
     """
 
     batch_id: int
@@ -198,9 +198,11 @@ def _read_entry(directory: Path, number: int) -> OffsetEntry | None:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if version not in _VERSIONS:
-        raise UsageError(f"{path} is of version {version!r}: expected {' or '.join(_VERSIONS)}, those of Spark 4.2")
+        raise UsageError(
+            f"{path} has version {version!r}: expected {' or '.join(_VERSIONS)}, the versions of Spark 4.2"
+        )
     if len(rest) < 2:
-        raise UsageError(f"{path} is damaged: it has {len(rest) + 1} lines, and at least 3 are needed")
+        raise UsageError(f"{path} is damaged: it has {len(rest) + 1} lines, but needs at least 3")
     return OffsetEntry(number, version, rest[0], tuple(line for line in rest[1:] if line))
 
 

@@ -64,8 +64,8 @@ class ChangeRules:
         given = self.order_by or tuple(name for name in _PLACES if name in changes.columns)[:1]
         if not given:
             raise UsageError(
-                "the latest change of a key is unknown: read the column __offset as well (option columns), or say by "
-                "which columns changes are ordered (order_by)"
+                "the latest change of a key is unknown: read the column __offset as well (option columns), or name "
+                "the columns that order the changes (order_by)"
             )
         for name in given:
             if name not in changes.columns:

@@ -147,7 +147,7 @@ class _DataFile:
                 self._writer.close()
             self._location.unlink(missing_ok=True)
         except (OSError, pa.ArrowException) as error:
-            _log.warning("%s could not be deleted and is left to VACUUM: %s", self._location, error)
+            _log.warning("%s could not be deleted, so VACUUM has to delete it: %s", self._location, error)
 
     @property
     def _location(self) -> Path:
@@ -183,8 +183,8 @@ def _fitting(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         problem = str(error)
     raise SchemaMismatchError(
-        f"batches of ({_columns(batch.schema)}) came for a table of ({_columns(schema)}): {problem}: start the ingest "
-        "again, so that it sees the topic's newest schema; or correct what its transform yields"
+        f"batches of ({_columns(batch.schema)}) came for a table of ({_columns(schema)}): {problem}: start the "
+        "ingest again, so that it reads the topic's newest schema; or correct the result of its transform"
     )
 
 

@@ -97,7 +97,7 @@ def _content(number: int) -> bytes:
 
 
 def _file_system(path: Path) -> str | None:
-    """Return the type of the file system that holds ``path``; None if the system does not tell (macOS)."""
+    """Return the type of the file system that holds ``path``; None if the system does not report it (macOS)."""
     try:
         mounts = Path("/proc/self/mounts").read_text()
     except OSError:

@@ -1,8 +1,8 @@
 """Spark session that reads topics and writes Delta tables.
 
 In plain Python ``session()`` starts Spark with all settings that it needs. In a program run by ``spark-submit`` the JVM
-runs already, and the settings of its command line stand. Then ``session()`` adds only missing settings. If Delta is not
-on the class path, the error names the ``--packages`` to give.
+runs already, and the settings of its command line have priority. Then ``session()`` adds only missing settings. If
+Delta is not on the class path, the error names the ``--packages`` to give.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
                | column                                     (a BOOLEAN)
     literal    = number | 'text' | X'hex' | TRUE | FALSE | NULL | DATE 'text' | TIMESTAMP 'text'
 
-A literal may also stand on the left of a comparison. Words are not case-sensitive; columns with other characters than
-letters, digits and ``_`` stand in backticks; a quote within a text is doubled.
+A literal may also be on the left of a comparison. Words are not case-sensitive; columns with other characters than
+letters, digits and ``_`` are quoted by backticks; a quote within a text is doubled.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "JobParser":
         raise ImportError(
-            "JobParser is gone: declare the options as a dataclass of JobArguments, and read them with "
+            "JobParser was removed: declare the options as a dataclass of JobArguments, and read them with "
             "parse_arguments(Arguments, sys.argv[1:], script=__file__, description=__doc__)"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -207,7 +207,7 @@ def _arguments_of(
         if hint is None or bool(dot) != is_pair:
             near = difflib.get_close_matches(name, options, n=1)
             hint_text = f"did you mean {near[0]}?" if near else "the names are those of the command line, see --help"
-            raise InvalidConfigError(f"{file}: {name}={value} is no option of {job}: {hint_text}")
+            raise InvalidConfigError(f"{file}: {name}={value} is not an option of {job}: {hint_text}")
         if option == "bootstrap-servers" and BOOTSTRAP_VARIABLE in os.environ:
             continue
         if hint.__origin__ is bool:

@@ -186,7 +186,7 @@ def _watch(context: SparkContext, stopping: Event, over: Event) -> None:
         while not over.wait(_POLL_SECONDS):
             context.cancelAllJobs()  # repeatedly, because Spark may be between two jobs
     except Py4JError:
-        return  # the JVM is gone, which the waiting thread notices itself
+        return  # the JVM has ended, which the waiting thread notices itself
 
 
 def _tell_progress(context: SparkContext, stopping: Event, over: Event) -> None:

@@ -217,8 +217,8 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "failOnDataLoss",
-        "`true`: the query fails if records that it should read are gone. `false`: a warning names them. The option "
-        "holds for batches too.",
+        "`true`: the query fails if records that it should read no longer exist. `false`: a warning names them. The "
+        "option holds for batches too.",
         default="`true`",
     ),
     *_LIMITS,

@@ -358,7 +358,7 @@ class Cluster:
         try:
             topic = self._admin.describe_topic(wanted.key.topic)
         except UnknownTopicOrPartitionError:
-            lost = f"offsets {wanted.start}..{wanted.end - 1} of {wanted.key} are gone"
+            lost = f"offsets {wanted.start}..{wanted.end - 1} of {wanted.key} are lost"
             report.add(gone([f"topic {wanted.key.topic}"], lost))
             return nothing
         if topic.topic_id != wanted.topic_id:

@@ -4,7 +4,7 @@ The JSON is that of Spark's Kafka connector, ``{"orders": {"0": 12, "1": 7}}``: 
 Besides the topics it has these keys, which are no valid topic names:
 
 * ``@topic-ids``  the id of each topic, to detect a deleted and recreated topic (KIP-516);
-* ``@cluster``    the id of the cluster, to tell another cluster from recreated topics;
+* ``@cluster`` the id of the cluster, to distinguish another cluster from recreated topics;
 * ``@initial``    true in the first offsets of a new query;
 * ``@from``       in the end of the first batch: the offsets at which it starts;
 * ``@leader-epochs``  the last leader epoch of each log at planning. It detects a log that lost records already read and
@@ -16,7 +16,7 @@ Besides the topics it has these keys, which are no valid topic names:
 ``@from`` exists because Spark logs only the end of a batch. When a query fails in its first batch, Spark requests the
 initial offsets again and replays the batch up to the logged end. By then "latest" has moved, and the records in between
 would be skipped silently. Spark's Kafka source keeps its initial offsets in the checkpoint directory for this purpose,
-but Spark does not tell a Python source that directory.
+but Spark does not pass that directory to a Python source.
 
 Invariants: equal offsets give the same JSON, key for key, because Spark compares the text. A partition's next offset
 never decreases from one batch to the next, except if its topic's id changed or its log lost records already read.
@@ -208,7 +208,7 @@ def clip_to_log(
     if wanted.start < start:
         report.add(
             Loss(
-                f"offsets {wanted.start}..{start - 1} of {wanted.key} are gone ({why}; the log now starts at "
+                f"offsets {wanted.start}..{start - 1} of {wanted.key} were deleted ({why}; the log now starts at "
                 f"{log_start})",
                 f"start at {log_start}",
             )
@@ -257,15 +257,14 @@ def losses_between(since: StreamOffsets, newest: StreamOffsets, subscription: Su
         )
     if deleted := [key for key in absent if subscription.covers(key)]:
         what = ", ".join(f"{key} from offset {since.next_offsets[key]}" for key in deleted)
-        losses.append(gone(map(str, deleted), f"records of {what} on are gone"))
+        losses.append(gone(map(str, deleted), f"records of {what} on are lost"))
     return losses
 
 
 def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
     """Return the loss for a log that ends before offsets already read."""
     return Loss(
-        f"the log of {key} went back: offsets up to {read_up_to - 1} have been read, and it now ends at {log_end} "
-        "(records were truncated)",
+        f"the log of {key} was truncated: offsets up to {read_up_to - 1} have been read, but it now ends at {log_end}",
         "start with a new checkpoint",
     )
 
@@ -273,13 +272,13 @@ def truncated(key: PartitionKey, read_up_to: int, log_end: int) -> Loss:
 def recreated(topic: str, was: uuid.UUID, now: uuid.UUID, lost: str) -> Loss:
     """Return the loss for a topic with a changed id; ``lost`` names its unread offsets."""
     return Loss(
-        f"topic {topic} is not the topic that was read: its id is {id_text(now)} and was {id_text(was)} "
-        f"(deleted and created again); {lost} of the old topic are gone",
+        f"topic {topic} is not the topic that was read: its id is {id_text(now)} and was {id_text(was)} (deleted and "
+        f"created again); {lost} of the old topic are lost",
         "start with a new checkpoint",
     )
 
 
-def gone(what: Iterable[str], lost: str = "its remaining records are gone") -> Loss:
+def gone(what: Iterable[str], lost: str = "its remaining records are lost") -> Loss:
     """Return the loss for topics or partitions that were deleted while a query read them."""
     return Loss(f"{', '.join(what)} no longer exists: {lost}", "stop reading it")
 

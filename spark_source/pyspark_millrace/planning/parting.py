@@ -68,4 +68,4 @@ def _parted(key: PartitionKey, end: int | None, offset: int) -> Loss:
             f"offsets {end}..{offset - 1} have been read, but a leader election lost these records, and "
             "other records have their offsets now"
         )
-    return Loss(f"the log of {key} went back: {what}", "start with a new checkpoint")
+    return Loss(f"the log of {key} was truncated: {what}", "start with a new checkpoint")

@@ -43,7 +43,7 @@ def _sentences(
         if offset is None or offset > backlog.begin[key]:
             yield (
                 f"{key} is compacted and was not read from offset {backlog.begin[key]} on for longer than its "
-                f"delete.retention.ms={kept_ms[key.topic]}: tombstones there may be gone, so deleted keys may still "
-                "appear; read the topic from its start into a new table, and give it a longer "
+                f"delete.retention.ms={kept_ms[key.topic]}, so tombstones may have been removed there and deleted "
+                "keys may still appear: read the topic from its start into a new table, and give it a longer "
                 "delete.retention.ms"
             )

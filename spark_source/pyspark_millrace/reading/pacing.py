@@ -80,7 +80,7 @@ class SharedPace:
 
 
 def paced(batches: Iterator[pa.RecordBatch], counters: ReadCounters, pace: Pace) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows at the given rate; ``counters`` tells the bytes of the log behind them."""
+    """Yield the same rows at the given rate; ``counters`` has the bytes of the log behind them."""
     shared = SharedPace(pace, Path(tempfile.gettempdir()) / f"millrace-pace-{os.getuid()}")
     piece_bytes = pace.bytes_per_second * _PIECE_S
     spent = owed = 0

@@ -1,7 +1,7 @@
 """Identity of a write, under which its transaction is committed once.
 
-Spark tells a sink the number of a micro-batch, but nothing about the query. A task sees more in the local properties of
-the query's jobs, and passes it to the driver in its commit message.
+Spark passes the number of a micro-batch to a sink, but nothing about the query. A task sees more in the local
+properties of the query's jobs, and passes it to the driver in its commit message.
 
 * A stream's writes are named by the query's id from the checkpoint. A new checkpoint is a new query, so its batches
   cannot be confused with those of another.

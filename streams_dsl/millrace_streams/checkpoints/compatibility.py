@@ -29,9 +29,8 @@ def admit(now: Manifest, files: CheckpointFiles) -> None:
         differences = list(differences_between(before, now))
         if differences:
             raise IncompatibleStateError(
-                f"{files.location} is of another topology: {'; '.join(differences)}. Undo the change, "
-                "rebuild the state "
-                "(millrace streams rebuild), or start with a new checkpoint"
+                f"{files.location} belongs to another topology: {'; '.join(differences)}. Undo the change, rebuild "
+                "the state (millrace streams rebuild), or start with a new checkpoint"
             )
     if before is None or before.to_json() != now.to_json():
         write_manifest(files, now)

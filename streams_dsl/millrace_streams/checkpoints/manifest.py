@@ -103,7 +103,7 @@ def read_manifest(files: CheckpointFiles) -> Manifest | None:
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleStateError(f"{place} cannot be read ({error}): restore it from a copy") from error
     raise IncompatibleStateError(
-        f"{place} has version {version}, this millrace reads version {VERSION}: use the millrace that wrote it, "
+        f"{place} has version {version}, but this millrace reads version {VERSION}: use the millrace that wrote it, "
         "rebuild its state (millrace streams rebuild), or start with a new checkpoint"
     )
 

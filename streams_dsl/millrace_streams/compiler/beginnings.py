@@ -43,6 +43,6 @@ def _check(node: str, initializer: Callable[[], Any], layout: Layout) -> None:
     except MISFITS as error:
         columns = [f"{name} {layout.schema.field(name).type}" for name in layout.value_columns]
         raise TopologyError(
-            f"{node}: the initializer gives {begun!r}, which does not fit {', '.join(columns)}: say the type of the "
+            f"{node}: the initializer gives {begun!r}, which does not fit {', '.join(columns)}: give the type of the "
             "aggregate, value=..."
         ) from error

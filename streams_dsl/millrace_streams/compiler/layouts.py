@@ -309,8 +309,8 @@ def _check_selector(node: Node, selector: Expression, stream: Layout, table: Lay
     found = [table.schema.field(name).type for name in table.key]
     if found != [wanted.type]:
         raise TopologyError(
-            f"{node.name}: the selector {selector!r} is {wanted.type}, the table's key {', '.join(map(str, found))}: "
-            "cast() it, or give a function"
+            f"{node.name}: the selector {selector!r} is {wanted.type}, but the table's key is "
+            f"{', '.join(map(str, found))}: cast() it, or give a function"
         )
 
 

@@ -68,12 +68,12 @@ class _Part:
             return own
         plain = own.to_column is None and given.to_column is None
         if own.name != given.name and not (plain and own.data_type == given.data_type):
-            raise TopologyError(f"{self._what} is {own}, not {given}: make it one by map_values() or select_key()")
+            raise TopologyError(f"{self._what} is {own}, not {given}: convert it by map_values() or select_key()")
         return given
 
     def _of_rows(self, given: RowSerde) -> PayloadRows:
         if not isinstance(given, PayloadRows):
-            raise TopologyError(f"{self._what} is written in a format, which {given} does not say: give {_FORMATS}")
+            raise TopologyError(f"{self._what} is written in a format, which {given} does not define: give {_FORMATS}")
         self._layout.require(given.schema.names, self._what)
         for column in given.schema:
             found = self._layout.schema.field(column.name).type

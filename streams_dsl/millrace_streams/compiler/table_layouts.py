@@ -136,8 +136,8 @@ def _(node: FoldNode, given: tuple[Layout, ...]) -> Layout:
     results = [valued.schema.field(name) for name in valued.value_columns]
     if not results:
         raise TopologyError(
-            f"{node.name}: the column {', '.join(valued.key)} is key and value at once: give the key another "
-            f"name, such as group_by(k=col({valued.key[0]!r}))"
+            f"{node.name}: the column {', '.join(valued.key)} is both key and value: give the key another name, such "
+            f"as group_by(k=col({valued.key[0]!r}))"
         )
     return _aggregated(first, results, node.window, bare=valued.scalar)
 
@@ -169,9 +169,9 @@ def _(node: AnswerNode, given: tuple[Layout, ...]) -> Layout:
     wanted, found = asked.schema.field(KEY).type, [right.schema.field(name).type for name in right.key]
     if right.windowed or found != [wanted]:
         raise TopologyError(
-            f"{node.name}: the foreign key is {wanted}, the key of {node.parents[1]} is "
-            f"{'windowed ' if right.windowed else ''}{', '.join(map(str, found))}: say of which type the foreign key "
-            "is, foreign_key_type='long', and let the right table have a key of one column"
+            f"{node.name}: the foreign key is {wanted}, but the key of {node.parents[1]} is "
+            f"{'windowed ' if right.windowed else ''}{', '.join(map(str, found))}: give the type of the foreign key, "
+            "foreign_key_type='long', and let the right table have a key of one column"
         )
     columns = [right.schema.field(name).with_name(f"{ANSWER}{name}") for name in right.value_columns]
     value = f"{ANSWER}{right.value}" if right.scalar else None
@@ -187,7 +187,7 @@ def _(node: ResponseJoinNode, given: tuple[Layout, ...]) -> Layout:
 def _needs_tables(node: Node, given: tuple[Layout, ...]) -> tuple[Layout, ...]:
     for layout, parent in zip(given, node.parents, strict=True):
         if not layout.table:
-            raise TopologyError(f"{node.name}: {parent} is a stream, where a table is needed: to_table() first")
+            raise TopologyError(f"{node.name}: {parent} is a stream, but a table is needed: to_table() first")
     return given
 
 

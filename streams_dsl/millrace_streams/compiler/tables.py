@@ -180,8 +180,8 @@ def _wait_after_end(node: SuppressNode, nodes: dict[str, Node]) -> int:
         case UnlimitedWindows():
             raise TopologyError(f"{node.name}: an unlimited window never closes: suppress until_time_limit(...)")
     raise TopologyError(
-        f"{node.name}: the windows of {table.name} are not made here: suppress right after the aggregation, filters "
-        "and map_values may stand between"
+        f"{node.name}: the windows of {table.name} are not created here: suppress directly after the aggregation; "
+        "only filters and map_values may be in between"
     )
 
 

@@ -1,8 +1,8 @@
 """Exactly-once load of a data set into its topic.
 
 The partition of a row depends only on its key, and the loader is the topic's only writer. So each partition must hold
-the first rows of its share, in order. The partition's end offset tells how many. An interrupted load resumes from
-there.
+the first rows of its share, in order. The partition's end offset is the number of these rows. An interrupted load
+resumes from there.
 """
 
 from __future__ import annotations

@@ -41,6 +41,6 @@ def check_store_names(nodes: Sequence[Node]) -> None:
             other, other_node = seen.setdefault(name, (store, node.name))
             if other != store:
                 raise TopologyError(
-                    f"{node.name}: its store {store} and {other} of {other_node} differ only in punctuation, "
-                    "which Spark's state store does not tell apart: rename one of them"
+                    f"{node.name}: its store {store} and {other} of {other_node} differ only in punctuation, which "
+                    "Spark's state store does not distinguish: rename one of them"
                 )

@@ -63,7 +63,7 @@ class Aggregating(Handle):
         if aggregates or aggregator is None:
             raise TopologyError(f"{where}: give initializer and aggregator, or named aggregates such as n=count()")
         if (merger is not None) != isinstance(self._window, SessionWindows):
-            raise TopologyError(f"{where}: merger=... goes with session windows, and there it is needed")
+            raise TopologyError(f"{where}: merger=... is for session windows, which need it")
         fold = Fold(
             initializer=exact_function(initializer, where),
             aggregator=exact_function(aggregator, where, "key", "value", "aggregate"),

@@ -95,7 +95,9 @@ class Handle:
         if by_columns:
             bare = value if joiner is None else joiner
             if bare is not None and not (isinstance(bare, Expression) and (joiner is None or value is None)):
-                raise TopologyError(f"{where}: value={value!r} goes with a joiner that is a function: cast() instead")
+                raise TopologyError(
+                    f"{where}: value={value!r} is only for a joiner that is a function: use cast() instead"
+                )
             columns = columns if bare is None else {"value": bare, **columns}
         if by_columns == (not columns and not keep):
             raise TopologyError(

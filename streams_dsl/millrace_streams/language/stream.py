@@ -267,9 +267,9 @@ class KStream(Handle):
         if kind == "outer" or not isinstance(other, KTable | GlobalKTable):
             raise TopologyError(f"{where}: there is no such join with {type(other).__name__}")
         if window is not None:
-            raise TopologyError(f"{where}: a table has no window of time to be joined within: leave window out")
+            raise TopologyError(f"{where}: a join with a table has no window: leave window out")
         if (selector is not None) != isinstance(other, GlobalKTable):
-            raise TopologyError(f"{where}: selector=... goes with a global table, and there it is needed")
+            raise TopologyError(f"{where}: selector=... is for joins with a global table, which need it")
         if selector is not None:
             fields["selector"] = self._key_of("selector", selector, name)
         if grace is not None:

@@ -185,7 +185,9 @@ class KTable(Handle):
             return KTable(self._builder, self._then(TableTableJoinNode, name, other, **fields))
         extractor = self._key_of("foreign_key", foreign_key, name)
         if isinstance(extractor, Expression) and foreign_key_type is not None:
-            raise TopologyError(f"{where}: foreign_key_type= is of a function's foreign key: cast() the expression")
+            raise TopologyError(
+                f"{where}: foreign_key_type= is only for a foreign key that is a function: cast() the expression"
+            )
         fields["subscription"] = {
             "kind": kind,
             "extractor": extractor,
@@ -246,7 +248,9 @@ class KTable(Handle):
 class GlobalKTable(Handle):
     """A table that every task holds completely, for joins by any key (Kafka's ``GlobalKTable``)."""
 
-    _instead = "streams join it, with selector=...: read the topic as table() for all else"
+    _instead = (
+        "a global table can only be joined by streams, with selector=...: read the topic as table() for everything else"
+    )
 
 
 class KGroupedTable(Handle):

@@ -28,7 +28,7 @@ def ensure_table(spark: SparkSession, path: str, schema: StructType) -> None:
     wanted = {field.name: field.dataType for field in schema}
     if found != wanted:
         raise TopologyError(
-            f"the Delta table {path} has the columns {_columns(found)}, the topology gives {_columns(wanted)}: "
+            f"the Delta table {path} has the columns {_columns(found)}, but the topology gives {_columns(wanted)}: "
             "write to another table, or remove that one"
         )
 

@@ -231,7 +231,7 @@ class Job:
             return self.buckets
         if self._partitions_in_frames:
             raise TopologyError(
-                f"{reader.source.name}: a global table goes to every partition, and their number is unknown: "
+                f"{reader.source.name}: a global table is sent to every partition, but their number is unknown: "
                 f"leave the column {PARTITION} out of the DataFrames, or read topics"
             )
         return 1
@@ -331,8 +331,9 @@ def _check_partitions(stages: Stages, partitions: Mapping[str, int]) -> None:
             first, second = met[0].topic, other.topic
             if partitions[first] != partitions[second]:
                 raise TopologyError(
-                    f"{node.name}: {second} has {partitions[second]} partitions, {first} has {partitions[first]}: what "
-                    "is joined or merged must have as many: repartition() both, or read one as a global table"
+                    f"{node.name}: {second} has {partitions[second]} partitions, but {first} has "
+                    f"{partitions[first]}, and joined or merged topics need the same number: repartition() both, or "
+                    "read one as a global table"
                 )
         if met:
             comes_from[node.name] = met[0]

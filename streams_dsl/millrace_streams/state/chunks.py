@@ -92,15 +92,15 @@ def unpack_chunk(store: str, schema: pl.Schema, chunk: bytes) -> Chunk:
     version, kind, length = _HEADER.unpack_from(chunk)
     if version != VERSION or kind >= len(_KINDS):
         raise IncompatibleStateError(
-            f"store {store}: its state has version {version}, this millrace reads version {VERSION}: use the millrace "
-            "that wrote it, or start with a new checkpoint"
+            f"store {store}: its state has version {version}, but this millrace reads version {VERSION}: use the "
+            "millrace that wrote it, or start with a new checkpoint"
         )
     start = _HEADER.size + length
     rows = unpack_frame(chunk[start:])
     if rows.schema != schema:
         raise IncompatibleStateError(
-            f"store {store}: the state's columns are {dict(rows.schema)}, those of the topology are {dict(schema)}: "
-            "keys, values, aggregates or operators changed; start with a new checkpoint"
+            f"store {store}: the state's columns are {dict(rows.schema)}, but those of the topology are "
+            f"{dict(schema)}: keys, values, aggregates or operators changed; start with a new checkpoint"
         )
     facts = json.loads(chunk[_HEADER.size : start])
     return Chunk(_KINDS[kind], Facts.from_json(facts) if facts else None, rows)

@@ -4,7 +4,7 @@ Sessions, sliding windows and final results depend on each record, and table gro
 lifted from a batch in columns, folded as single values, and converted to results in columns.
 
 An entry of the store holds the results if they can be folded, and otherwise the accumulators. A mean cannot be folded,
-and a sum alone does not tell whether its last value was subtracted.
+and a sum alone does not show whether its last value was subtracted.
 """
 
 from __future__ import annotations

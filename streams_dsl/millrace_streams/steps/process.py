@@ -123,7 +123,7 @@ class Context:
         """Forward a value to the children, under the key of the current record."""
         if self.record is None:
             raise TopologyError(
-                f"{self.node.name}: no record is being processed whose key a forwarded value could take: use forward"
+                f"{self.node.name}: no record is being processed, so a forwarded value would have no key: use forward"
             )
         self._forward(self.record.key, value, timestamp, child_name)
 

@@ -48,7 +48,7 @@ def _culprit(batch: Batch, error: Exception, what: str) -> tuple[str, int | None
             wanted = layout.schema.field(layout.value).type if layout.value is not None else "the row's types"
             remedy = "key=..." if _is_key(batch, key) else "value=..."
             why = str(reason).partition("\n")[0]
-            return f"{what} {value!r} under key {key!r} does not fit {wanted}: {why}: say its type, {remedy}", row
+            return f"{what} {value!r} under key {key!r} does not fit {wanted}: {why}: give its type, {remedy}", row
     return f"the function's results do not fit their columns: {error}", None
 
 

@@ -93,7 +93,7 @@ class _Join:
     side: int = _LEFT
 
     def handle(self, key: Any, value: Any, time_ms: int) -> None:
-        """Store the record, join it, and emit records whose wait is over."""
+        """Store the record, join it, and emit records whose wait has ended."""
         there = key is not None and value is not None
         if there:
             self._keep(key, value, time_ms)

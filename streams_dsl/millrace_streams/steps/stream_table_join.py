@@ -150,7 +150,7 @@ class StreamTableJoinStep:
     def _find_in_time(
         self, inputs: Inputs, mapped: list[Any], buffer: TimeBuffer, view: TableView, found: _Found
     ) -> Batch:
-        """Buffer records, and look up those whose wait is over; returns these."""
+        """Buffer records, and look up those whose wait has ended; returns these."""
         stream, table = inputs.batches
         grace_ms, released = self._node.grace_ms or 0, _Released()
         for turn, side, row in inputs.turns():
@@ -261,7 +261,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Released:
-    """Records whose wait is over."""
+    """Records whose wait has ended."""
 
     keys: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)

@@ -64,7 +64,7 @@ class StoreSpec:
 class Change:
     """Changes of a batch in a store: entries by identity (None: deleted), and the operator's numbers.
 
-    ``touched`` tells whether anything changed.
+    ``touched`` is true if anything changed.
     """
 
     entries: dict[Hashable, Any]

@@ -45,12 +45,12 @@ def test_types(ddl: str, text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("ddl", "text", "message"),
     [
-        ("TINYINT", "300", "line 8: column a: 300 is no TINYINT"),
+        ("TINYINT", "300", "line 8: column a: 300 is not a valid TINYINT"),
         ("BIGINT", "3.5", "line 8: a: Decimal.*BIGINT"),
-        ("STRING", "3", "line 8: column a: 3 is no STRING"),
-        ("DATE", '"soon"', "line 8: a: 'soon' is no DATE"),
-        ("BINARY", '"?"', "line 8: a: '\\?' is no BINARY"),
-        ("STRUCT<x: INT>", "3", "line 8: a: 3 is no STRUCT"),
+        ("STRING", "3", "line 8: column a: 3 is not a valid STRING"),
+        ("DATE", '"soon"', "line 8: a: 'soon' is not a valid DATE"),
+        ("BINARY", '"?"', "line 8: a: '\\?' is not a valid BINARY"),
+        ("STRUCT<x: INT>", "3", "line 8: a: 3 is not a valid STRUCT"),
     ],
 )
 def test_misfits_name_line_and_column(ddl: str, text: str, message: str) -> None:

@@ -59,5 +59,5 @@ def test_a_session_that_is_over_connects_no_more() -> None:
         address = server.getsockname()
         handler.create_connection(address, timeout=STALL_S).close()
         handler.refuse_connections()
-        with pytest.raises(OSError, match="the session is over"):
+        with pytest.raises(OSError, match="the session has expired"):
             handler.create_connection(address, timeout=STALL_S)

@@ -213,12 +213,12 @@ def test_invalid_utf8_is_read_as_replacement_characters() -> None:
         (produce(b"", "t" * 32768), 9, r"topic_data\[0\]\.name", "a string of 32768 bytes, but at most 32767"),
         (produce(b"", "t" * 32768), 3, r"topic_data\[0\]\.name", "a string of 32768 bytes, but at most 32767"),
         (produce(b"", "\ud800"), 9, r"topic_data\[0\]\.name", "surrogates not allowed"),
-        (ProduceRequest(acks=1, timeout_ms=2**31, topic_data=()), 9, "timeout_ms", "2147483648 is no int32"),
-        (ProduceRequest(acks="1", timeout_ms=1, topic_data=()), 3, "acks", "'1' is no int16"),  # type: ignore[arg-type]
+        (ProduceRequest(acks=1, timeout_ms=2**31, topic_data=()), 9, "timeout_ms", "2147483648 is not a valid int32"),
+        (ProduceRequest(acks="1", timeout_ms=1, topic_data=()), 3, "acks", "'1' is not a valid int16"),  # type: ignore[arg-type]
         (Outer(name=None), 0, "name", "null, but the field is not nullable"),
         (Outer(name="", numbers=(1, 2**15)), 0, "numbers", "format requires"),
         (Outer(name="", ids=("x",)), 3, r"ids\[0\]", "bytes"),  # type: ignore[arg-type]
-        (Outer(name="", late="x"), 3, "late", "'x' is no int64"),  # type: ignore[arg-type]
+        (Outer(name="", late="x"), 3, "late", "'x' is not a valid int64"),  # type: ignore[arg-type]
     ],
 )
 def test_a_value_that_cannot_be_written_is_refused(request_: Message, version: int, field: str, reason: str) -> None:
@@ -230,7 +230,9 @@ def test_a_value_that_cannot_be_written_is_refused(request_: Message, version: i
 
 @pytest.mark.parametrize("version", [-1, 2, 14])
 def test_an_unknown_version_is_refused(version: int) -> None:
-    with pytest.raises(UnsupportedVersionError, match=rf"ProduceRequest of version {version}: known are 3 to 13"):
+    with pytest.raises(
+        UnsupportedVersionError, match=rf"ProduceRequest has no version {version}: the versions are 3 to 13"
+    ):
         ProduceRequest.decode(b"", version)
     with pytest.raises(UnsupportedVersionError):
         produce(b"").encode(version)

@@ -292,7 +292,7 @@ def test_paths_that_are_none(tmp_path: Path) -> None:
     for path, text in (
         (tmp_path, "holds no files"),
         (tmp_path / "none", "no such"),
-        (tmp_path / "other.txt", "no file"),
+        (tmp_path / "other.txt", "not a file of a partition"),
     ):
         with pytest.raises(UsageError, match=text):
             files_of(path, DumpOptions())

@@ -48,5 +48,5 @@ def test_what_does_not_follow_is_refused():
 
 def test_nothing_was_copied():
     assert OffsetsMap().new_offset(0) == 0
-    with pytest.raises(UsageError, match="only those before 0"):
+    with pytest.raises(UsageError, match="the copy ends before offset 0"):
         OffsetsMap().new_offset(1)

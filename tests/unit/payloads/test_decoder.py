@@ -80,7 +80,7 @@ def test_each_payload_is_read_by_its_writers_schema() -> None:
         3: "it does not begin with a zero byte and a",
         4: "it does not begin with a zero byte and a",
         5: "no payload schema has id 9",
-        6: "schema 3: column id is STRING, and BIGIN",
+        6: "schema 3: column id is STRING, but BIGIN",
         7: "gone: it ends in the middle of a value",
     }
 

@@ -105,9 +105,9 @@ def test_what_is_broken_harms_no_other(pairs: list[tuple[bytes, bytes | None]]) 
         (b"{", "it is not JSON: Expecting property name"),
         (b"[]", "expected an object, found list"),
         (b"{}", "l: it is missing, or null"),
-        (b'{"l": "1"}', 'l: "1" is no BIGINT'),
-        (b'{"l": 1, "list": [{"x": true}]}', "list.element.x: true is no INT"),
-        (b'{"l": 1, "o": {"q": {"r": "today"}}}', 'o.q.r: "today" is no DATE'),
+        (b'{"l": "1"}', 'l: "1" is not a valid BIGINT'),
+        (b'{"l": 1, "list": [{"x": true}]}', "list.element.x: true is not a valid INT"),
+        (b'{"l": 1, "o": {"q": {"r": "today"}}}', 'o.q.r: "today" is not a valid DATE'),
         (b'{"l": 1, "d": NaN}', "it is not JSON: NaN is not a number"),
         (b'{"l": 1, "n": 12345678.9}', "n: "),
     ],
@@ -120,4 +120,4 @@ def test_maps_and_whole_numbers_with_a_point() -> None:
     schema = parse_ddl("m MAP<STRING, INT>, l BIGINT")
     rows, faults = _read([b'{"m": {"a": 1, "b": null}, "l": 2.0}', b'{"m": {"a": "x"}}', b"{}"], schema)
     assert rows == [{"m": [("a", 1), ("b", None)], "l": 2}, None, {"m": None, "l": None}]
-    assert faults == {1: 'm.a: "x" is no INT'}
+    assert faults == {1: 'm.a: "x" is not a valid INT'}

@@ -259,7 +259,7 @@ def test_what_cannot_be_a_batch_is_not_built(
         (76, b"\x00\x00\x00\x10", "statistics"),
         (57, b"\x00\x00\x00\x05", "the header counts 5"),
         (57, b"\xff\xff\xff\xff", "the header counts -1"),
-        (21, b"\x40\x03", "compression is NONE, the header says 3"),
+        (21, b"\x40\x03", "compression is NONE, but the header says 3"),
         (128, b"\x00\x00\x00\x00", "prefix"),
         (132, b"\x7f\xff\xff\xff", "prefix"),
     ],
@@ -283,5 +283,5 @@ def test_statistics_are_passed_over() -> None:
 @pytest.mark.parametrize("compression", [Compression.LZ4, Compression.ZSTD])
 def test_a_compressed_buffer_may_not_grow_beyond_the_limit(compression: Compression) -> None:
     batch = build_columnar_batch(pa.record_batch({"value": pa.array([bytes(1_000_000)])}), compression=compression)
-    with pytest.raises(CorruptBatchError, match="bytes decompressed, 1000 are allowed"):
+    with pytest.raises(CorruptBatchError, match="bytes decompressed, but 1000 are allowed"):
         decode_batch(pa.py_buffer(batch), 0, read_header(batch), schemas, max_bytes=1_000)

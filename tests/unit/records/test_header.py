@@ -56,7 +56,7 @@ def test_reads_what_was_written(header: BatchHeader, before: bytes) -> None:
 
 
 def test_a_header_that_is_cut_off_is_corrupt() -> None:
-    with pytest.raises(CorruptBatchError, match="60 bytes left, a header has 61"):
+    with pytest.raises(CorruptBatchError, match="60 bytes left, but a header has 61"):
         read_header(write_header(EMPTY)[:60])
 
 

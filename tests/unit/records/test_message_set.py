@@ -69,7 +69,7 @@ def test_recovery_cuts_at_the_first_damaged_entry(data: st.DataObject) -> None:
 
 
 def test_recovery_does_not_truncate_what_belongs_to_another_segment() -> None:
-    with pytest.raises(InvalidRecordError, match="offset 0 is not of segment 3"):
+    with pytest.raises(InvalidRecordError, match="offset 0 does not belong to segment 3"):
         sound_prefix_bytes(MIXED, base_offset=3)
 
 

@@ -65,7 +65,7 @@ def test_any_flipped_bit_under_the_checksum_is_noticed(position: int, bit: int) 
 
 def test_a_checksum_over_missing_bytes_is_an_error_too() -> None:
     cut = batch(3)[:-5]
-    with pytest.raises(CorruptBatchError, match=r"of its \d+ bytes are there"):
+    with pytest.raises(CorruptBatchError, match=r"has \d+ of its \d+ bytes"):
         verify_crc(cut, 0, read_header(cut))
 
 

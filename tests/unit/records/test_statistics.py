@@ -153,11 +153,11 @@ def test_untrue_statistics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     others = ASCENDING.set_column(0, "id", pa.array(range(101, 101 + ROWS), pa.int32()))
     untrue = gather_entries(others.columns, None)
     monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: untrue)
-    with pytest.raises(InvalidRecordError, match="statistics of column id do not hold"):
+    with pytest.raises(InvalidRecordError, match="statistics of column id do not match"):
         validate(build())
     times = gather_entries(ASCENDING.columns, pa.array(range(10, 10 + ROWS)))
     monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: times)
-    with pytest.raises(InvalidRecordError, match="timestamps do not hold"):
+    with pytest.raises(InvalidRecordError, match="timestamps do not match"):
         validate(build(timestamps_ms=pa.array(range(ROWS))))
     monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: times[:-3])
     with pytest.raises(InvalidRecordError, match="damaged"):

@@ -147,7 +147,7 @@ def test_offsets_outside_the_batchs_range_are_refused() -> None:
 
 def test_a_maximum_timestamp_that_is_not_the_records_is_refused() -> None:
     sound = build_rows_batch([Record(timestamp_ms=5)])
-    with pytest.raises(InvalidTimestampError, match="maximum timestamp 6, the records' is 5"):
+    with pytest.raises(InvalidTimestampError, match="maximum timestamp 6, but the records have 5"):
         validate(seal(read_header(sound)._replace(max_timestamp=6), sound[61:]))
     with pytest.raises(InvalidTimestampError, match="timestamp -7"):
         validate(seal(read_header(sound)._replace(base_timestamp=-7), sound[61:]))

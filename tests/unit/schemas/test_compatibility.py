@@ -85,7 +85,7 @@ def test_transitive_modes_look_at_every_version(versions: list[str], mode: Mode)
 def test_refusals_name_column_change_mode_and_version() -> None:
     with pytest.raises(
         IncompatibleSchemaError,
-        match=r"column s\.a is changed from INT to BIGINT: schema.compatibility=FULL does not allow that, as a "
+        match=r"column s\.a is changed from INT to BIGINT: schema.compatibility=FULL does not allow that, because a "
         r"reader of version 1 could not read new records; leave it as it is",
     ):
         check_evolution([ORDERS], parse_schema(_orders(s="STRUCT<a: BIGINT, b: STRING NOT NULL>")))

@@ -260,7 +260,7 @@ def _avro(type_: object) -> dict[str, object]:
         (_avro({"type": "record", "name": "E", "fields": []}), r"a\.b: a record without fields"),
         (_avro("Missing"), "type Missing is unknown"),
         ({"type": "record", "fields": []}, "not valid"),
-        ({"type": "map", "values": "int"}, "is a record"),
+        ({"type": "map", "values": "int"}, "must be a record"),
     ],
 )
 def test_avro_without_columns(source: object, message: str) -> None:
@@ -273,13 +273,13 @@ def test_avro_without_columns(source: object, message: str) -> None:
     [
         ({"type": ["integer", "string"]}, r"a\.b: types integer, string in one"),
         ({}, r"a\.b: no type"),
-        (True, r"a\.b: true says nothing"),
+        (True, r"a\.b: true does not define a type"),
         ({"type": "array"}, r"a\.b: an array needs one schema of its items"),
         ({"type": "array", "items": {"type": "object"}}, r"a\.b\.element: an object needs properties"),
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, r"a\.b: oneOf of 2 types"),
         ({"$ref": "#/properties/a"}, r"a\.b\.b: #/properties/a contains itself"),
-        ({"$ref": "#/nowhere"}, r"a\.b: \$ref #/nowhere leads nowhere"),
-        ({"$ref": "x.json"}, r"a\.b: \$ref x\.json: no such document"),
+        ({"$ref": "#/nowhere"}, r"a\.b: \$ref #/nowhere points to nothing"),
+        ({"$ref": "x.json"}, r"a\.b: \$ref x\.json: there is no such document"),
         ({"type": "number", "format": "decimal"}, r"a\.b: format decimal needs precision"),
         ({"type": "text"}, r"a\.b: type 'text' is unknown"),
     ],
@@ -296,7 +296,7 @@ def test_json_schemas_without_columns(property_: object, message: str) -> None:
         ("message A { B b = 1; } message B {}", "which message"),
         ("message A { message B {} B b = 1; }", "b: a message without fields"),
         ("message A { int3 a = 1; }", r'schema.proto:\d+:\d+: "int3" is not defined'),
-        ('import "confluent/type/decimal.proto"; message A { confluent.type.Decimal d = 1; }', "d: .*does not say"),
+        ('import "confluent/type/decimal.proto"; message A { confluent.type.Decimal d = 1; }', "d: .*does not define"),
         ('import "../../etc/x.proto"; message A { int32 d = 1; }', "not valid"),
     ],
 )
@@ -306,7 +306,7 @@ def test_protobuf_without_columns(body: str, message: str) -> None:
 
 
 def test_columns_that_others_have_no_place_for() -> None:
-    with pytest.raises(SchemaError, match=r"column s\.b c: 'b c' is no Avro name"):
+    with pytest.raises(SchemaError, match=r"column s\.b c: 'b c' is not an Avro name"):
         to_avro(parse_ddl("s STRUCT<`b c`: INT>"))
     for write in (to_avro, to_json_schema):
         with pytest.raises(SchemaError, match=r"column a\.element: .*text, not INT"):
@@ -316,7 +316,7 @@ def test_columns_that_others_have_no_place_for() -> None:
         ("s STRUCT<t: TIMESTAMP_NTZ>", r"column s\.t: .*use TIMESTAMP"),
         ("m MAP<DATE, INT>", r"column m: keys of Protobuf"),
         ("m MAP<INT, DECIMAL(3,2)>", r"column m\.value"),
-        ("`1a` INT", "no Protobuf name"),
+        ("`1a` INT", "not a Protobuf name"),
     ]:
         with pytest.raises(SchemaError, match=message):
             to_protobuf(parse_ddl(ddl))

@@ -51,7 +51,7 @@ def test_what_cannot_be_read_is_said(segment: Path, tmp_path: Path) -> None:
     assert mapped("") == "the broker does not name its files"
     assert mapped(tmp_path / "none") == f"{tmp_path}/none: No such file or directory"
     assert mapped(segment, end=len(BATCH) + 1) == (
-        f"{segment} has {len(BATCH)} bytes here, the extent ends at {len(BATCH) + 1}"
+        f"{segment} has {len(BATCH)} bytes here, but the extent ends at {len(BATCH) + 1}"
     )
     (segment.parent / "partition.metadata").unlink()
     assert mapped(segment) == f"{segment.parent} holds another topic"

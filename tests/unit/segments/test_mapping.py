@@ -40,7 +40,7 @@ def test_never_maps_beyond_the_end(path: Path) -> None:
 
 
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(OffsetsLostError, match=r"is gone .* ask the broker"):
+    with pytest.raises(OffsetsLostError, match=r"was removed .* ask the broker"):
         map_extent(tmp_path / "nothing.log", 0, 1)
 
 

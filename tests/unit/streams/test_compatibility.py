@@ -209,7 +209,7 @@ def test_a_checkpoint_binds_from_its_first_batch_on(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "0").touch()
     admit(manifest(changed(table="elsewhere")), checkpoint)
     with pytest.raises(
-        IncompatibleStateError, match=r"is of another topology: KSTREAM-AGGREGATE-\d+: its store hours is"
+        IncompatibleStateError, match=r"belongs to another topology: KSTREAM-AGGREGATE-\d+: its store hours is"
     ):
         admit(manifest(changed(store="other")), checkpoint)
     kept = read_manifest(MountedFiles(tmp_path))
@@ -223,7 +223,7 @@ def test_manifests_of_others_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "_millrace" / "topology.json"
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"version": 9}))
-    with pytest.raises(IncompatibleStateError, match="has version 9, this millrace reads version 2"):
+    with pytest.raises(IncompatibleStateError, match="has version 9, but this millrace reads version 2"):
         read_manifest(MountedFiles(tmp_path))
     for damaged in ("", "[]", json.dumps({"version": 2}), path.read_text()[:-9]):
         path.write_text(damaged)

@@ -194,7 +194,7 @@ def lit_note() -> Any:
         (
             lambda o, c: o.join(c, selector="customer", value="string"),
             TopologyError,
-            "value='string' goes with a joiner that is a function: cast() instead",
+            "value='string' is only for a joiner that is a function: use cast() instead",
         ),
         (
             lambda o, c: o.join(c, selector="customer", region=right("country")),

@@ -143,13 +143,16 @@ def test_a_topic_to_go_through_is_written_alike() -> None:
             lambda b: orders(b).select_key("sku", "n").through("out", value=json_rows(COLUMNS)).for_each(print),
             "KSTREAM-REPARTITION-.*: the key of out is one value in a topic of bytes, not the columns sku, n",
         ),
-        (lambda b: longs(b).to("out", value=row(COLUMNS)), "is written in a format, which row of sku, n does not say"),
+        (
+            lambda b: longs(b).to("out", value=row(COLUMNS)),
+            "is written in a format, which row of sku, n does not define",
+        ),
         (lambda b: longs(b).to("out", value=avro("m BIGINT")), "the value of out: no column m in its input"),
         (
             lambda b: orders(b).to("out", value=avro("n INT")),
             "the value of out: its column n is int64, not int32 as in avro of n: cast",
         ),
-        (lambda b: longs(b).to("out", value="string"), "the value of out is long, not string: make it one by"),
+        (lambda b: longs(b).to("out", value="string"), "the value of out is long, not string: convert it by"),
         (
             lambda b: orders(b).to("out", key="string", value=json_rows("n BIGINT")),
             "the records have no key: select_key",

@@ -62,10 +62,13 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
         (lambda b: stream(b).join(stream(b, "r"), both), "two streams are joined within a window: give window=within"),
         (
             lambda b: stream(b).join(table(b), both, window=within(5)),
-            "a table has no window of time to be joined within",
+            "a join with a table has no window",
         ),
-        (lambda b: stream(b).join(b.global_table("g", **TYPES), both), "selector=... goes with a global table"),
-        (lambda b: stream(b).join(table(b), both, selector=lambda v: v), "selector=... goes with a global table"),
+        (lambda b: stream(b).join(b.global_table("g", **TYPES), both), "selector=... is for joins with a global table"),
+        (
+            lambda b: stream(b).join(table(b), both, selector=lambda v: v),
+            "selector=... is for joins with a global table",
+        ),
         (lambda b: stream(b).join(table(b), lambda a: a), r"must take \(left, right\) or \(key, left, right\), not 1"),
         (lambda b: stream(b).outer_join(table(b), both, window=within(5)), "there is no such join with KTable"),
         (lambda b: table(b).join(stream(b), both), "a table is joined with a table, not with KStream"),
@@ -81,7 +84,7 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
         ),
         (
             lambda b: stream(b).group_by_key().windowed_by(sessions(5)).aggregate(lambda: 0, lambda k, v, a: a),
-            "merger=... goes with session windows, and there it is needed",
+            "merger=... is for session windows, which need it",
         ),
         (
             lambda b: stream(b).group_by_key().windowed_by(tumbling(5)).emit_strategy("never"),
@@ -127,7 +130,7 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
         (lambda b: stream(b).process(object, stores="st"), "stores='st': give a list of stores"),
         (
             lambda b: table(b).join(table(b, "r"), both, foreign_key=col("value"), foreign_key_type="long"),
-            "foreign_key_type= is of a function's foreign key: cast",
+            "foreign_key_type= is only for a foreign key that is a function: cast",
         ),
     ],
 )
@@ -158,7 +161,7 @@ def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
         ),
         (
             lambda b: table(b).join(table(b, "r", key="long"), both, foreign_key=lambda v: v).to_stream().to("o"),
-            "the foreign key is string, the key of KTABLE-SOURCE-0000000003 is int64: say of which type",
+            "the foreign key is string, but the key of KTABLE-SOURCE-0000000003 is int64: give the type",
         ),
         (
             lambda b: stream(b).merge(stream(b, "r", value="string")).to("o"),
@@ -196,7 +199,7 @@ def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
                 .to_stream()
                 .to("o")
             ),
-            "the windows of KTABLE-SOURCE-.* are not made here: suppress right after the aggregation",
+            "the windows of KTABLE-SOURCE-.* are not created here: suppress directly after the aggregation",
         ),
         (
             lambda b: (
@@ -216,7 +219,7 @@ def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
         (lambda b: table(b).filter(col("value") + 1).to_stream().to("o"), "is bigint|is int64, not boolean"),
         (
             lambda b: stream(b).group_by("value").reduce(lambda one, other: one, store="m").to_stream().to("o"),
-            r"the column value is key and value at once: give the key another name, such as group_by",
+            r"the column value is both key and value: give the key another name, such as group_by",
         ),
         (
             lambda b: (
@@ -243,7 +246,7 @@ def test_what_does_not_fit_together_is_refused_by_the_compiler(
     [
         (
             lambda b: stream(b).group_by_key().aggregate(lambda: "", lambda k, v, a: f"{a}{v}", name="text"),
-            "text: the initializer gives '', which does not fit value int64: say the type of the aggregate, value=",
+            "text: the initializer gives '', which does not fit value int64: give the type of the aggregate, value=",
         ),
         (
             lambda b: (
@@ -251,7 +254,7 @@ def test_what_does_not_fit_together_is_refused_by_the_compiler(
                 .group_by(lambda k, v: (k, v))
                 .aggregate(list, lambda k, v, a: [*a, v], lambda k, v, a: a, name="list")
             ),
-            r"list: the initializer gives \[\], which does not fit value int64: say the type",
+            r"list: the initializer gives \[\], which does not fit value int64: give the type",
         ),
         (
             lambda b: stream(b).group_by_key().aggregate(dict, lambda k, v, a: a, value=row("n BIGINT"), name="rows"),

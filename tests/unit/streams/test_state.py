@@ -175,7 +175,9 @@ def test_state_of_other_columns_is_refused() -> None:
 
 
 def test_state_of_another_version_is_refused() -> None:
-    with pytest.raises(IncompatibleStateError, match="store s: its state has version 1, this millrace reads version 2"):
+    with pytest.raises(
+        IncompatibleStateError, match="store s: its state has version 1, but this millrace reads version 2"
+    ):
         kept_rows(SPEC, MemoryVariables([bytes([1]) + bytes(15)]))
 
 

@@ -269,11 +269,11 @@ def test_topics_that_meet_before_their_records_moved_must_have_as_many_partition
         for stream in (few, many):
             stream.process(object, stores=[store], key="string")
 
-    with pytest.raises(TopologyError, match="KSTREAM-MERGE-0000000002: many has 3 partitions, few has 1: what is"):
+    with pytest.raises(TopologyError, match="KSTREAM-MERGE-0000000002: many has 3 partitions, but few has 1, and"):
         prepare(alike)
-    with pytest.raises(TopologyError, match="KSTREAM-JOIN-0000000004: few has 1 partitions, many has 3: what is"):
+    with pytest.raises(TopologyError, match="KSTREAM-JOIN-0000000004: few has 1 partitions, but many has 3, and"):
         prepare(joined)
-    with pytest.raises(TopologyError, match="KSTREAM-PROCESSOR-0000000003: few has 1 partitions, many has 3"):
+    with pytest.raises(TopologyError, match="KSTREAM-PROCESSOR-0000000003: few has 1 partitions, but many has 3"):
         prepare(sharing)
     assert prepare(lambda few, many: few.repartition().merge(many).group_by_key().count().to_delta("t")).buckets == 3
 
@@ -369,7 +369,10 @@ def test_a_topic_of_bytes_needs_serdes_that_read_bytes(types, message):
         (lambda s: s.to_table().group_by("carrier").to_delta("t"), r"KGroupedTable has no to_delta\(\): aggregate it"),
         (lambda s: s.count(), r"KStream has no count\(\): group it by group_by_key\(\)"),
         (lambda s: s.split().to("out"), r"BranchedKStream has no to\(\): name a branch first"),
-        (lambda _: StreamsBuilder().global_table("g").filter(1), r"GlobalKTable has no filter\(\): streams join it"),
+        (
+            lambda _: StreamsBuilder().global_table("g").filter(1),
+            r"GlobalKTable has no filter\(\): a global table can only be joined by streams",
+        ),
     ],
 )
 def test_what_another_kind_of_handle_can_do_is_told(use, message):

@@ -99,8 +99,8 @@ def test_an_epoch_without_members_is_committed_too() -> None:
         ),
         ([member("b", epoch=2)], "it was fenced, or timed out"),
         ([TransactionalProducer("b", ProducerIdAndEpoch(9, 3))], "it was fenced, or timed out"),
-        ([member("empty")], "has no open transaction, its state is Empty"),
-        ([member("ending")], "has no open transaction, its state is PrepareAbort"),
+        ([member("empty")], "has no open transaction, because its state is Empty"),
+        ([member("ending")], "has no open transaction, because its state is PrepareAbort"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -21,11 +21,11 @@ def check_epoch(partition: ServedPartition, epoch: int) -> None:
     name = f"{partition.topic.name}-{partition.info.partition}"
     if 0 <= epoch < present:
         raise FencedLeaderEpochError(
-            f"{name} is in leader epoch {present}, the request in {epoch}: refresh the metadata"
+            f"{name} is in leader epoch {present}, but the request is in {epoch}: refresh the metadata"
         )
     if epoch > present:
         raise UnknownLeaderEpochError(
-            f"{name} is in leader epoch {present}, the request in the later {epoch}: try again"
+            f"{name} is in leader epoch {present}, but the request is in the later {epoch}: try again"
         )
 
 

@@ -25,7 +25,7 @@ def check_range(partition: ServedPartition, start_offset: int, end_offset: int, 
     first = partition.log.log_start_offset
     if start_offset < first:
         raise OffsetOutOfRangeError(
-            f"offsets {start_offset}..{first - 1} of {name} are gone (retention): start at {first} or later"
+            f"offsets {start_offset}..{first - 1} of {name} were deleted (retention): start at {first} or later"
         )
     if end_offset < start_offset:
         raise InvalidRequestError(f"the range of {name} ends at {end_offset}, before its start {start_offset}")

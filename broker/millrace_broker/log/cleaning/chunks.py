@@ -39,7 +39,7 @@ class Chunk:
         batches = [batch for batch in members if isinstance(batch, V2Batch)]
         try:
             run = RowRun([batch.original() for batch in batches], [batch.header for batch in batches])
-        except ValueError:  # irregular; the reference reader tells whether it is damaged
+        except ValueError:  # irregular; the reference reader checks whether it is damaged
             return [batch.keys() for batch in batches]
         self._runs.update({first + number: (run, first) for number in range(len(batches))})
         return [RecordKeys(run.offsets, (run.keys(),), run.has_value)]

@@ -82,7 +82,7 @@ class CleanableLog(Protocol[SegmentT]):
     def replace(self, replaced: Sequence[SegmentT], cleaned: CleanedSegment) -> None:
         """Replace consecutive segments by a cleaned one.
 
-        Raises ``CleaningAbortedError`` when they are not part of the log any more, ``StorageError``.
+        Raises ``CleaningAbortedError`` when they are no longer part of the log, ``StorageError``.
         """
 
 

@@ -2,8 +2,8 @@
 
 It is a hash table of fixed size in one numpy array, which looks up and adds many keys at once. It uses open addressing,
 with a probe step that depends on the key. An entry is 24 bytes, as in Kafka's ``SkimpyOffsetMap``: the key's 128-bit
-hash and its offset. ``key_hashes`` tells how unlikely a collision is. In each round every unplaced key probes one slot;
-after a few rounds all keys are placed.
+hash and its offset. ``key_hashes`` has the probability of a collision. In each round every unplaced key probes one
+slot; after a few rounds all keys are placed.
 
 Invariants:
 

@@ -2,8 +2,8 @@
 
 A partition has a folder, ``<topic>-<partition>-<topic id>``. Every copy of a segment has its own id, so that no name is
 ever written twice: ``<base offset>-<copy id>.log``, ``.index`` and so on (as Kafka's ``LocalTieredStorage``). The
-manifest's name also has the segment's end offset and largest timestamp. So a listing of the folder tells everything
-that reads and retention need.
+manifest's name also has the segment's end offset and largest timestamp. So a listing of the folder has everything that
+reads and retention need.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def check_leader_epoch(partition: str, current: int, requested: int | None) -> N
         return
     if requested < current:
         raise FencedLeaderEpochError(
-            f"{partition}: leader epoch {requested} is fenced, the current leader epoch is {current}: fetch the "
-            "metadata again"
+            f"{partition}: leader epoch {requested} is fenced, because the current leader epoch is {current}: fetch "
+            "the metadata again"
         )
     raise UnknownLeaderEpochError(
         f"{partition}: leader epoch {requested} is newer than {current}, the newest that this broker knows: retry"
@@ -43,8 +43,8 @@ def epoch_end(log: LogView, epoch: int) -> EpochEnd | None:
 def find_divergence(partition: str, log: LogView, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
     """Return where the leader's log and a follower's log diverge; None if the follower may continue to fetch.
 
-    Raises ``OffsetOutOfRangeError`` if the leader cannot tell, because the epoch is not in its log or the offset is
-    before the log start.
+    Raises ``OffsetOutOfRangeError`` if that is unknown, because the epoch is not in its log or the offset is before the
+    log start.
     """
     end = epoch_end(log, last_fetched_epoch)
     if end is None:

@@ -83,7 +83,7 @@ def _append(logs: LogManager, log: PartitionLog, replicated: ReplicatedBatches) 
         # The leader's log starts within a batch, whose file keeps it whole. This log starts within the batch too.
         logs.begin_at(log.topic, log.partition, first.base_offset)
     log.append_replicated(replicated)
-    if log.config.syncs_before_ack:  # the next fetch tells the leader that this replica has the records
+    if log.config.syncs_before_ack:  # the next fetch reports to the leader that this replica has the records
         log.flush()
 
 

@@ -42,7 +42,7 @@ class ServedPartition(NamedTuple):
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch in which this broker leads. Raises ``NotLeaderError`` if it does not lead any more."""
+        """The leader epoch in which this broker leads. Raises ``NotLeaderError`` if it no longer leads."""
         return self.info.leader_epoch if self.replica is None else self.replica.leader.epoch
 
 

@@ -300,7 +300,7 @@ def _has_news(fetch: FollowerFetch, replica: HostedReplica, records: bytes) -> b
 
 
 def _compare(replica: HostedReplica, fetch: FollowerFetch) -> EpochEnd | None:
-    """Return where the logs diverge, or None. Raises ``OffsetOutOfRangeError`` if the leader cannot tell."""
+    """Return where the logs diverge, or None. Raises ``OffsetOutOfRangeError`` if that is unknown."""
     log = replica.log
     if fetch.last_epoch is not None:
         return find_divergence(replica.name, log, fetch.offset, fetch.last_epoch)

@@ -78,7 +78,7 @@ def changed_fetches(request: pb.FetchRequest) -> dict[PartitionKey, FollowerFetc
 
 
 def forgotten_fetches(request: pb.FetchRequest) -> list[PartitionKey]:
-    """Return the partitions that the follower does not fetch any more."""
+    """Return the partitions that the follower no longer fetches."""
     return [(topic.name, number) for topic in request.forgotten for number in topic.partitions]
 
 

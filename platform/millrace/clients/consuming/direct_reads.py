@@ -103,7 +103,7 @@ class DirectReader:
         )
         if isinstance(mapped, str):
             logger.debug(
-                "%s: no direct read from offset %d on, the consumer reads over the network: %s",
+                "%s: no direct read from offset %d on, so the consumer reads over the network: %s",
                 state.partition,
                 state.fetch_offset,
                 mapped,

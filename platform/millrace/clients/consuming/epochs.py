@@ -188,8 +188,8 @@ class EpochChecks:
         policy = self._config.auto_offset_reset.value
         where = f"from offset {parting.offset} on" if parting.offset >= 0 else "at an unknown offset"
         what = (
-            f"{state.partition}: the leader's log in epoch {leader_epoch} is another than what was read up to offset "
-            f"{state.position} in epoch {state.offset_epoch}, {where}"
+            f"{state.partition}: the leader's log in epoch {leader_epoch} differs from the records that were read up "
+            f"to offset {state.position} in epoch {state.offset_epoch}, {where}"
         )
         if policy == "none":
             state.error = LogTruncationError(

@@ -285,7 +285,7 @@ class Fetcher:
             state.error = OffsetOutOfRangeError(f"{error.message} (auto.offset.reset=none: seek, or choose another)")
             return
         logger.warning(
-            "%s: offset %s is out of range, the consumer continues at the %s offset",
+            "%s: offset %s is out of range, so the consumer continues at the %s offset",
             state.partition,
             state.position,
             policy,
@@ -297,7 +297,7 @@ class Fetcher:
         now = time.monotonic()
         state.unavailable_since = state.unavailable_since or now
         waited_too_long = (now - state.unavailable_since) * 1000 >= self._config.default_api_timeout_ms
-        # The metadata was refreshed: the topic is gone.
+        # The metadata was refreshed, and the topic no longer exists.
         if waited_too_long or isinstance(error, UnknownTopicOrPartitionError):
             state.error = error
             return

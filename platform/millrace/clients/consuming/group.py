@@ -4,7 +4,7 @@ Invariants:
 
 - Offsets of revoked partitions are committed (with auto commit) before the listener is called. The partitions are
   assigned until the listener has returned.
-- No record of a partition is returned before the listener was told of its assignment.
+- No record of a partition is returned before the listener was notified of its assignment.
 """
 
 from __future__ import annotations

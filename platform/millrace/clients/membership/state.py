@@ -7,8 +7,8 @@ makes the requests, one at a time: ``request`` returns the next one, and its res
 Invariants:
 
 - Owned partitions belong to one generation. ``owned`` is one of these: empty; the result of the last sync of
-  ``generation``; the remainder of that while a cooperative member joins again; or partitions that were lost with the
-  generation and not yet revoked by the caller (``generation`` is -1 then, and commits are impossible).
+  ``generation``; the remainder of that while a cooperative member joins again; or lost partitions that the caller has
+  not revoked yet. In the last case ``generation`` is -1, and commits are impossible.
 - No join is sent before the caller has revoked what must be revoked: only ``prepared`` ends PREPARING.
 - The generation never decreases except to -1; responses to requests of another generation or member are ignored.
 - A member that exceeds ``max.poll.interval.ms`` leaves, and joins again only when it is polled.
@@ -272,7 +272,7 @@ class Membership:
         if isinstance(error, FencedInstanceIdError):
             return replace(self._reset(error.message, forget_member=True), failure=error)
         if isinstance(error, UnknownMemberError):
-            return self._reset("the coordinator does not know this member any more", forget_member=True)
+            return self._reset("the coordinator no longer knows this member", forget_member=True)
         if isinstance(error, IllegalGenerationError):
             return self._reset("the generation has ended", forget_member=False)
         return None

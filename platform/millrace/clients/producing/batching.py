@@ -127,7 +127,7 @@ def _given(table: pa.Table, source: Any, what: str) -> pa.ChunkedArray:
     if isinstance(source, str):
         if source not in table.column_names:
             raise SchemaMismatchError(
-                f"{what}: the data has no column {source}, it has {', '.join(table.column_names)}"
+                f"{what}: the data has no column {source}: its columns are {', '.join(table.column_names)}"
             )
         return table.column(source)
     array = source if isinstance(source, (pa.Array, pa.ChunkedArray)) else pa.array(source)
@@ -147,7 +147,8 @@ def _separate(topic: TopicDescription, table: pa.Table) -> tuple[pa.Table, dict[
         schema = OPAQUE_SCHEMA if has_key else pa.schema([OPAQUE_SCHEMA.field("value")])
         if "value" not in table.column_names:
             raise SchemaMismatchError(
-                f"topic {topic.name} is opaque: the data needs a column value, it has {', '.join(table.column_names)}"
+                f"topic {topic.name} is opaque: the data needs a column value, but its columns are "
+                f"{', '.join(table.column_names)}"
             )
     found = {meaning: table.column(name) for name, meaning in names.items() if name in table.column_names}
     rest = table.drop_columns([name for name in names if name in table.column_names])

@@ -139,7 +139,7 @@ def instances(option: str, given: Any, base: type[Any], configs: Mapping[str, An
         found = _import(option, item) if isinstance(item, str) else item
         instance = found() if isinstance(found, type) else found
         if not isinstance(instance, base):
-            raise InvalidConfigError(f"{option}: {item!r} is no {base.__module__}.{base.__name__}")
+            raise InvalidConfigError(f"{option}: {item!r} is not a {base.__module__}.{base.__name__}")
         instance.configure(configs)
         made.append(instance)
     return made

@@ -92,7 +92,7 @@ class RecordChecker:
         is_misplaced_bool = isinstance(item, bool) and bool not in kinds
         if kinds and (is_misplaced_bool or not isinstance(item, kinds)):
             wanted = spark_name(self._fields[name].type)
-            raise SchemaMismatchError(f"column {name}: {item!r} is no {wanted}")
+            raise SchemaMismatchError(f"column {name}: {item!r} is not a valid {wanted}")
         if isinstance(item, datetime) and pat.is_date(self._fields[name].type):
             raise SchemaMismatchError(f"column {name}: {item} has a time of day, but a DATE has none: use its date()")
         limit = self._ranges.get(name)

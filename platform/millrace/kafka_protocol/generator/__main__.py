@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Write the definitions and the modules; remove modules of messages that are gone."""
+    """Write the definitions and the modules; remove modules of messages that no longer exist."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jars", type=Path, metavar="FOLDER", help="folder with the jars of one Kafka release")
     jars = parser.parse_args().jars

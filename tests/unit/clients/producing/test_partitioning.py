@@ -99,5 +99,5 @@ def test_classes_are_found_by_name_and_configured() -> None:
         assert isinstance(made, RoundRobinPartitioner)
     with pytest.raises(InvalidConfigError, match=r"partitioner\.class: no\.such:Thing cannot be imported"):
         instances("partitioner.class", ["no.such:Thing"], Partitioner, {})
-    with pytest.raises(InvalidConfigError, match=r"is no .*Partitioner"):
+    with pytest.raises(InvalidConfigError, match=r"is not a .*Partitioner"):
         instances("partitioner.class", [object()], Partitioner, {})

@@ -73,10 +73,10 @@ def test_another_file_can_be_named_and_none_is_needed(parse, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["sourc=a"], "sourc=a is no option of copy.py: did you mean source?"),
-        (["option=a"], "option=a is no option"),
-        (["source.x=a"], "source.x=a is no option"),
-        (["config=a"], "config=a is no option"),
+        (["sourc=a"], "sourc=a is not an option of copy.py: did you mean source?"),
+        (["option=a"], "option=a is not an option"),
+        (["source.x=a"], "source.x=a is not an option"),
+        (["config=a"], "config=a is not an option"),
         (["source=a", "continuous=yes"], "continuous=yes: expected true or false"),
         (["source=a", "number=x"], "Invalid value for '--number'"),
         (["number=1"], "Missing option '--source'"),

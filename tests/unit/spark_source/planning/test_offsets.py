@@ -121,11 +121,11 @@ def wanted(start, end):
             0,
             50,
             (42, 60),
-            r"offsets 0\.\.41 of orders-3 are gone .* starts at 42\): start at 42, or set failOnDataLoss",
+            r"offsets 0\.\.41 of orders-3 were deleted .* starts at 42\): start at 42, or set failOnDataLoss",
         ),
-        (0, 30, (42, 60), r"offsets 0\.\.29 of orders-3 are gone"),
+        (0, 30, (42, 60), r"offsets 0\.\.29 of orders-3 were deleted"),
         (50, 70, (42, 60), r"offsets 60\.\.69 of orders-3 are not in the log, which ends at 60"),
-        (60, 50, (0, 50), r"log of orders-3 went back: offsets up to 59 have been read, and it now ends at 50"),
+        (60, 50, (0, 50), r"log of orders-3 was truncated: offsets up to 59 have been read, but it now ends at 50"),
     ],
 )
 def test_lost_records_are_named_exactly(start, end, log, message):
@@ -182,13 +182,13 @@ def test_a_cluster_that_is_another_is_told_from_a_topic_that_is():
 def test_what_was_left_of_a_topic_created_again_is_named_and_its_partitions_are_not_named_again():
     newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID})
     [sentence] = lost(at(p0=3, p1=7), newest)
-    assert "offsets of t-0 from 3 on, t-1 from 7 on of the old topic are gone" in sentence
+    assert "offsets of t-0 from 3 on, t-1 from 7 on of the old topic are lost" in sentence
 
 
 @pytest.mark.parametrize(
     ("subscription", "words"),
     [
-        (Topics(("t",)), "t-1 no longer exists: records of t-1 from offset 7 on are gone"),
+        (Topics(("t",)), "t-1 no longer exists: records of t-1 from offset 7 on are lost"),
         (TopicPattern("t.*"), "t-1 no longer exists"),
         (AssignedPartitions((PartitionKey("t", 0),)), "offsets of t-1, which this query does not read: assign=t-0"),
         (Topics(("other",)), "offsets of t-1, which this query does not read: subscribe=other"),

@@ -98,11 +98,11 @@ def test_a_topic_created_again_is_not_one_that_parted():
 
 def test_the_loss_ends_the_query_unless_it_is_accepted():
     since = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={KEY: 2})
-    with pytest.raises(OffsetsLostError, match=r"the log of t-0 went back: offsets 4\.\.8 have been read"):
+    with pytest.raises(OffsetsLostError, match=r"the log of t-0 was truncated: offsets 4\.\.8 have been read"):
         find_partings(since, {KEY: 4}, LossReport(fail=True))
     with pytest.raises(
         OffsetsLostError,
-        match=r"of t-0 went back: .* perhaps also records that the query has read .*up to offset 8",
+        match=r"of t-0 was truncated: .* perhaps also records that the query has read .*up to offset 8",
     ):
         find_partings(since, {KEY: None}, LossReport(fail=True))
     assert find_partings(since, {KEY: 9}, LossReport(fail=True)) == {}
