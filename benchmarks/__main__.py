@@ -1,7 +1,7 @@
-"""``python -m benchmarks``: run the benchmarks, write their results, make the report anew.
+"""Command ``python -m benchmarks``: runs benchmarks, and writes results and report.
 
-A run that was interrupted goes on where it was: benchmarks that it had finished are not repeated, if the commit, the
-records and the repeats are the same. One benchmark that fails does not keep the others from being measured.
+An interrupted run resumes: it does not repeat finished benchmarks if commit, records and repeats are the same. After a
+failed benchmark, the others are still measured.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def _arguments(names: list[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code is 1 if a measurement could not be made."""
+    """Run the command line's benchmarks. Return 1 if a measurement failed."""
     arguments = _arguments(suite.names())
     benchmarks = suite.benchmarks(arguments.only)
     if arguments.list:
         for benchmark in benchmarks:
             print(f"{benchmark.name:24} {benchmark.title}")
         return 0
-    # Servers and workers are ended on the way out; an unhandled SIGTERM would leave them behind.
+    # An unhandled SIGTERM would leave servers and workers behind, so they are stopped on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
     try:
@@ -58,10 +58,10 @@ def main() -> int:
 
 
 def _run_all(benchmarks: list[Benchmark], arguments: argparse.Namespace) -> list[str]:
-    """Measure one after the other; returns the names of those that could not be."""
+    """Measure the benchmarks one after the other, and return the names of the failed ones."""
     sides = (arguments.side,) if arguments.side else ("ours", "peer")
     options = harness.Options(arguments.repeats, arguments.quiet_seconds_max, sides)
-    # A quick look, or one benchmark by its name, is what was asked for now: only whole runs are gone on with.
+    # A quick look or a single benchmark always runs completely. Only whole runs resume.
     is_whole = not (arguments.only or arguments.side or arguments.no_write)
     failed = []
     with Workspace() as workspace, harness.Context(workspace, arguments.records) as context:

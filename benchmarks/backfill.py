@@ -1,8 +1,8 @@
-"""What a backfill by Spark does to producers beside it: times until single records are acknowledged, with and without.
+"""A backfill by Spark beside producers: the latency of acknowledgements with and without it.
 
-The producer sends at a steady rate and does not wait for one record before it sends the next, so that a slow answer
-delays nobody but its own record. The backfill reads the whole topic with ``maxBytesPerSecond``, for longer than the
-producer is measured.
+The producer sends at a steady rate, and does not wait for a record before it sends the next one. So a slow answer
+delays only its own record. The backfill reads the whole topic with ``maxBytesPerSecond``, for longer than the
+measurement of the producer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOPIC: Final = "live"
 
 @contextlib.contextmanager
 def open_with_backfill(context: Context) -> Iterator[Measure]:
-    """The producer's p99 in ms while a backfill runs."""
+    """Measure the producer's p99 in ms while a backfill runs."""
     source = {
         "bootstrap": context.millrace.bootstrap,
         "topic": context.millrace.filled_topic(context.records, typed=False),
@@ -60,7 +60,7 @@ def open_with_backfill(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_alone(context: Context) -> Iterator[Measure]:
-    """The same producer, and no backfill."""
+    """Measure the same producer without a backfill."""
     with _producer(context) as produce:
         yield lambda: Sample(figure=produce()["p99_ms"], answer=RECORDS_PER_SECOND * _SECONDS)
 
@@ -72,7 +72,7 @@ def _producer(context: Context) -> contextlib.AbstractContextManager[Run]:
 
 @contextlib.contextmanager
 def serve_backfill(*, source: dict[str, str], jar_paths: list[str]) -> Iterator[Run]:
-    """The worker that reads: a session that has read once."""
+    """Run the worker that reads, with a session that has read once."""
     from benchmarks.spark import spark_session
 
     spark = spark_session(jar_paths)
@@ -90,7 +90,7 @@ def serve_backfill(*, source: dict[str, str], jar_paths: list[str]) -> Iterator[
 
 @contextlib.contextmanager
 def serve_producer(*, bootstrap: str) -> Iterator[Run]:
-    """The worker that sends at a steady rate."""
+    """Run the worker that sends at a steady rate."""
     from millrace.clients import Admin, Producer
 
     with Admin(bootstrap) as admin:
@@ -109,7 +109,7 @@ def serve_producer(*, bootstrap: str) -> Iterator[Run]:
             for number in range(seconds * RECORDS_PER_SECOND):
                 due = first + number / RECORDS_PER_SECOND
                 time.sleep(max(0.0, due - time.perf_counter()))
-                # From when it was due: a sender that comes late is part of what a live producer feels.
+                # The time counts from the planned send time, because a live producer also experiences a late send.
                 producer.send(_TOPIC, value).add_done_callback(partial(note, due))
             producer.flush()
             return sorted(taken)

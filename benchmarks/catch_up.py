@@ -1,4 +1,7 @@
-"""A follower that lost its disk fetches a topic from its leader: bytes per second, both ends on the same cores."""
+"""A follower with an empty disk that fetches a topic from its leader.
+
+The figure is bytes per second, with both brokers on the same cores.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ _LOOK_S = 0.01
 
 
 def records_of(context: Context) -> int:
-    """A fifth of the data set's number: 2 GiB of 1 KiB records."""
+    """Return a fifth of the data set's number: 2 GiB of 1 KiB records."""
     return max(context.records // 5, 20_000)
 
 
 @contextlib.contextmanager
 def open_ours(context: Context) -> Iterator[Measure]:
-    """Two brokers and a filled topic."""
+    """Start two brokers with a filled topic."""
     records = records_of(context)
     with MillraceCluster(context.workspace, brokers=BROKERS) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS, factor=2, **CONFIGS)
@@ -44,7 +47,7 @@ def open_ours(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(context: Context) -> Iterator[Measure]:
-    """The same with Kafka."""
+    """Start the same with Kafka."""
     records = records_of(context)
     with KafkaCluster(context.workspace, brokers=BROKERS) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS, factor=2, **CONFIGS)
@@ -86,5 +89,5 @@ def _measuring(cluster: Cluster, records: int) -> Measure:
 
 
 def _log_bytes(data: Path) -> int:
-    """Bytes of the topic's segments in a broker's folder: both sides have the same names for them."""
+    """Return the bytes of the topic's segments in a broker's folder. Both sides use the same file names."""
     return sum(path.stat().st_size for path in data.glob(f"{TOPIC}-*/*.log"))

@@ -1,7 +1,7 @@
-"""Producing 1 KiB records with acks=all into a topic of three replicas: at full speed, and at half of Kafka's.
+"""Writes of 1 KiB records with acks=all to three replicas.
 
-At full speed ours is ``Producer.send_table``, as in ``produce``; at half load both sides send record by record, each
-with its tool of that name.
+One row is at full speed and one at half of Kafka's full speed. At full speed our side is ``Producer.send_table``, as in
+``produce``. At half load both sides send record by record, each with its performance tool.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _P99 = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec.* ([\d.
 
 
 def records_of(context: Context) -> int:
-    """How many are sent at full speed: a tenth of the data set's number, for they are ten times as large."""
+    """Return a tenth of the data set's number, because these records are ten times as large."""
     return max(context.records // 10, 10_000)
 
 
 @contextlib.contextmanager
 def open_ours(context: Context) -> Iterator[Measure]:
-    """``send_table`` of all records into a new topic, until all are acknowledged."""
+    """Measure ``send_table`` of all records into a new topic, until all are acknowledged."""
     records = records_of(context)
     with MillraceCluster(context.workspace) as cluster:
         arguments = {"bootstrap": cluster.bootstrap, "records": records}
@@ -62,7 +62,10 @@ def open_ours(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, records: int) -> Iterator[Run]:
-    """The worker's part: values in memory, random letters as the peer's, sent as tables of a mebibyte."""
+    """Run the worker.
+
+    Its values in memory are random letters, as the peer's are, and are sent as tables of a mebibyte.
+    """
     rows = 1024
     letters = pa.py_buffer(bytes(range(65, 91)) * (rows * RECORD_BYTES // 26 + 1))
     offsets = pa.array(range(0, (rows + 1) * RECORD_BYTES, RECORD_BYTES), pa.int32())
@@ -81,7 +84,7 @@ def serve(*, bootstrap: str, records: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def open_peer(context: Context) -> Iterator[Measure]:
-    """ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side."""
+    """Measure ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side."""
     with KafkaCluster(context.workspace) as cluster:
 
         def measure() -> Sample:
@@ -106,7 +109,7 @@ def _run_peer(cluster: KafkaCluster, records: int, *, warm_up: int, throughput: 
 
 @functools.cache
 def half_load(workspace: Workspace, records: int) -> float:
-    """Half of the records/s that a warm Kafka takes at full speed: measured once."""
+    """Return half of the records/s of a warm Kafka at full speed, measured once."""
     with KafkaCluster(workspace) as cluster, cluster.topic(TOPIC, PARTITIONS):
         rate = _run_peer(cluster, records, warm_up=records).records_per_s / 2
     print(f"  half of Kafka's full speed: {rate:,.0f} records/s", flush=True)
@@ -115,7 +118,7 @@ def half_load(workspace: Workspace, records: int) -> float:
 
 @contextlib.contextmanager
 def open_ours_at_half_load(context: Context) -> Iterator[Measure]:
-    """The 99th percentile of acknowledgements, by ``millrace perf produce``."""
+    """Measure the 99th percentile of acknowledgements by ``millrace perf produce``."""
     rate = half_load(context.workspace, records_of(context))
     with MillraceCluster(context.workspace) as cluster:
         yield _at_half_load(cluster, context, rate, lambda records: _run_ours(cluster, records, rate))
@@ -123,7 +126,7 @@ def open_ours_at_half_load(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer_at_half_load(context: Context) -> Iterator[Measure]:
-    """The same by ProducerPerformance."""
+    """Measure the same by ProducerPerformance."""
     rate = half_load(context.workspace, records_of(context))
     with KafkaCluster(context.workspace) as cluster:
 

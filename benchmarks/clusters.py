@@ -1,7 +1,9 @@
-"""Three brokers on a ZooKeeper of their own, as processes: millrace's, and beside it Kafka's with the same options.
+"""Three brokers of each side as processes, with a ZooKeeper of their own.
 
-Invariants: brokers have the ids 1, 2, 3 and keep their ports; whoever has been killed or stopped can be started again
-on the data that it had.
+Kafka's brokers have the same options as millrace's.
+
+Invariants: brokers have the ids 1, 2, 3 and keep their ports. A broker that was killed or stopped can be restarted on
+its data.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ OPTIONS = {
     "auto.leader.rebalance.enable": "false",
     "delete.topic.enable": "true",
 }
-"""Options of both sides beside addresses and ids. All others have their defaults."""
+"""Options of both sides besides addresses and ids. All others have their defaults."""
 SETTINGS = (
     f"three brokers on ZooKeeper, session {SESSION_MS} ms, replication factor 3, min.insync.replicas 2, no automatic "
     "rebalance of leaders, log.flush.* at its defaults: no fsync before a write is acknowledged"
@@ -43,14 +45,14 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Partition:
-    """As the cluster describes it; ``leader`` is -1 if there is none."""
+    """A partition as the cluster describes it. ``leader`` is -1 if there is none."""
 
     leader: int
     isr: frozenset[int]
 
 
 class Cluster(ABC):
-    """A cluster for as long as a ``with`` block runs. ``bootstrap``: what clients are given."""
+    """A cluster during a ``with`` block. ``bootstrap`` are the bootstrap servers of clients."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Cluster(ABC):
         brokers: Sequence[int] = BROKERS,
         common: Mapping[str, str] = OPTIONS,
     ) -> None:
-        """``common``: the options of all brokers, beside those that say where things are."""
+        """Take the ``common`` options of all brokers, besides those of addresses and paths."""
         self.folder = workspace.folder(name, empty=True)
         self.ports = {broker: free_port() for broker in brokers}
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
@@ -72,42 +74,42 @@ class Cluster(ABC):
 
     @abstractmethod
     def command(self, broker: int) -> list[str | Path]:
-        """What starts a broker."""
+        """Return the command that starts a broker."""
 
     @abstractmethod
     def live_brokers(self) -> set[int]:
-        """The brokers that the cluster knows as alive; empty if nobody answers."""
+        """Return the brokers that the cluster has as alive, or none if no broker answers."""
 
     @abstractmethod
     def controller(self) -> int:
-        """The broker that is the controller; -1 if there is none."""
+        """Return the broker that is the controller, or -1 if there is none."""
 
     @abstractmethod
     def create_topic(self, name: str, partitions: int, *, factor: int = 3, **configs: str) -> None:
-        """Create a topic; options have underscores for dots."""
+        """Create a topic. Options have underscores in place of dots."""
 
     @abstractmethod
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and return when it is being deleted."""
+        """Delete a topic, and return when the deletion has begun."""
 
     @abstractmethod
     def partitions(self, topic: str) -> Mapping[int, Partition]:
-        """A topic's partitions; empty if there are none, or nobody answers."""
+        """Return a topic's partitions, or none if there are none or no broker answers."""
 
     @abstractmethod
     def count(self, topic: str) -> int:
-        """Records that a topic holds."""
+        """Return the number of records in a topic."""
 
     def data(self, broker: int) -> Path:
-        """Where a broker keeps its logs."""
+        """Return the folder of a broker's logs."""
         return self.folder / f"broker-{broker}"
 
     def options(self, broker: int) -> dict[str, str]:
-        """The options of both sides for one broker."""
+        """Return the options of one broker that both sides share."""
         return {**self._common, "zookeeper.connect": self.zookeeper.address, "broker.id": str(broker)}
 
     def start_coordination(self) -> None:
-        """Start what brokers need before they start: ZooKeeper."""
+        """Start the servers that brokers need before they start: ZooKeeper."""
         self._stack.enter_context(self.zookeeper)
 
     def launch(self, broker: int) -> None:
@@ -115,20 +117,20 @@ class Cluster(ABC):
         self._processes[broker] = start(self.command(broker), self._log(broker))
 
     def kill(self, broker: int) -> None:
-        """kill -9."""
+        """Kill a broker with kill -9."""
         self._processes[broker].kill()
         self._processes[broker].wait()
 
     def stop(self, broker: int) -> None:
-        """Let a broker end as its operator would."""
+        """Stop a broker as its operator would."""
         stop(self._processes[broker])
 
     def wipe(self, broker: int) -> None:
-        """Remove all that a broker, which is down, has."""
+        """Remove all data of a broker that is down."""
         shutil.rmtree(self.data(broker))
 
     def wait_until(self, what: str, condition: Callable[[], bool], *, every_s: float = 0.05) -> None:
-        """Return when a condition holds; raises when it takes too long, with what brokers said."""
+        """Return when a condition holds. Raise an error with the brokers' output when it takes too long."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while not condition():
             if time.monotonic() > deadline:
@@ -137,7 +139,7 @@ class Cluster(ABC):
             time.sleep(every_s)
 
     def wait_until_in_sync(self, topic: str, replicas: int = 3) -> None:
-        """Return when all partitions of a topic have a leader, and so many replicas in sync."""
+        """Return when all partitions of a topic have a leader and so many in-sync replicas."""
 
         def is_whole() -> bool:
             found = self.partitions(topic).values()
@@ -147,7 +149,7 @@ class Cluster(ABC):
 
     @contextlib.contextmanager
     def topic(self, name: str, partitions: int) -> Iterator[str]:
-        """A new topic for as long as the block runs."""
+        """Create a topic for the duration of the block."""
         self.create_topic(name, partitions)
         try:
             self.wait_until_in_sync(name)
@@ -172,7 +174,7 @@ class Cluster(ABC):
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes of it
 
     def _end(self, broker: int) -> None:
-        self._processes[broker].kill()  # nobody needs its data
+        self._processes[broker].kill()  # no later run needs its data
         self._processes[broker].wait()
 
     def _log(self, broker: int) -> Path:
@@ -180,7 +182,7 @@ class Cluster(ABC):
 
 
 class MillraceCluster(Cluster):
-    """Ours."""
+    """A cluster of millrace's brokers."""
 
     def __init__(
         self,
@@ -218,7 +220,7 @@ class MillraceCluster(Cluster):
 
     @property
     def admin(self) -> Admin:
-        """A client for topics."""
+        """Return a client for topics."""
         if self._admin is None:
             self._admin = self._stack.enter_context(Admin(self.bootstrap))
         return self._admin

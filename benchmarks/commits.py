@@ -1,4 +1,7 @@
-"""Committing offsets one by one: eight consumers, each its own group, each waiting for every commit."""
+"""Single commits of offsets by eight consumers.
+
+Each consumer is in its own group and waits for every commit.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Commit = Callable[[int], None]
 
 @contextlib.contextmanager
 def open_side(context: Context, side: str) -> Iterator[Measure]:
-    """Commits/s of eight threads in a process of their own."""
+    """Measure the commits/s of eight threads in a process of their own."""
     broker = context.millrace if side == "ours" else context.kafka
     arguments = {"bootstrap": broker.bootstrap, "side": side}
     with (
@@ -41,7 +44,7 @@ def open_side(context: Context, side: str) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, side: str) -> Iterator[Run]:
-    """The worker's part; one untimed run before."""
+    """Run the worker, with one untimed run before."""
     with contextlib.ExitStack() as stack:
         make = _ours if side == "ours" else _peer
         clients = [stack.enter_context(make(bootstrap)) for _ in range(COMMITTERS)]

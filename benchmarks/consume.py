@@ -1,4 +1,7 @@
-"""Consuming the data set: ``poll_table`` and Kafka's consumer, each in a warm process and each time in a new group."""
+"""Reads of the data set by ``poll_table`` and by Kafka's consumer.
+
+Each runs in a warm process, and each run uses a new group.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def benchmark(name: str, *, title: str, options: dict[str, str], target_ratio: f
 
 @contextlib.contextmanager
 def open_ours(context: Context, options: dict[str, str]) -> Iterator[Measure]:
-    """``poll_table`` of the whole topic, from joining a new group to the last record."""
+    """Measure ``poll_table`` of the whole topic, from joining a new group to the last record."""
     broker = context.millrace
     topic = broker.filled_topic(context.records, typed=False)
     arguments = {"bootstrap": broker.bootstrap, "topic": topic, "records": context.records, "options": options}
@@ -62,7 +65,7 @@ def open_ours(context: Context, options: dict[str, str]) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, str]) -> Iterator[Run]:
-    """The worker's part; whole untimed runs before, so that code, broker and page cache are warm."""
+    """Run the worker. Whole untimed runs come first, so that code, broker and page cache are warm."""
 
     def read() -> dict[str, float]:
         config = {

@@ -1,10 +1,9 @@
-"""The one data set of the benchmarks: records that are 100 bytes of JSON, and the same records as typed columns.
+"""The benchmarks' one data set, as JSON and as typed columns.
 
-``{"word":"w0042","amount":12.05,"ts":1700000000000,"id":0,"pad":"opqr..."}``: 1000 words at random, an amount in cents
-below 1000, a time 0.1 ms after the last one's, a running number, and letters up to exactly 100 bytes. A record is a
-function of its number alone, so every run and both sides get the same ones, whatever the chunks they are made in.
-Where other numbers of words are asked for, the words are others and all else is the same. In Avro the five columns of a
-record take 55 bytes or one or two more.
+``{"word":"w0042","amount":12.05,"ts":1700000000000,"id":0,"pad":"opqr..."}``: one of 1000 random words, an amount in
+cents below 1000, a time 0.1 ms after the last one's, a running number, and letters up to exactly 100 bytes. A record is
+a function of its number alone. So every run and both sides get the same records, in chunks of any size. With another
+number of words only the words differ. In Avro the five columns of a record take 55 bytes or one or two more.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _TAIL = '"}'
 _PAD_END = RECORD_BYTES - len(_TAIL)
 _LETTERS = 26
 _AMOUNTS = pa.array([f"{cents // 100}.{cents % 100:02d}" for cents in range(100_000)])
-# The pad that starts at letter s and is n long stands at s * _PAD_END + n.
+# The pad of length n that starts at letter s is at s * _PAD_END + n.
 _PADS = pa.array(
     [
         "".join(chr(ord("a") + (start + place) % _LETTERS) for place in range(length))
@@ -52,12 +51,14 @@ _PADS = pa.array(
 
 @lru_cache(maxsize=1)
 def words(count: int) -> pa.Array:
-    """All words, where there are so many."""
+    """Return all words, of that many."""
     return pa.array([f"w{number:04d}" for number in range(count)])
 
 
 def table(first: int, count: int, word_count: int = WORDS) -> pa.Table:
-    """Records ``first .. first + count - 1``: ``key``, ``value``, ``timestamp`` and the columns of ``TYPED_SCHEMA``."""
+    """Create records ``first .. first + count - 1``: ``key``, ``value``, ``timestamp`` and the columns of
+    ``TYPED_SCHEMA``.
+    """
     ids = np.arange(first, first + count, dtype=np.int64)
     random = splitmix64(ids.view(np.uint64))
     word_numbers = (random % np.uint64(word_count)).astype(np.int64)
@@ -90,13 +91,13 @@ def table(first: int, count: int, word_count: int = WORDS) -> pa.Table:
 
 
 def avro_schema(names: Iterable[str] = TYPED_SCHEMA.names) -> str:
-    """Give the Avro schema of a record, or of those of its fields that a reader wants, as JSON."""
+    """Return the Avro schema of a record, or of those fields that a reader wants, as JSON."""
     fields = [{"name": name, "type": _AVRO_FIELDS[name]} for name in names]
     return json.dumps({"type": "record", "name": "Event", "fields": fields})
 
 
 def with_avro_values(table: pa.Table) -> pa.Table:
-    """Give the same records with Avro as their values, without the frame of a schema registry."""
+    """Return the same records with Avro values, without the frame of a schema registry."""
     import fastavro  # one topic of Kafka's needs it
 
     schema = fastavro.parse_schema(json.loads(avro_schema()))
@@ -109,19 +110,21 @@ def with_avro_values(table: pa.Table) -> pa.Table:
 
 
 def tables(records: int, chunk_rows: int = 500_000, *, word_count: int = WORDS) -> Iterator[pa.Table]:
-    """All records in order, in tables of at most ``chunk_rows``."""
+    """Yield all records in order, in tables of at most ``chunk_rows``."""
     for first in range(0, records, chunk_rows):
         yield table(first, min(chunk_rows, records - first), word_count)
 
 
 def skewed_partitions(table: pa.Table, partitions: int) -> np.ndarray:
-    """The partition of each record where the first one holds nine tenths and the others share the rest."""
+    """Return the partition of each record. The first partition has nine tenths, and the others share the rest."""
     ids = table["id"].to_numpy()
     return np.where(ids % 10 < 9, 0, 1 + ids // 10 % (partitions - 1))
 
 
 def splitmix64(numbers: np.ndarray) -> np.ndarray:
-    """A well mixed 64-bit number for each (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators")."""
+    """Return a well mixed 64-bit number for each (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
+    Generators").
+    """
     z = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,7 +1,8 @@
-"""Brokers of a cluster killed with SIGKILL: how long until writes are acknowledged again, until all partitions are led.
+"""Failover after a broker is killed with SIGKILL.
 
-The figure begins with the kill. What a side waits for before it takes a broker for dead (the end of a session, missed
-heartbeats, a refused connection) is in it.
+The figures are the times until writes are acknowledged again, and until all partitions have a leader. A figure begins
+with the kill. It includes the time until a side takes the broker for dead: an expired session, missed heartbeats or a
+refused connection.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _EVERY_S = 0.01
 _ACKNOWLEDGED_SECONDS_MAX = 120
 
 Send = Callable[[Callable[[], None]], None]
-"""Sends a record, and calls back when it has been acknowledged."""
+"""A function that sends a record, and calls back when the record is acknowledged."""
 
 
 # --- leaders ----------------------------------------------------------------------------------------------------
@@ -33,7 +34,7 @@ Send = Callable[[Callable[[], None]], None]
 
 @contextlib.contextmanager
 def open_ours(cluster: MillraceCluster) -> Iterator[Measure]:
-    """Kill the leader; the next acknowledged write of a producer that was writing."""
+    """Kill the leader, and measure until the next acknowledged write of a running producer."""
     with cluster:
         cluster.create_topic(TOPIC, 1)
         with Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0}) as producer:
@@ -50,7 +51,7 @@ def open_ours(cluster: MillraceCluster) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(cluster: KafkaCluster) -> Iterator[Measure]:
-    """The same with Kafka's brokers and librdkafka."""
+    """Measure the same with Kafka's brokers and librdkafka."""
     with cluster:
         cluster.create_topic(TOPIC, 1)
         options = {"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "enable.idempotence": True, "log_level": 0}
@@ -67,7 +68,7 @@ def open_peer(cluster: KafkaCluster) -> Iterator[Measure]:
 def _leader_failover(cluster: Cluster, send: Send) -> Measure:
     def measure() -> Sample:
         cluster.wait_until_in_sync(TOPIC)
-        _seconds_until_acknowledged(send)  # the producer knows the leader, and is connected
+        _seconds_until_acknowledged(send)  # the producer knows the leader and is connected
         leader = cluster.partitions(TOPIC)[0].leader
         cluster.kill(leader)
         seconds = _seconds_until_acknowledged(send)
@@ -78,7 +79,7 @@ def _leader_failover(cluster: Cluster, send: Send) -> Measure:
 
 
 def _seconds_until_acknowledged(send: Send) -> float:
-    """Send a record every 10 ms, until one is acknowledged that was sent from now on."""
+    """Send a record every 10 ms, until one that was sent from now on is acknowledged."""
     acknowledged = threading.Event()
     started = time.perf_counter()
     while not acknowledged.wait(_EVERY_S):
@@ -93,7 +94,7 @@ def _seconds_until_acknowledged(send: Send) -> float:
 
 @contextlib.contextmanager
 def open_controller(cluster: Cluster, partitions: int) -> Iterator[Measure]:
-    """Kill the controller; until all partitions of a large topic have a leader that lives."""
+    """Kill the controller, and measure until all partitions of a large topic have a live leader."""
     with cluster:
         cluster.create_topic(TOPIC, partitions)
 
@@ -120,5 +121,5 @@ def _controller_failover(cluster: Cluster, topic: str) -> float:
 
 
 def partitions_of(context: Context) -> int:
-    """2,000, or fewer in a quick look at a small data set."""
+    """Return 2,000, or fewer in a quick look at a small data set."""
     return min(MANY_PARTITIONS, max(context.records // 1000, 10))

@@ -1,8 +1,8 @@
-"""A thousand members of one group, as bare requests: what a coordinator does, without what clients cost.
+"""A thousand members of one group, as bare requests to a coordinator.
 
-Every member is a task with a connection of its own: in Kafka's protocol to Kafka's broker, in frames to ours. In each
-run all of them join again with something new to say, so that the group rebalances, and a run ends when all have the
-assignment of one generation.
+The row excludes the cost of clients. Every member is a task with its own connection: in Kafka's protocol to Kafka's
+broker, in frames to ours. In each run all members rejoin with changed metadata, so that the group rebalances. A run
+ends when all members have the assignment of one generation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEMBERS = 1000
 _SESSION_MS = 60_000
 _REBALANCE_MS = 120_000
 _GROUP = "members"
-_ROUND_SECONDS_MAX = 150  # beyond the rebalance's own time, which is what a member that was lost would cost
+_ROUND_SECONDS_MAX = 150  # longer than the rebalance timeout, because a lost member would delay the rebalance by it
 _TOPIC = "records"
 _ASSIGNMENT = encode_assignment(TopicPartition(_TOPIC, number) for number in range(20))
 _UNKNOWN_MEMBER, _ID_REQUIRED = 25, 79
@@ -38,23 +38,23 @@ _HEARTBEAT_S = 0.2
 
 
 class Link(Protocol):
-    """How one member talks to a coordinator. All return an error number first."""
+    """One member's connection to a coordinator. All calls return an error number first."""
 
     async def join(self, member_id: str, metadata: bytes) -> tuple[int, int, str, list[str]]:
-        """Error, generation, member id; the members' ids for the leader."""
+        """Return error, generation and member id, and for the leader the members' ids."""
         ...
 
     async def sync(self, generation: int, member_id: str, members: list[str]) -> tuple[int, int]:
-        """Error, size of the assignment."""
+        """Return error and size of the assignment."""
         ...
 
     async def heartbeat(self, generation: int, member_id: str) -> int:
-        """Error."""
+        """Return the error."""
         ...
 
 
 class Group:
-    """All members, and the generation that each of them is in."""
+    """All members, and the generation of each."""
 
     def __init__(self, links: list[Link]) -> None:
         self._links = links
@@ -64,7 +64,7 @@ class Group:
         self._formed = asyncio.Event()
 
     async def rebalance(self) -> float:
-        """Have all join again; returns the seconds until all are in one generation. Raises ``TimeoutError``."""
+        """Let all members rejoin, and return the seconds until all are in one generation. Raises ``TimeoutError``."""
         self._round += 1
         self._formed = asyncio.Event()
         self._generations = [-1] * len(self._links)
@@ -75,7 +75,7 @@ class Group:
 
     async def _member(self, number: int) -> None:
         link = self._links[number]
-        # Kafka reads subscriptions, and never answers a group in which it cannot.
+        # Kafka parses subscriptions, and never answers a group if it cannot.
         metadata = encode_subscription([_TOPIC], [], -1, user_data=b"round %d" % self._round)
         while not self._formed.is_set():
             error, generation, member_id, members = await link.join(self._ids[number], metadata)
@@ -95,7 +95,7 @@ class Group:
             await self._live(link, number, generation)
 
     async def _live(self, link: Link, number: int, generation: int) -> None:
-        """Stay in the generation until all are in it, or it is over."""
+        """Stay in the generation until all members are in it, or it ends."""
         while not self._formed.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._formed.wait(), _HEARTBEAT_S)
@@ -113,17 +113,17 @@ class OurLink:
         self._writer = writer
 
     async def close(self) -> None:
-        """End the connection; a call that waits fails."""
+        """Close the connection. A waiting call fails."""
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
 
     async def greet(self) -> None:
-        """What a connection begins with."""
+        """Send the first frame of a connection."""
         await self.call("", pb.HelloRequest(client_id="member"))
 
     async def call(self, name: str, request: Any) -> tuple[int, bytes]:
-        """Error, or 0, and the message of the answer."""
+        """Return the error, or 0, and the message of the answer."""
         message = request.SerializeToString()
         self._writer.write(frames.request_head(frames.API_KEYS.get(name, frames.HELLO), len(message)) + message)
         await self._writer.drain()
@@ -181,7 +181,7 @@ class KafkaLink:
         self._writer.write(struct.pack(">i", len(message)) + message)
         await self._writer.drain()
         (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-        return (await self._reader.readexactly(size))[8:]  # after correlation id and throttle time
+        return (await self._reader.readexactly(size))[8:]  # after the correlation id and the throttle time
 
     async def join(self, member_id: str, metadata: bytes) -> tuple[int, int, str, list[str]]:
         body = _text(_GROUP) + struct.pack(">ii", _SESSION_MS, _REBALANCE_MS) + _text(member_id) + b"\xff\xff"
@@ -232,7 +232,7 @@ def _read_text(data: bytes, position: int) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def open_side(context: Context, side: str) -> Iterator[Measure]:
-    """The members in a process of their own; a run is one rebalance of all of them."""
+    """Run the members in a process of their own. A run is one rebalance of all members."""
     if side == "ours":
         bootstrap = context.millrace.bootstrap
     else:
@@ -245,7 +245,7 @@ def open_side(context: Context, side: str) -> Iterator[Measure]:
 
 
 def _make_offsets_topic(bootstrap: str) -> None:
-    """Kafka makes it when a coordinator is first asked for."""
+    """Let Kafka create the offsets topic, which it does at the first request for a coordinator."""
     consumer = KafkaConsumer({"bootstrap.servers": bootstrap, "group.id": _GROUP, "log_level": 0})
     try:
         consumer.committed([KafkaPartition("none", 0)], timeout=60)
@@ -255,7 +255,7 @@ def _make_offsets_topic(bootstrap: str) -> None:
 
 @contextlib.contextmanager
 def serve(*, address: str, side: str) -> Iterator[Run]:
-    """The worker's part; two untimed rebalances before."""
+    """Run the worker, with two untimed rebalances before."""
     loop = asyncio.new_event_loop()
     links = loop.run_until_complete(_links(address, side))
     group = Group(links)

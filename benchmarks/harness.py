@@ -1,8 +1,9 @@
-"""How two sides are measured against each other, and what a result file holds.
+"""Measurement of two sides against each other, and the content of a result file.
 
-Both sides are opened (servers up, data loaded, code warm) before the first measurement; then they are measured in
-turn, ours, the peer's, ours, ..., each time after the machine has been quiet, while the other side is idle. Each pair
-of neighbours gives one ratio. The sides' answers are compared: a fast wrong answer is an error, not a figure.
+Both sides are opened (servers up, data loaded, code warm) before the first measurement. Then they are measured in turn:
+ours, the peer's, ours, and so on. Each measurement waits until the machine is quiet, and the other side is idle. Each
+pair of neighbours gives one ratio. The answers of both sides are compared, because a fast wrong answer is an error and
+not a figure.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parent / "results"
 RECORDS = 10_000_000
 REPEATS = 3
-"""Size of an official run. The report names the size of any smaller one."""
-# Made by the benchmarks themselves, so a change there does not make the measured commit another one.
+"""The size of an official run. The report names any smaller size."""
+# The benchmarks themselves write these files, so a change in them does not change the measured commit.
 _GENERATED = ("benchmarks/results", "benchmarks/RESULTS.md", "benchmarks/comparisons", "benchmarks/COMPARISONS.md")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One measured figure, in the benchmark's unit, and what both sides have to agree on."""
+    """One measured figure in the benchmark's unit, and the answer on which both sides have to agree."""
 
     figure: float
     answer: Any = None
@@ -48,12 +49,12 @@ Measure = Callable[[], Sample]
 
 
 class Durability(StrEnum):
-    """What both sides have done with written bytes when they count as written."""
+    """The state of written bytes when they count as written, on both sides."""
 
     NOT_SYNCED = "not synced"
-    """They are in the page cache: the operating system writes them when it likes."""
+    """They are in the page cache, and the kernel writes them at a time of its own."""
     SYNCED_AT_END = "synced at the end"
-    """They are in the page cache; the time for bringing all of them to the disk at the end counts."""
+    """They are in the page cache. The time of the final sync of all of them counts."""
     SYNCED = "synced"
     """They are on the disk."""
     NOTHING_WRITTEN = "nothing written"
@@ -61,7 +62,7 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One of the two: what it runs and with which settings, and how it is made ready to be measured."""
+    """One of the two sides: its command, its settings, and its preparation."""
 
     what: str
     settings: str
@@ -72,7 +73,7 @@ class Side:
 class Benchmark:
     """A comparison. ``target_ratio`` and ``limit`` are the goals that the report shows.
 
-    The limit is one of our own figure: what it must not exceed, or must reach where higher is better.
+    The limit is one of our own figure. The figure must not exceed it, or must reach it if higher is better.
     """
 
     name: str
@@ -86,13 +87,13 @@ class Benchmark:
     durability: Durability = Durability.NOT_SYNCED
 
     def ratio(self, ours: float, peer: float) -> float:
-        """How many times better ours is."""
+        """Return how many times better our figure is."""
         return ours / peer if self.higher_is_better else peer / ours
 
 
 @dataclass
 class Context:
-    """What the benchmarks of one run share: the workspace, the number of records, one server of each side."""
+    """The shared parts of one run: the workspace, the number of records, one server of each side."""
 
     workspace: Workspace
     records: int
@@ -102,14 +103,14 @@ class Context:
 
     @cached_property
     def kafka(self) -> KafkaBroker:
-        """A running Kafka broker; its topics are kept from run to run."""
+        """Return a running Kafka broker. Its topics are kept from run to run."""
         from benchmarks.peers.kafka import KafkaBroker
 
         return self._stack.enter_context(KafkaBroker(self.workspace))
 
     @property
     def millrace(self) -> MillraceBroker:
-        """A running millrace broker over an empty folder, so that no older version's data is measured."""
+        """Return a running millrace broker on an empty folder, so that no earlier version's data is measured."""
         imports.count_process(self._millrace.log)
         return self._millrace
 
@@ -128,7 +129,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure."""
+    """Options of the measurement."""
 
     repeats: int = REPEATS
     quiet_seconds_max: float = 120
@@ -136,7 +137,7 @@ class Options:
 
 
 def run(benchmark: Benchmark, context: Context, options: Options) -> dict[str, Any] | None:
-    """Measure one benchmark and return its result; ``None`` if only one side was asked for."""
+    """Measure one benchmark and return its result, or ``None`` if only one side was requested."""
     print(f"{benchmark.name}: {benchmark.title}", flush=True)
     sides = {name: getattr(benchmark, name) for name in options.sides}
     samples: dict[str, list[float]] = {name: [] for name in sides}
@@ -167,19 +168,19 @@ def run(benchmark: Benchmark, context: Context, options: Options) -> dict[str, A
 
 
 def _imported_by_suite(name: str, workspace: Workspace) -> set[str]:
-    """Give what the benchmark's own module imports, because some benchmarks measure in this process."""
+    """Return the imports of the benchmark's own module, because some benchmarks measure in this process."""
     module = f"benchmarks.suite.{name}"
     return imports.imported_by(module, workspace.folder("logs")) if find_spec(module) else set()
 
 
 def summary(figures: Sequence[float]) -> dict[str, float]:
-    """Least, median and greatest, to four significant digits."""
+    """Return least, median and greatest, to four significant digits."""
     chosen = {"min": min(figures), "median": statistics.median(figures), "max": max(figures)}
     return {name: float(f"{value:.4g}") for name, value in chosen.items()}
 
 
 def write(result: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write a result where the report looks for it."""
+    """Write a result to the file that the report reads."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['name']}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
@@ -229,7 +230,7 @@ def _line(sample: Sample, benchmark: Benchmark, use: machine.CpuUse) -> str:
 
 
 def agree(*answers: Any) -> bool:
-    """Tell whether all the answers are the same; sums of floats may differ in the order of their summands."""
+    """Tell whether all answers are the same. Sums of floats may differ by the order of their summands."""
     first, *rest = answers
     if isinstance(first, float):
         return all(abs(first - other) <= 1e-9 * abs(first) for other in rest)
@@ -239,7 +240,7 @@ def agree(*answers: Any) -> bool:
 
 
 def commit() -> tuple[str, bool]:
-    """The commit that was measured, and whether files of it were changed."""
+    """Return the measured commit, and whether its files were changed."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=PROJECT, capture_output=True, text=True, check=True).stdout

@@ -1,9 +1,9 @@
-"""Ten thousand fetches that wait on an idle topic, and a producer beside them that sends one record at a time.
+"""Ten thousand waiting fetches beside a producer of single records.
 
-Most of the fetches share a few gRPC connections. The others have a connection of frames each, on which one call at a
-time is answered. They are in a process of their own, which begins them before each run and ends after it. Each run ends
-with a record in every idle partition, which has to answer all the fetches: a fetch that the broker refused, lost or
-answered early makes the run fail.
+The fetches wait on an idle topic. Most of them share a few gRPC connections. Each of the others has its own connection
+of frames, which answers one call at a time. They are in a process of their own, which begins them before each run and
+ends after it. Each run ends with a record in every idle partition, which has to answer all fetches. A fetch that the
+broker refused, lost or answered early makes the run fail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAME_CONNECTIONS: Final = 1_000
 MAX_WAIT_MS: Final = 1_800_000
 RECORDS: Final = 10_000
 BATCHES: Final = 5
-"""The figure is the median of their p99s. One p99 alone differs by half between runs of the same side."""
+"""The figure is the median of the p99s of these parts. A single p99 of one side differs by half between runs."""
 _WARM_UP: Final = 5_000
 _QUIET_SECONDS_MAX: Final = 60
 _WAKE_SECONDS_MAX: Final = 300
@@ -45,7 +45,7 @@ _LIVE_TOPIC: Final = "beside-idle"
 
 @contextlib.contextmanager
 def open_with_fetches(context: Context) -> Iterator[Measure]:
-    """The producer's p99 in ms while the fetches wait."""
+    """Measure the producer's p99 in ms while the fetches wait."""
     arguments = {"bootstrap": context.millrace.bootstrap}
     with _producer(context) as produce:
 
@@ -63,7 +63,7 @@ def open_with_fetches(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_alone(context: Context) -> Iterator[Measure]:
-    """The same producer, and no fetches."""
+    """Measure the same producer without the fetches."""
     with _producer(context) as produce:
         yield lambda: Sample(figure=produce()["p99_ms"], answer=RECORDS)
 
@@ -75,7 +75,7 @@ def _producer(context: Context) -> contextlib.AbstractContextManager[Run]:
 
 @contextlib.contextmanager
 def serve_producer(*, bootstrap: str) -> Iterator[Run]:
-    """The worker that sends a record, waits until it is acknowledged, and sends the next."""
+    """Run the worker that sends a record, waits for its acknowledgement, and sends the next."""
     with Admin(bootstrap) as admin:
         _create_topic(admin, _LIVE_TOPIC, 1)
     value = b"x" * 100
@@ -99,7 +99,10 @@ def serve_producer(*, bootstrap: str) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def serve_fetches(*, bootstrap: str) -> Iterator[Run]:
-    """The worker whose fetches wait; its run tells how many of them did, and how many a record then answered."""
+    """Run the worker whose fetches wait.
+
+    A run returns the number of waiting fetches, and of those that a record then answered.
+    """
     with Admin(bootstrap) as admin:
         _create_topic(admin, _IDLE_TOPIC, _IDLE_PARTITIONS)
     with asyncio.Runner() as runner, contextlib.ExitStack() as opened:
@@ -130,7 +133,7 @@ class _Connections:
     links: list[OurLink]
 
     async def close(self) -> None:
-        """End them; fetches that wait fail."""
+        """Close the connections. Waiting fetches fail."""
         for channel in self.channels:
             await channel.close(None)
         for link in self.links:
@@ -138,7 +141,7 @@ class _Connections:
 
 
 async def _connect(bootstrap: str) -> _Connections:
-    options = [("grpc.use_local_subchannel_pool", 1)]  # or all channels would share one connection
+    options = [("grpc.use_local_subchannel_pool", 1)]  # otherwise all channels would share one connection
     connections = _Connections([grpc.aio.insecure_channel(bootstrap, options) for _ in range(GRPC_CONNECTIONS)], [])
     stub: Any = BrokerStub(connections.channels[0])
     frame_port = (await stub.ApiVersions(pb.ApiVersionsRequest())).frame_port
@@ -150,7 +153,7 @@ async def _connect(bootstrap: str) -> _Connections:
 
 
 async def _begin_fetches(connections: _Connections) -> list[asyncio.Task[bool]]:
-    """Send all fetches; returns when the broker has taken them from the connections."""
+    """Send all fetches, and return when the broker has read them from the connections."""
     stubs: list[Any] = [BrokerStub(channel) for channel in connections.channels]
     ends = await _ends(stubs[0])
     begun: list[asyncio.Task[bool]] = []

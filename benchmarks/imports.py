@@ -1,8 +1,8 @@
-"""The project's modules that the measured processes of our side load.
+"""Project modules that the measured processes of our side load.
 
 A process that is started while a recording is active writes the paths of the modules that it imports into a file beside
 its log, and so do the processes that it starts in turn (``import_recorder/sitecustomize.py``). Without an active
-recording processes start as anybody would start them.
+recording processes start as usual.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 PROJECT = Path(__file__).parent.parent
 ROOTS = ("platform", "broker", "spark_source", "streams_dsl")
-"""The folders of the project that hold what is measured."""
+"""The folders of the measured code."""
 _RECORDER = Path(__file__).parent / "import_recorder"
 _VARIABLE = "MILLRACE_BENCHMARK_IMPORTS"
 
@@ -51,7 +51,9 @@ _active: list[Recording] = []
 
 
 def environment_of(log: Path) -> dict[str, str]:
-    """Give the environment variables that make a process with this log record its imports; none without a recording."""
+    """Return the environment variables that make a process with this log record its imports, or none without a
+    recording.
+    """
     if not _active:
         return {}
     file = _file_of(log)
@@ -67,7 +69,7 @@ def count_process(log: Path) -> None:
 
 
 def imported_by(module: str, folder: Path) -> set[str]:
-    """Import a module in a process of its own and give the project's modules that came with it."""
+    """Import a module in a process of its own, and return the project's modules that it imported."""
     file = folder / "module.imports"
     file.unlink(missing_ok=True)
     environment = os.environ | _environment(file)
@@ -78,7 +80,7 @@ def imported_by(module: str, folder: Path) -> set[str]:
 
 
 def packed(modules: Iterable[str]) -> dict[str, str]:
-    """Write modules by folder, which is a tenth as long: ``{"platform/millrace/ids": "base topic"}``."""
+    """Write modules by folder, which takes a tenth of the length: ``{"platform/millrace/ids": "base topic"}``."""
     folders: dict[str, list[str]] = defaultdict(list)
     for module in sorted(modules):
         path = PurePosixPath(module)
@@ -87,7 +89,7 @@ def packed(modules: Iterable[str]) -> dict[str, str]:
 
 
 def unpacked(folders: Mapping[str, str]) -> set[str]:
-    """Give the modules that ``packed`` wrote."""
+    """Return the modules that ``packed`` wrote."""
     return {f"{folder}/{name}.py" for folder, names in folders.items() for name in names.split()}
 
 

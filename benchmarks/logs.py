@@ -1,4 +1,7 @@
-"""Logs without a broker around them, for what the storage engine itself does: one partition, batches of one size."""
+"""Logs without a broker, for rows about the storage engine.
+
+A log is one partition with batches of one size.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from millrace_broker.log import LogManager, PartitionLog
 TOPIC = "log"
 BROKER: dict[str, Any] = {"broker_id": 0, "cluster_id": "benchmark"}
 _VALUE_BYTES = 100
-_FRAME_BYTES = 512  # of a batch beside its values and their offsets
+_FRAME_BYTES = 512  # of a batch besides its values and their offsets
 NOW_MS = 1_700_000_000_000
 
 
 @cache
 def batch(size_bytes: int) -> bytes:
-    """A columnar batch of about this size, of 100-byte values that mean nothing."""
+    """Build a columnar batch of about this size, of arbitrary 100-byte values."""
     count = max((size_bytes - _FRAME_BYTES) // (_VALUE_BYTES + 4), 1)
     values = np.random.default_rng(7).bytes(count * _VALUE_BYTES)
     array = pa.array([values[at : at + _VALUE_BYTES] for at in range(0, len(values), _VALUE_BYTES)], pa.binary())
@@ -37,7 +40,7 @@ def batch(size_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def opened(folder: Path, **options: object) -> Iterator[LogManager]:
-    """The logs in a folder, with these defaults of topics; closed cleanly at the end."""
+    """Open the logs in a folder with these defaults of topics, and close them cleanly at the end."""
     defaults = TopicConfig.load({name.replace("_", "."): value for name, value in options.items()})
     manager = LogManager.open([folder], defaults=defaults, **BROKER)
     try:
@@ -56,7 +59,7 @@ def removed(folder: Path) -> Iterator[None]:
 
 
 def segment_files(folder: Path) -> list[Path]:
-    """The segments of a log that our own side of a benchmark, which is opened first, has filled."""
+    """Return the segments of a log that our side of a benchmark, which is opened first, has filled."""
     paths = sorted(folder.rglob("*.log"))
     if not paths:
         raise BenchmarkError(f"{folder} holds no log: measure both sides, ours makes it")
@@ -64,12 +67,12 @@ def segment_files(folder: Path) -> list[Path]:
 
 
 def create(manager: LogManager) -> PartitionLog:
-    """A new partition."""
+    """Create a new partition."""
     return manager.create_log(TOPIC, uuid.uuid4(), 0)
 
 
 def append(log: PartitionLog, size_bytes: int, batch_bytes: int) -> int:
-    """Append batches until there are so many bytes more; returns how many there are."""
+    """Append batches until there are so many more bytes. Return the number of appended bytes."""
     one = batch(batch_bytes)
     count = -(-size_bytes // len(one))
     for _ in itertools.repeat(None, count):
@@ -78,6 +81,6 @@ def append(log: PartitionLog, size_bytes: int, batch_bytes: int) -> int:
 
 
 def fill(folder: Path, size_bytes: int, batch_bytes: int, **options: object) -> int:
-    """A clean log of so many bytes in a folder; returns how many there are."""
+    """Create a clean log of so many bytes in a folder. Return its number of bytes."""
     with opened(folder, **options) as manager:
         return append(create(manager), size_bytes, batch_bytes)

@@ -1,4 +1,4 @@
-"""What the figures were measured on, and whether anything else was running meanwhile (Linux, from ``/proc``)."""
+"""The machine of the figures, and the load by other processes (Linux, from ``/proc``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUIET_SECONDS = 2.0
 
 
 def describe() -> str:
-    """The machine and the versions that matter, in one line."""
+    """Describe the machine and the relevant versions in one line."""
     cpu = re.search(r"model name\s*: (.*)", (_PROC / "cpuinfo").read_text())
     memory = re.search(r"MemTotal:\s*(\d+) kB", (_PROC / "meminfo").read_text())
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
@@ -37,10 +37,10 @@ def describe() -> str:
 
 
 def wait_until_quiet(timeout_seconds: float) -> None:
-    """Return once all CPUs together were under 20 % busy for two seconds; after ``timeout_seconds`` say so and go on
-    (at once and silently for 0).
+    """Return once all CPUs together were under 20 % busy for two seconds. After ``timeout_seconds`` print a note and
+    return (at once and silently for 0).
 
-    The load average would not do: it remembers our own last run for a minute.
+    The load average is unsuitable, because it contains our own last run for a minute.
     """
     if not timeout_seconds:
         return
@@ -55,10 +55,10 @@ def wait_until_quiet(timeout_seconds: float) -> None:
 
 
 class CpuUse:
-    """What the CPUs did while the block ran.
+    """The CPU use while the block ran.
 
-    ``own_seconds`` is the time of this process and its descendants (both servers are among these): unlike wall time it
-    says what a run cost even where the machine was busy. ``other_cores`` is how many cores' worth all others had.
+    ``own_seconds`` is the time of this process and its descendants, both servers included. Unlike wall time it shows
+    the cost of a run also on a busy machine. ``other_cores`` is the use by all other processes, in cores.
     """
 
     def __enter__(self) -> CpuUse:
@@ -75,10 +75,10 @@ class CpuUse:
 
 
 def private_bytes(pid: int, mapped_files_under: Path) -> int:
-    """Memory that only process ``pid`` has, leaving out its mappings of files below ``mapped_files_under``.
+    """Return the memory of process ``pid`` alone, without its mappings of files below ``mapped_files_under``.
 
-    The sum of Private_Clean and Private_Dirty of ``/proc/<pid>/smaps``. A mapped log or index file would count there
-    while one process alone maps it, though its pages are page cache, which the kernel takes back when it needs them.
+    The value is the sum of Private_Clean and Private_Dirty of ``/proc/<pid>/smaps``. A log or index file that only one
+    process maps would count there, although its pages are page cache, which the kernel can reclaim.
     """
     total_kb, counted = 0, True
     for line in (_PROC / str(pid) / "smaps").read_text().splitlines():
@@ -91,14 +91,16 @@ def private_bytes(pid: int, mapped_files_under: Path) -> int:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Busy and total ticks of all CPUs; interrupts are left out of busy, for they belong to no process."""
+    """Return busy and total ticks of all CPUs. Interrupts do not count as busy, because they belong to no process."""
     values = [int(value) for value in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
     user, nice, system, _, _, _, _, steal = values
     return user + nice + system + steal, sum(values)
 
 
 def _own_ticks() -> int:
-    """Ticks of this process and its living descendants, with those of the children that they have waited for."""
+    """Return the ticks of this process and its living descendants, with those of the ended children that they have
+    waited for.
+    """
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for entry in _PROC.iterdir():
@@ -106,7 +108,7 @@ def _own_ticks() -> int:
             continue
         try:
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it ended between the listing and the reading
+        except OSError:  # the process ended between the listing and the read
             continue
         children.setdefault(int(fields[1]), []).append(int(entry.name))
         ticks[int(entry.name)] = sum(int(value) for value in fields[11:15])

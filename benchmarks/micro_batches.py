@@ -1,4 +1,4 @@
-"""Micro-batches of a query that runs beside the benchmark: waiting for them, and how long they took."""
+"""Micro-batches of a query that runs beside the benchmark: waits and durations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def wait_for(query: StreamingQuery, is_there: Callable[[], bool], *, seconds_max: float) -> None:
-    """Wait until something is there that the query brings. Raises ``BenchmarkError`` when it does not go on."""
+    """Wait for an effect of the query. Raises ``BenchmarkError`` when the query makes no progress."""
     deadline = time.monotonic() + seconds_max
     while not is_there():
         if not query.isActive or time.monotonic() > deadline:
@@ -22,6 +22,6 @@ def wait_for(query: StreamingQuery, is_there: Callable[[], bool], *, seconds_max
 
 
 def durations_ms(query: StreamingQuery, first: int, end: int) -> list[float]:
-    """How long the micro-batches of these numbers took that read anything, as far as Spark has told of them."""
+    """Return the durations of those of these micro-batches that read any records, as far as Spark has reported them."""
     found = {each["batchId"]: each["durationMs"] for each in query.recentProgress if "addBatch" in each["durationMs"]}
     return [found[number]["triggerExecution"] for number in range(first, end) if number in found]

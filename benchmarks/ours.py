@@ -1,4 +1,4 @@
-"""A millrace broker as a process of its own, started as anybody would start it, and the data set in its topics."""
+"""A millrace broker as a process, started as usual, and its filled topics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from millrace.errors import MillraceError
 
 PARTITIONS = 4
 START_SECONDS_MAX = 30
-# Records are kept however old their timestamps are, and a deleted topic's files are really gone a second later.
+# Records are kept however old their timestamps are, and a deleted topic's files are removed a second later.
 TOPIC_CONFIGS = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
 OPTIONS = {
-    # As for Kafka's broker: the first member of a group waits for no others, and connections have no limit.
+    # As for Kafka's broker, the first member of a group does not wait for others, and the number of connections has no
+    # limit.
     "group.initial.rebalance.delay.ms": "0",
     "max.connections": "100000",
 }
@@ -33,7 +34,7 @@ SETTINGS = (
 
 
 class MillraceBroker:
-    """One broker over one data folder; can be started and stopped many times."""
+    """One broker on one data folder. It can be started and stopped many times."""
 
     def __init__(self, workspace: Workspace, name: str = "millrace", *, empty: bool = False) -> None:
         self.data = workspace.folder(name, empty=empty)
@@ -67,7 +68,7 @@ class MillraceBroker:
         self.stop()
 
     def wait_until_ready(self) -> None:
-        """Return when the broker has said that it listens."""
+        """Return when the broker has printed that it listens."""
         assert self.process
         deadline = time.monotonic() + START_SECONDS_MAX
         while "listening on" not in self.log.read_text():
@@ -83,7 +84,7 @@ class MillraceBroker:
 
     @contextlib.contextmanager
     def admin(self) -> Iterator[Admin]:
-        """A client for topics."""
+        """Return a client for topics."""
         admin = Admin(self.bootstrap)
         try:
             yield admin
@@ -91,14 +92,14 @@ class MillraceBroker:
             admin.close()
 
     def create_topic(self, name: str, *, typed: bool = False) -> None:
-        """A new topic that keeps its records however old their timestamps are."""
+        """Create a topic that keeps its records however old their timestamps are."""
         schema = {"schema": data.TYPED_SCHEMA, "key_columns": ["word"]} if typed else {}
         with self.admin() as admin:
             admin.create_topic(name, partitions=PARTITIONS, configs=TOPIC_CONFIGS, **schema)
 
     @contextlib.contextmanager
     def topic(self, name: str) -> Iterator[str]:
-        """A new topic for as long as the block runs."""
+        """Create a topic for the duration of the block."""
         self.create_topic(name)
         try:
             yield name
@@ -107,7 +108,7 @@ class MillraceBroker:
                 admin.delete_topic(name)
 
     def count(self, name: str) -> int:
-        """Records that a topic holds."""
+        """Return the number of records in a topic."""
         partitions = [TopicPartition(name, number) for number in range(PARTITIONS)]
         consumer = Consumer({"bootstrap.servers": self.bootstrap})
         try:
@@ -117,10 +118,10 @@ class MillraceBroker:
             consumer.close()
 
     def filled_topic(self, records: int, *, typed: bool = False, skewed: bool = False, words: int = data.WORDS) -> str:
-        """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
+        """Return the topic with the first ``records`` of the data set, keyed by word, and fill it if it does not exist.
 
-        The opaque one holds each record's JSON as its value, the typed one the columns of that JSON. In the skewed one,
-        which is opaque, one partition holds nine tenths.
+        The opaque topic has each record's JSON as its value, and the typed one has the columns of that JSON. The skewed
+        topic is opaque, and one of its partitions has nine tenths.
         """
         name = topic_name("typed" if typed else "skewed" if skewed else "events", records, words)
         with self.admin() as admin:
@@ -144,12 +145,12 @@ class MillraceBroker:
 
 
 def topic_name(kind: str, records: int, words: int) -> str:
-    """What a filled topic is called, on either side."""
+    """Return the name of a filled topic, on either side."""
     return f"{kind}-{records}" if words == data.WORDS else f"{kind}-{records}-{words}"
 
 
 def _parts(chunk: pa.Table, *, skewed: bool) -> Iterator[tuple[int | None, pa.Table]]:
-    """Records by the partition that they are sent to; None: by their keys."""
+    """Return records by the partition to which they are sent. None means the partition of their keys."""
     if not skewed:
         yield None, chunk
         return

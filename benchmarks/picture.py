@@ -1,7 +1,9 @@
-"""Picture of the ratios: one bar for each measured benchmark, from 1× outward, grouped by what a user does.
+"""Picture of the ratios, with one bar for each measured benchmark.
+
+Bars go from 1× outward, and are grouped by user tasks.
 
 Invariant: each benchmark of the suite is in one group of ``GROUPS`` or in ``LEFT_OUT``. The picture has no background,
-and its colours can be read on white and on the dark background of forges.
+and its colours can be read on white and on the dark background of code hosting sites.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "log_lookup": "Look up an offset, beside SQLite",
     },
 }
-"""What a user does, and the benchmarks of it with their labels."""
+"""User tasks, and the benchmarks of each with their labels."""
 
 LEFT_OUT: Mapping[str, str] = {
     "streams_latency": "its goal is a time: the peer handles single records and no micro-batches",
@@ -133,13 +135,16 @@ class Axis:
         self.ticks = [tick for tick in _TICKS if self.low <= tick <= self.high]
 
     def at(self, value: float) -> float:
-        """The place of a value, in units of the picture."""
+        """Return the place of a value, in units of the picture."""
         share = math.log(min(max(value, self.low), self.high) / self.low) / math.log(self.high / self.low)
         return _LABEL_WIDTH + share * (_WIDTH - _LABEL_WIDTH - _VALUE_WIDTH)
 
 
 def picture(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Draw the ratios as SVG. ``results`` are the result files by benchmark; the others have no row."""
+    """Draw the ratios as SVG. ``results`` are the result files by benchmark.
+
+    Benchmarks without a result have no row.
+    """
     groups = {
         group: {name: label for name, label in labels.items() if name in results} for group, labels in GROUPS.items()
     }

@@ -1,4 +1,7 @@
-"""Producing the data set's values without keys: ``send_table`` in a warm process, and Kafka's ProducerPerformance."""
+"""Writes of values without keys by ``send_table`` and by Kafka's ProducerPerformance.
+
+Our process is warm.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _STEADY = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec.* ([
 
 @contextlib.contextmanager
 def open_ours(context: Context, **options: object) -> Iterator[Measure]:
-    """``Producer(options).send_table`` of all records into a new topic, until all are acknowledged."""
+    """Measure ``Producer(options).send_table`` of all records into a new topic, until all are acknowledged."""
     broker = context.millrace
     arguments = {"bootstrap": broker.bootstrap, "topic": _TOPIC, "records": context.records, "options": options}
     with worker(context.workspace, "producer", "benchmarks.produce:serve", arguments) as run:
@@ -43,7 +46,7 @@ def open_ours(context: Context, **options: object) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(context: Context, *, json_payloads: bool, **options: object) -> Iterator[Measure]:
-    """ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side."""
+    """Measure ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side."""
     broker = context.kafka
     payload = ["--record-size", str(data.RECORD_BYTES)]
     if json_payloads:
@@ -61,14 +64,14 @@ def open_peer(context: Context, *, json_payloads: bool, **options: object) -> It
 def producer_performance(
     broker: KafkaBroker, topic: str, records: int, payload: list[str], options: dict[str, Any], *, warm_up: int
 ) -> float:
-    """Run Kafka's tool at full speed and return its records/s; ``warm_up`` more records come before, untimed."""
+    """Run Kafka's tool at full speed and return its records/s. ``warm_up`` more untimed records come before."""
     command = broker.java("org.apache.kafka.tools.ProducerPerformance")
     found = run_producer_performance(command, broker.bootstrap, topic, records, payload, options, warm_up=warm_up)
     return found.records_per_s
 
 
 class Performance(NamedTuple):
-    """What Kafka's tool, or ours of that name, has measured: records/s, and the 99th percentile of acknowledgements."""
+    """The figures of Kafka's tool or of ours: records/s, and the 99th percentile of acknowledgements."""
 
     records_per_s: float
     p99_ms: float
@@ -85,7 +88,7 @@ def run_producer_performance(
     throughput: float = -1,
     warm_up: int,
 ) -> Performance:
-    """Run Kafka's tool, which ``command`` starts; ``warm_up`` more records come before those that count."""
+    """Run Kafka's tool with ``command``. ``warm_up`` more records come before the measured ones."""
     arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--num-records", str(warm_up + records)]
     arguments += ["--throughput", f"{throughput:.0f}", "--reporting-interval", "600000"]
     arguments += ["--warmup-records", str(warm_up), *payload]
@@ -99,7 +102,7 @@ def run_producer_performance(
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, Any]) -> Iterator[Run]:
-    """The worker's part: the values in memory, and one whole untimed run, so that code and broker are warm."""
+    """Run the worker. The values are in memory, and one whole untimed run warms up code and broker."""
     table = pa.concat_tables(chunk.select(["value"]) for chunk in data.tables(records))
 
     def send(into: str, rows: pa.Table) -> float:

@@ -1,7 +1,7 @@
-"""Producing the data set's values one call a record: ``Producer.send``, and the producers of Python's Kafka clients.
+"""Writes of single records by ``Producer.send`` and by Kafka clients in Python.
 
-Each runs in a process of its own that is warm: one whole untimed run comes first. The values are in memory before the
-clock starts, and it stops when the last record is acknowledged.
+Each producer runs in a warm process of its own, after one whole untimed run. The values are in memory before the clock
+starts. The clock stops when the last record is acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLUSH_SECONDS_MAX = 300
 
 @contextlib.contextmanager
 def open_ours(context: Context, records_max: int) -> Iterator[Measure]:
-    """``send`` of each record into a new topic, then ``flush``."""
+    """Measure ``send`` of each record into a new topic, then ``flush``."""
     broker = context.millrace
     records = min(context.records, records_max)
     arguments = {"bootstrap": broker.bootstrap, "records": records}
@@ -39,7 +39,7 @@ def open_ours(context: Context, records_max: int) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(context: Context, records_max: int, client: str) -> Iterator[Measure]:
-    """The same with a Kafka client, ``confluent`` or ``kafka_python``, at its defaults and acks=all."""
+    """Measure the same with a Kafka client, ``confluent`` or ``kafka_python``, at its defaults and acks=all."""
     broker = context.kafka
     records = min(context.records, records_max)
     arguments = {"bootstrap": broker.bootstrap, "records": records}
@@ -73,7 +73,7 @@ def _timed(send_all: Callable[[str, Sequence[bytes]], None], values: Sequence[by
 
 @contextlib.contextmanager
 def serve_ours(*, bootstrap: str, records: int) -> Iterator[Run]:
-    """Ours."""
+    """Run the worker of our side."""
     from millrace.clients import Admin, Producer
 
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
@@ -92,7 +92,7 @@ def serve_ours(*, bootstrap: str, records: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def serve_confluent(*, bootstrap: str, records: int) -> Iterator[Run]:
-    """confluent-kafka's ``produce``, whose queue is full now and then."""
+    """Run the worker of confluent-kafka's ``produce``, whose queue is full now and then."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
@@ -113,7 +113,7 @@ def serve_confluent(*, bootstrap: str, records: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def serve_kafka_python(*, bootstrap: str, records: int) -> Iterator[Run]:
-    """kafka-python's ``send``."""
+    """Run the worker of kafka-python's ``send``."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")

@@ -1,7 +1,7 @@
-"""What an interrupted run of all benchmarks had finished.
+"""The finished benchmarks of an interrupted run.
 
-The file stands in the workspace from a run's first finished benchmark until its last; what it says counts only for a
-run of the same ``identity``: commit, records, repeats.
+The file is in the workspace from a run's first finished benchmark until its last. It counts only for a run of the same
+``identity``: commit, records, repeats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Progress:
         self._finished: list[str] = []
 
     def finished(self) -> set[str]:
-        """What an earlier run of the same identity had finished; it is kept as finished by this one."""
+        """Return the finished benchmarks of an earlier run of the same identity. This run keeps them as finished."""
         if self._path.exists():
             saved = json.loads(self._path.read_text())
             if saved["run"] == self._identity:
@@ -33,5 +33,5 @@ class Progress:
         self._path.write_text(json.dumps({"run": self._identity, "finished": self._finished}))
 
     def clear(self) -> None:
-        """All are finished: the next run begins anew."""
+        """Remove the file after the last benchmark, so that the next run starts from the beginning."""
         self._path.unlink(missing_ok=True)

@@ -1,7 +1,9 @@
-"""``python -m benchmarks.report``: makes ``RESULTS.md`` and its plots from the suite, its results and the history.
+"""Command ``python -m benchmarks.report``, which writes ``RESULTS.md`` and its plots.
 
-Invariant: each benchmark of the suite has a row, whether it has a result or not. Goals are those of the suite as it is
-now, so a result that was written before its goal is judged by it as well.
+It reads the suite, the results and the history.
+
+Invariant: each benchmark of the suite has a row, with or without a result. Goals are those of the present suite, also
+for results that are older than their goal.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ REPORT = RESULTS.parent / "RESULTS.md"
 RATIO_PLOT = RESULTS / "ratios.svg"
 FIGURE_PLOT = RESULTS / "figures.svg"
 DISTURBED_CORES = 0.2
-"""CPU use of everything else, above which a run was disturbed. ``benchmarks/README.md`` states the number."""
+"""A run is disturbed if the CPU use of all other processes is higher than this.
+
+``benchmarks/README.md`` states the number.
+"""
 _OURS, _PEER = "#1f6f8b", "#c9c9c9"
 
 _INTRODUCTION = """\
@@ -55,7 +60,7 @@ class Row:
     benchmark: Benchmark
     result: Mapping[str, Any] | None = None
     changed_lines: int | None = None
-    """Lines that changed since the result was measured; ``None`` if the clone does not say."""
+    """The lines that changed since the result was measured, or ``None`` if the clone cannot tell."""
 
 
 def main() -> None:
@@ -72,7 +77,7 @@ def main() -> None:
 
 
 def text(rows: Sequence[Row], *, head: str | None = None) -> str:
-    """Give the report as Markdown; ``head`` is the commit that lines are counted up to."""
+    """Return the report as Markdown. ``head`` is the commit up to which lines are counted."""
     plots = "\n".join(f"![{path.stem}](results/{path.name})\n" for path in (RATIO_PLOT, FIGURE_PLOT))
     introduction = _INTRODUCTION.format(
         head=f"`{head[:12]}`" if head else "(unknown)", lines_max=LINES_MAX, cores=DISTURBED_CORES
@@ -81,7 +86,7 @@ def text(rows: Sequence[Row], *, head: str | None = None) -> str:
 
 
 def goal_met(benchmark: Benchmark, result: Mapping[str, Any]) -> bool | None:
-    """Tell whether the medians reach the benchmark's goal; ``None`` where there is none."""
+    """Tell whether the medians reach the benchmark's goal, or return ``None`` if it has none."""
     if benchmark.target_ratio is not None:
         return bool(result["ratio"]["median"] >= benchmark.target_ratio)
     if benchmark.limit is not None:
@@ -91,7 +96,7 @@ def goal_met(benchmark: Benchmark, result: Mapping[str, Any]) -> bool | None:
 
 
 def number(value: float) -> str:
-    """A figure as people read it: whole from 100 up, three digits below."""
+    """Format a figure: whole from 100 up, three digits below."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -120,7 +125,7 @@ def _commit(result: Mapping[str, Any]) -> str:
 
 
 def caveats(result: Mapping[str, Any]) -> list[str]:
-    """Say what keeps a result from being an official one."""
+    """Return the reasons why a result is not an official one."""
     quick = result["records"] < RECORDS or result["repeats"] < REPEATS
     found = {
         "uncommitted changes": result["uncommitted_changes"],
@@ -131,14 +136,14 @@ def caveats(result: Mapping[str, Any]) -> list[str]:
 
 
 def age(changed_lines: int | None) -> str:
-    """Say how far the code has gone on since a result was measured."""
+    """Return the number of lines that changed since a result was measured."""
     if changed_lines is None:
         return "unknown"
     return f"{'**stale**, ' if changed_lines > LINES_MAX else ''}{changed_lines:,} lines"
 
 
 def _durability(result: Mapping[str, Any]) -> str:
-    """What writing meant; before results said it, nothing was ever synced."""
+    """Return the durability of a result. Results without this field never synced."""
     return str(result.get("durability", "not synced"))
 
 

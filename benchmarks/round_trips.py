@@ -1,7 +1,7 @@
-"""One record at a time: sent, acknowledged, read, and then the next, by our clients and by Kafka's.
+"""Round trips of single records: sent, acknowledged, read, and then the next.
 
-Nothing is batched, so this is what a broker and its clients cost in time, not in throughput. Each side has one process
-for all its runs, in which 20,000 round trips come before those that count.
+They use our clients and Kafka's. Nothing is batched, so the row shows the latency of a broker and its clients, not
+their throughput. Each side has one process for all its runs. It makes 20,000 untimed round trips first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOURCE = Path(__file__).parent / "peers" / "java" / "RoundTrip.java"
 
 
 def benchmark(name: str, *, title: str, percentile: int) -> Benchmark:
-    """A percentile, 50 or 99, of the time from sending a record to having it read."""
+    """Make a benchmark of a percentile, 50 or 99, of the time from sending a record to having it read."""
     return Benchmark(
         name=name,
         title=title,
@@ -48,7 +48,10 @@ def benchmark(name: str, *, title: str, percentile: int) -> Benchmark:
 
 @contextlib.contextmanager
 def open_ours(context: Context, percentile: int) -> Iterator[Measure]:
-    """``Producer.send(...).result()``, then ``Consumer.poll``; the figure is a percentile, 50 or 99, in ms."""
+    """Measure ``Producer.send(...).result()`` followed by ``Consumer.poll``.
+
+    The figure is a percentile, 50 or 99, in ms.
+    """
     arguments = {"bootstrap": context.millrace.bootstrap}
     with worker(context.workspace, "round-trips", "benchmarks.round_trips:serve", arguments) as run:
         yield lambda: Sample(figure=run()[f"p{percentile}_ms"], answer=_COUNT)
@@ -56,7 +59,7 @@ def open_ours(context: Context, percentile: int) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(context: Context, percentile: int) -> Iterator[Measure]:
-    """The same with Kafka's own clients, in Java."""
+    """Measure the same with Kafka's own clients, in Java."""
     broker = context.kafka
     with broker.topic(_TOPIC):
         command = broker.java(str(_SOURCE), broker.bootstrap, _TOPIC, str(_WARM_UP), str(_COUNT))
@@ -66,7 +69,7 @@ def open_peer(context: Context, percentile: int) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str) -> Iterator[Run]:
-    """The worker's part."""
+    """Run the worker."""
     value = b"x" * 100
     with Admin(bootstrap) as admin:
         admin.create_topic(_TOPIC, partitions=1)

@@ -1,8 +1,9 @@
-"""Producing with acks=all into three replicas while consumers ask for megabytes and do not read the answers.
+"""Writes with acks=all beside consumers that do not read their answers.
 
-The consumers' topic is on the same brokers, and its partitions have the same leaders. A process of its own holds the
-consumers' connections, with the smallest buffers that the kernel gives, so that the answers stay in the brokers'
-memory. A broker disconnects a consumer that takes nothing for a minute, therefore all of them connect anew before.
+The writes go to three replicas, and each consumer requests megabytes. The consumers' topic is on the same brokers, and
+its partitions have the same leaders. A process of its own holds the consumers' connections, with the smallest buffers
+that the kernel gives, so that the answers stay in the brokers' memory. A broker disconnects a consumer that reads
+nothing for a minute, so all consumers connect again before that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from millrace.protocol.millrace_pb2_grpc import BrokerStub
 
 CONSUMERS: Final = 50
 FETCH_BYTES: Final = 16 * 2**20
-"""As much as a broker puts into one answer by default."""
+"""The default maximum of one response."""
 _TOPIC: Final = "unread"
 _VALUE_BYTES: Final = 2**19
 _CONNECT_ANEW_S: Final = 45.0
@@ -37,13 +38,13 @@ _QUIET_SECONDS_MAX: Final = 30
 
 @contextlib.contextmanager
 def open_with_consumers(context: Context) -> Iterator[Measure]:
-    """``cluster_produce``'s records/s beside the consumers."""
+    """Measure the records/s of ``cluster_produce`` beside the consumers."""
     with _cluster(context, "millrace-cluster") as (cluster, produce):
         arguments = {"targets": _targets(cluster)}
 
         def measure() -> Sample:
             with worker(context.workspace, "slow-consumers", "benchmarks.slow_consumers:serve", arguments) as look:
-                machine.wait_until_quiet(_QUIET_SECONDS_MAX)  # the answers are made, and wait to be read
+                machine.wait_until_quiet(_QUIET_SECONDS_MAX)  # the responses are built and wait to be read
                 sample = produce()
                 found = look()
             if found["filled"] < len(cluster.ports):
@@ -55,14 +56,14 @@ def open_with_consumers(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_alone(context: Context) -> Iterator[Measure]:
-    """The same on a cluster without those consumers."""
+    """Measure the same on a cluster without those consumers."""
     with _cluster(context, "millrace-cluster-alone") as (_, produce):
         yield produce
 
 
 @contextlib.contextmanager
 def _cluster(context: Context, name: str) -> Iterator[tuple[MillraceCluster, Measure]]:
-    """A cluster with the topic that is not read, and a warm producer for another one."""
+    """Start a cluster with the consumers' topic, and a warm producer for another one."""
     records = cluster_produce.records_of(context)
     with MillraceCluster(context.workspace, name) as cluster:
         cluster.create_topic(_TOPIC, cluster_produce.PARTITIONS)
@@ -84,7 +85,7 @@ def _cluster(context: Context, name: str) -> Iterator[tuple[MillraceCluster, Mea
 
 
 def _targets(cluster: MillraceCluster) -> list[tuple[int, int]]:
-    """The port for frames of each partition's leader, and the partition."""
+    """Return the frame port of each partition's leader, and the partition."""
     frame_ports = {}
     for broker, port in cluster.ports.items():
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -95,7 +96,7 @@ def _targets(cluster: MillraceCluster) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def serve(*, targets: Sequence[tuple[int, int]]) -> Iterator[Run]:
-    """The worker with the consumers; its run tells how many have something that they could read."""
+    """Run the worker with the consumers. A run returns the number of consumers with unread data."""
     consumers = [_asked(*targets[number % len(targets)]) for number in range(CONSUMERS)]
     lock, ended = threading.Lock(), threading.Event()
 
@@ -122,7 +123,7 @@ def serve(*, targets: Sequence[tuple[int, int]]) -> Iterator[Run]:
 
 
 def _asked(port: int, partition: int) -> socket.socket:
-    """A connection that has asked for megabytes."""
+    """Open a connection that has requested megabytes."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(_GREETING_S)

@@ -1,9 +1,10 @@
-"""Measured Spark code of both sides: one session each, the same settings, warm.
+"""Measured Spark code of both sides, in warm sessions with equal settings.
 
-Before the first timed run each side makes whole untimed ones: two at least, and for 75 seconds, because the JVM
-goes on compiling for that long whatever it runs; short runs need more of them to be as warm as long ones. And each
-timed run follows an untimed one of its own side: while the other side was measured, Spark has ended the idle Python
-workers and the system may have taken idle memory back, which a run of two seconds would show and one of thirty not.
+Each side has one session. Before the first timed run each side makes whole untimed ones: two at least, and for 75
+seconds, because the JVM compiles for that long. Short runs therefore need more untimed runs than long ones. Each timed
+run also follows an untimed one of its own side. While the other side was measured, Spark has ended the idle Python
+workers, and the system may have reclaimed idle memory. A run of two seconds would show that, and one of thirty seconds
+would not.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SPARK_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # As in pyspark_millrace.session(); they change nothing for a source that runs in the JVM.
+    # As in pyspark_millrace.session(). These settings do not affect a source that runs in the JVM.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "pyspark_millrace.environment.worker_daemon",
     "spark.sql.shuffle.partitions": "2",
@@ -60,7 +61,7 @@ _PLAIN_RENAMES = {
 }
 LOW_LATENCY_SETTINGS = "; checkpoints by plain renames and without checksum files (the profile low-latency)"
 CLUSTER_CONF = {
-    # Executors in processes of their own, as on a cluster. The shuffle partitions are Spark's default.
+    # Executors run in processes of their own, as on a cluster. The shuffle partitions are Spark's default.
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.memory": "1g",
     "spark.sql.shuffle.partitions": "200",
@@ -77,7 +78,7 @@ CLUSTER_SETTINGS = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where a side's data is, how many records, and a folder that it may write tables into."""
+    """The location of a side's data, the number of records, and a folder for tables."""
 
     bootstrap: str
     topic: str
@@ -87,9 +88,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run did: seconds of the measured part, records read, and an answer that both sides must agree on.
+    """The result of one run: seconds of the measured part, records read, and an answer on which both sides must agree.
 
-    ``figure`` is what counts where that is not records a second.
+    ``figure`` is the measured figure if that is not records a second.
     """
 
     seconds: float
@@ -117,10 +118,10 @@ def benchmark(
     avro: bool = False,
     low_latency: bool = False,
 ) -> Benchmark:
-    """A benchmark whose module has the two jobs as functions ``ours`` and ``peer``; here they get a description.
+    """Make a benchmark whose module has the two jobs as functions ``ours`` and ``peer``.
 
-    The topic holds ``times`` as many records as the run was asked for. ``avro``: the values of Kafka's topic are Avro
-    and not JSON. ``low_latency``: see ``spark_session``.
+    The topic holds ``times`` as many records as the run has. With ``avro`` the values of Kafka's topic are Avro and not
+    JSON. ``spark_session`` describes ``low_latency``.
     """
     settings = SPARK_SETTINGS + (LOW_LATENCY_SETTINGS if low_latency else "")
     return Benchmark(
@@ -146,14 +147,14 @@ def benchmark(
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds that the action took, and what it returned."""
+    """Return the duration of the action in seconds, and its result."""
     started = time.perf_counter()
     result = action()
     return time.perf_counter() - started, result
 
 
 def stream_into_delta(frame: DataFrame, source: Source) -> Outcome:
-    """Run a streaming frame with Trigger.AvailableNow into a new Delta table; the time is from start to termination.
+    """Run a streaming frame with Trigger.AvailableNow into a new Delta table. The time is from start to termination.
 
     The answer is the number of rows that the table then has (counted after the clock has stopped).
     """
@@ -164,7 +165,7 @@ def stream_into_delta(frame: DataFrame, source: Source) -> Outcome:
 
 
 def ingest_into_delta(spark: SparkSession, source: Source, options: dict[str, str], **how: Any) -> Outcome:
-    """The same by direct ingest, with Trigger.AvailableNow as well: the tasks write the files of the new table."""
+    """Run the same by direct ingest with Trigger.AvailableNow, in which tasks write the files of the new table."""
     from pyspark_millrace.delta import ingest
 
     table, checkpoint = _new_table(source)
@@ -174,7 +175,7 @@ def ingest_into_delta(spark: SparkSession, source: Source, options: dict[str, st
 
 
 def _new_table(source: Source) -> tuple[str, str]:
-    """Where a table and its query's checkpoint go; both are gone."""
+    """Return the paths of a table and of its query's checkpoint, after removing both."""
     folders = source.scratch / "table", source.scratch / "checkpoint"
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
@@ -187,13 +188,13 @@ def _counted(spark: SparkSession, table: str, seconds: float) -> Outcome:
 
 
 def kafka_stream(spark: SparkSession, source: Source, **options: str) -> DataStreamReader:
-    """Spark's Kafka source over the whole topic, with options beside its defaults."""
+    """Read the whole topic with Spark's Kafka source, with options besides its defaults."""
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
     return reader.option("subscribe", source.topic).option("startingOffsets", "earliest")
 
 
 def millrace_stream(spark: SparkSession, source: Source) -> DataStreamReader:
-    """Our source over the whole topic."""
+    """Read the whole topic with our source."""
     reader = spark.readStream.format("millrace").option("kafka.bootstrap.servers", source.bootstrap)
     return reader.option("subscribe", source.topic).option("startingOffsets", "earliest")
 
@@ -208,7 +209,7 @@ def serve(
     low_latency: bool = False,
     conf: dict[str, str] | None = None,
 ) -> Iterator[Run]:
-    """The worker's part: a warm session that runs one side of the benchmark ``name``."""
+    """Run the worker: a warm session that runs one side of the benchmark ``name``."""
     job: Job = getattr(importlib.import_module(f"benchmarks.suite.{name}"), side)
     spark = spark_session(jar_paths, conf, low_latency=low_latency)
     where = Source(source["bootstrap"], source["topic"], int(source["records"]), Path(source["scratch"]))
@@ -237,7 +238,7 @@ def _warm_up(run: Callable[[], object]) -> None:
 def spark_session(
     jar_paths: list[str], conf: Mapping[str, str] | None = None, *, low_latency: bool = False
 ) -> SparkSession:
-    """The session that measured Spark code runs in, with settings beside those that all have.
+    """Create the session of measured Spark code, with further settings.
 
     ``low_latency`` adds those of the profile of this name, which work for any source: the checkpoint file manager that
     renames files, and no files of checksums.
@@ -261,7 +262,7 @@ def spark_session(
 
 
 def jar_paths(workspace: Workspace) -> list[str]:
-    """What both sides' sessions have on their class paths."""
+    """Return the class path of both sides' sessions."""
     return [str(path) for jar_set in (jars.SPARK_KAFKA, jars.DELTA) for path in jars.paths(jar_set, workspace)]
 
 
@@ -295,7 +296,7 @@ def measured(
     low_latency: bool = False,
     conf: Mapping[str, str] | None = None,
 ) -> Iterator[Measure]:
-    """Open the worker of one side and give what measures it; ``conf`` are more settings of its session."""
+    """Open the worker of one side and return its measurement. ``conf`` are further settings of its session."""
     workspace = context.workspace
     scratch = str(workspace.folder(f"scratch/{side}", empty=True))
     source = {"bootstrap": bootstrap, "topic": topic, "records": str(records), "scratch": scratch}

@@ -1,8 +1,7 @@
 """Lines of code that changed since a result was measured, in the modules that our side loaded.
 
-Comments, docstrings, blank lines and the layout of a statement are not code here. A line that left one module and came
-to another one has moved and is not counted, and neither is a renamed module. Every other removed line counts, and
-every other added line.
+Comments, docstrings, blank lines and the layout of a statement are not code here. A line that moved from one module to
+another is not counted, and neither is a renamed module. Every other removed line counts, and every other added line.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from benchmarks.imports import PROJECT, ROOTS, unpacked
 
 LINES_MAX = 200
-"""A result is stale when more lines than these changed. ``benchmarks/README.md`` states the number."""
+"""A result is stale when more lines than this changed. ``benchmarks/README.md`` states the number."""
 
 MAIN = "main"
-"""The branch whose commits stay."""
+"""The branch whose commits are permanent."""
 
 Lines = Counter[str]
 
@@ -35,7 +34,7 @@ _UNRECORDED: Mapping[str, tuple[str, ...]] = {
     "backfill_": ("platform", "broker", "spark_source"),
     "": ("platform", "broker"),
 }
-"""Folders that a benchmark loads, by the beginning of its name, for results without recorded modules."""
+"""Folders that a benchmark loads, by the prefix of its name, for results without recorded modules."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Tree:
 
     blobs: Mapping[str, str]
     read: Callable[[str], str]
-    """Gives the text of a blob."""
+    """A function that returns the text of a blob."""
 
     def lines(self, paths: Iterable[str]) -> Lines:
         """Count the lines of code of some modules."""
@@ -91,7 +90,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _new_imports(paths: set[str], old: Tree, new: Tree) -> set[str]:
-    """Give the modules that ``old`` does not have and that modules of ``paths`` import, also through each other."""
+    """Return the modules that ``old`` lacks and that modules of ``paths`` import, also indirectly."""
     fresh = {_module_name(path): path for path in new.blobs.keys() - old.blobs.keys()}
     found: set[str] = set()
     pending = list(paths) if fresh else []
@@ -105,7 +104,7 @@ def _new_imports(paths: set[str], old: Tree, new: Tree) -> set[str]:
 
 @cache
 def _imported_names(source: str) -> frozenset[str]:
-    """Give the names that may be modules: of ``from a import b`` both ``a`` and ``a.b``."""
+    """Return the names that may be modules: of ``from a import b`` both ``a`` and ``a.b``."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -138,10 +137,11 @@ class History:
 
     @cached_property
     def head(self) -> str | None:
-        """The commit up to which lines are counted; ``None`` outside a clone.
+        """Return the commit up to which lines are counted, or ``None`` outside a clone.
 
-        The newest commit of ``main`` in the history of the checked out one. A rebase replaces the commits of a branch,
-        and a report must not name a commit that is gone afterwards. A clone without ``main`` counts up to ``HEAD``.
+        It is the newest commit of ``main`` in the history of the checked out one. A rebase replaces the commits of a
+        branch, and a report must not name a commit that a rebase removes. A clone without ``main`` counts up to
+        ``HEAD``.
         """
         found = self._git("merge-base", "HEAD", MAIN) or self._git("rev-parse", "HEAD")
         return found.strip() if found else None
@@ -152,7 +152,7 @@ class History:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is a clone with all commits, and not a shallow one."""
+        """Tell whether this is a clone with all commits, and not a shallow one."""
         return (self._git("rev-parse", "--is-shallow-repository") or "").strip() == "false"
 
     @cached_property
@@ -182,7 +182,7 @@ class History:
         return self._blobs[blob]
 
     def _git(self, *arguments: str) -> str | None:
-        """Give the output of git; ``None`` if there is no git, no clone, or not what was asked for."""
+        """Return the output of git, or ``None`` if there is no git, no clone, or no such object."""
         try:
             done = subprocess.run(["git", *arguments], cwd=self.project, capture_output=True, text=True, check=False)
         except FileNotFoundError:

@@ -1,9 +1,10 @@
-"""Topologies of our DSL on Spark beside the same of Kafka Streams: same records, broker and fetch included.
+"""Topologies of our DSL on Spark beside Kafka Streams.
 
-Each side reads a whole topic from its start, in a process that has run the topology for 75 seconds before; the clock
-runs from the start of the query, or of ``KafkaStreams``, to the last record. Kafka Streams has two threads, as Spark
-has two cores. Both sides hand their results to a function, and the results must be the same. Results that the cache of
-Kafka Streams holds at the last record come out after the clock has stopped, which is to its advantage.
+Both sides process the same records, and broker and fetch are included. Each side reads a whole topic from its start, in
+a process that has run the topology for 75 seconds before. The clock runs from the start of the query, or of
+``KafkaStreams``, to the last record. Kafka Streams has two threads, as Spark has two cores. Both sides hand their
+results to a function, and the results must be the same. Kafka Streams emits the results that its cache holds at the
+last record after the clock has stopped. This is to its advantage.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ KEYS = 10_000
 KEYS_MANY = 1_000_000
 BATCH_RECORDS = 1_000_000
 WEIGHTS = "weights"
-"""The topic of a table that is joined: a number for each word."""
+"""The topic of a joined table, with a number for each word."""
 _SOURCE = Path(__file__).parent / "peers" / "java" / "Streams.java"
 _HEAP = "1500m"
 _HEAP_TUNED = "3g"
 _HEAP_MANY = "6g"
-"""With a million keys: the newest count of each key and minute is kept to be compared, and is not to crowd the heap."""
+"""With a million keys, the newest count of each key and minute is kept for the comparison, and must not fill the
+heap.
+"""
 TUNED = {
     "statestore.cache.max.bytes": str(2**30),
     "max.poll.records": "10000",
@@ -50,10 +53,10 @@ TUNED = {
     "producer.batch.size": str(2**18),
     "producer.compression.type": "lz4",
 }
-"""Options with which Kafka Streams goes through a topic fastest: state in its cache, large polls, large batches."""
+"""The fastest options of Kafka Streams: state in its cache, large polls, large batches."""
 
 Answer = list[float]
-"""How many results there are, and their sum."""
+"""The number of results, and their sum."""
 
 
 def benchmark(
@@ -69,7 +72,7 @@ def benchmark(
     batches: str = f"micro-batches of {BATCH_RECORDS:,} records",
     tuned: bool = False,
 ) -> Benchmark:
-    """Make a benchmark whose module runs our side as ``ours(spark, source)``; ``mode`` is Kafka Streams' topology.
+    """Make a benchmark whose module runs our side as ``ours(spark, source)``. ``mode`` is Kafka Streams' topology.
 
     ``tuned`` gives Kafka Streams the options of ``TUNED`` and a heap for them.
     """
@@ -103,7 +106,9 @@ def run_stream(
     results: Results,
     batch_records: int | None = BATCH_RECORDS,
 ) -> Outcome:
-    """Run a topology as a stream over the whole topic, in batches of a million records; None: of the default size."""
+    """Run a topology as a stream over the whole topic, in batches of a million records, or of the default size with
+    None.
+    """
     from millrace_streams import run_stream
 
     checkpoint = source.scratch / "checkpoint"
@@ -127,7 +132,7 @@ def run_stream(
 
 
 def run_batch(spark: SparkSession, source: Source, topology: Topology, sink: str, results: Results) -> Outcome:
-    """Run a topology once over all that is retained."""
+    """Run a topology once over all retained records."""
     from millrace_streams import run_batch
 
     seconds, _ = timed(
@@ -137,24 +142,24 @@ def run_batch(spark: SparkSession, source: Source, topology: Topology, sink: str
 
 
 class Results:
-    """What came out, in the end reduced to its number and sum: of all results, or of the newest of each key."""
+    """The number and sum of all results, or of the newest one of each key."""
 
     def __init__(self, value: str, *, newest_of: tuple[str, ...] = ()) -> None:
-        """Add up the column ``value``; ``newest_of`` are the key's columns."""
+        """Add up the column ``value``. ``newest_of`` are the key's columns."""
         self._value = value
         self._key = newest_of
         self._tables: list[pa.Table] = []
         self._sums: list[Any] = []
 
     def take(self, rows: DataFrame, _: int) -> None:
-        """Take the rows of a micro-batch. Every update is added up by Spark; newest rows are few."""
+        """Take the rows of a micro-batch. Spark adds up every update. Newest rows are few."""
         if self._key:
             self._tables.append(rows.select(*self._key, self._value).toArrow())
         else:
             self._sums.append(rows.selectExpr("count(*)", f"sum({self._value})").first())
 
     def answer(self) -> Answer:
-        """Number and sum."""
+        """Return number and sum."""
         import polars as pl
 
         if not self._key:
@@ -165,7 +170,7 @@ class Results:
 
 
 def counts_per_minute(groups: Any, *, every: bool) -> Any:
-    """The windowed count that most of these benchmarks make of grouped records."""
+    """Return the windowed count of grouped records, which most of these benchmarks use."""
     from datetime import timedelta
 
     from millrace_streams import tumbling
@@ -222,15 +227,15 @@ def _why_no_cache(mode: str) -> str:
 
 
 def _options(mode: str, *, tuned: bool) -> dict[str, str]:
-    """Give the options of Kafka Streams beside those that every application needs."""
+    """Return the options of Kafka Streams besides those that every application needs."""
     if mode in ("window_every", "table"):
-        # Every update is counted, and the cache would leave most of them out.
+        # Every update is counted, and the cache would suppress most of them.
         return {"statestore.cache.max.bytes": "0"}
     return dict(TUNED) if tuned else {}
 
 
 def _weights() -> pa.Table:
-    """A number for each word, of a time before all records."""
+    """Create a number for each word, with a time before all records."""
     words = data.words(KEYS)
     numbers = pa.array([number.to_bytes(8, "big") for number in range(KEYS)], pa.binary())
     times = pa.array([data.TIME_START_MS - 1] * KEYS)

@@ -1,10 +1,10 @@
-"""A trickle through a topology: how long a micro-batch takes, beside the time that Kafka Streams takes for a record.
+"""A trickle through a topology: micro-batches beside Kafka Streams' records.
 
-A hundred records a second come one by one, and each gives an update of its key's count. Ours is the time of a whole
-micro-batch (Spark's ``triggerExecution``: from the look for new records to the commit), which is what the next record
-may have to wait for; Kafka Streams, which knows no micro-batches, is measured from producing a record to having its
-update, without its cache. Both are warm: what comes in the first minute and a half does not count, in which the JVM
-compiles more than it runs.
+A hundred records a second come one by one, and each gives an update of its key's count. Our figure is the time of a
+whole micro-batch (Spark's ``triggerExecution``, from the request for new records to the commit). The next record may
+have to wait so long. Kafka Streams has no micro-batches. Its figure is the time from producing a record to its update,
+without its cache. Both are warm. The first minute and a half does not count, because the JVM compiles most of that
+time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _RESULT = re.compile(r"^RESULT (\d+)$", re.MULTILINE)
 
 
 def benchmark(name: str, *, title: str, limit: float, low_latency: bool) -> Benchmark:
-    """The median of that time. ``low_latency``: by the profile of that name, with one partition."""
+    """Make a benchmark of the median of that time.
+
+    With ``low_latency`` it uses the profile of that name and one partition.
+    """
     profile = f"; one partition{LOW_LATENCY_SETTINGS}" if low_latency else f"; {PARTITIONS} partitions"
     return Benchmark(
         name=name,
@@ -104,7 +107,7 @@ def _open_peer(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], low_latency: bool) -> Iterator[Run]:
-    """The worker's part: a query that goes on running, and for each run a while of records."""
+    """Run the worker: one query for all runs, and records for a while in each run."""
     from millrace.clients import Producer
     from millrace_streams import run_stream
 
@@ -128,7 +131,7 @@ def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], 
                 send_for(seconds, lambda value: producer.send(topic, value, key=next(keys)))
                 enough = seconds * RECORDS_PER_SECOND
                 wait_for(query, lambda: sum(read[first:]) >= enough, seconds_max=LATE_SECONDS_MAX)
-                # Of the last one Spark may not have told yet.
+                # Spark may not have reported the last one yet.
                 return sorted(durations_ms(query, first, len(read) - 1))
 
             trickle(_WARM_UP_SECONDS)

@@ -1,8 +1,8 @@
-"""A hundred transactional producers at once, by our clients and by Kafka's: begin, a few records, commit, again.
+"""A hundred concurrent transactional producers, of our clients and of Kafka's.
 
-Each is a producer of its own with its own id, in a thread of its own, and all are in one process: whoever has many
-transactions under way pays for connections, threads and coordinator alike. What a run has committed is read back by
-a reader of committed records.
+Each begins, sends a few records and commits, again and again. Each is a producer with its own id, in its own thread,
+and all are in one process. The figure therefore includes connections, threads and the coordinator. A read_committed
+consumer reads the committed records of a run.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from millrace.clients import Consumer, Producer
 
 PRODUCERS = 100
 RECORDS = 4
-"""In each transaction: two to each of two partitions."""
+"""The records of each transaction: two to each of two partitions."""
 _TOPIC = "transactions"
 _TRANSACTIONS_EACH = 50
-_WARM_UP_EACH = {"ours": 5, "peer": 100}  # the JVM's compiler takes longer to come to its best
+_WARM_UP_EACH = {"ours": 5, "peer": 100}  # the JVM's compiler needs longer to reach its best
 _READ_SECONDS_MAX = 60
 _RUN_SECONDS_MAX = 300
 _RESULT = re.compile(r"^RESULT (\d+)$", re.MULTILINE)
@@ -40,7 +40,7 @@ _SOURCE = Path(__file__).parent / "peers" / "java" / "Transactions.java"
 
 @contextlib.contextmanager
 def open_ours(context: Context) -> Iterator[Measure]:
-    """A hundred ``Producer``s in a process that stays, so that what is measured is warm."""
+    """Run a hundred ``Producer``s in one process for all runs, so that measured code is warm."""
     arguments = {"bootstrap": context.millrace.bootstrap}
     with (
         context.millrace.topic(_TOPIC),
@@ -56,10 +56,10 @@ def open_ours(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def open_peer(context: Context) -> Iterator[Measure]:
-    """A hundred ``KafkaProducer``s in one JVM, which has its own warm-up in each run.
+    """Run a hundred ``KafkaProducer``s in one JVM, which has its own warm-up in each run.
 
-    Topic and transactional ids are new in each: a commit whose topic is deleted before its last marker is written
-    never ends in Kafka, nor does the next ``initTransactions`` of its id.
+    Topic and transactional ids are new in each run. If a topic is deleted before the last marker of a commit is
+    written, the commit never ends in Kafka. The next ``initTransactions`` of its id does not end either.
     """
     broker = context.kafka
     topics = (f"{_TOPIC}-{number}" for number in itertools.count())
@@ -100,7 +100,7 @@ def _read_from_kafka(broker: KafkaBroker, topic: str, expected: int) -> int:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str) -> Iterator[Run]:
-    """The worker's part; some untimed transactions before."""
+    """Run the worker, with some untimed transactions before."""
     value = b"x" * 100
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(PRODUCERS))

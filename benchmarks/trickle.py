@@ -1,10 +1,10 @@
-"""A trickle through a stream: the time from producing a record to having its row in ``foreachBatch``.
+"""A trickle through a stream: the latency of rows in ``foreachBatch``.
 
-A hundred records a second come one by one, from a producer in the process of the query; each holds the time when it was
-sent. ``foreachBatch`` collects the rows of its batch: then they are seen. Both sides' queries run as fast as they can
-(no trigger interval), and are warm: the first half minute does not count, nor do the first seconds of each run, for a
-query that had nothing to do while the other side was measured has lost its Python workers, which Spark ends after a
-minute without a task. To have them again takes a second, once.
+A hundred records a second come one by one, from a producer in the process of the query. Each has its send time. The
+latency ends when ``foreachBatch`` has collected the rows of its batch. Both sides' queries run without a trigger
+interval, and are warm. The first half minute does not count, and neither do the first seconds of each run. While the
+other side was measured, Spark has ended the query's idle Python workers after a minute. Their restart takes a second,
+once.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _open(context: Context, side: str, percentile: int, *, low_latency: bool) ->
 def serve(
     *, side: str, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], low_latency: bool
 ) -> Iterator[Run]:
-    """The worker's part: a query that goes on running, and for each run a while of records."""
+    """Run the worker: one query for all runs, and records for a while in each run."""
     spark = spark_session(jar_paths, low_latency=low_latency)
     seen: list[float] = []
 
@@ -146,7 +146,7 @@ def _sender(side: str, bootstrap: str, topic: str) -> Iterator[Send]:
 
 
 def send_for(seconds: int, send: Send) -> None:
-    """Records at an even pace, whatever it takes to send one."""
+    """Send records at an even pace, however long each send takes."""
     started = time.time()
     for number in range(seconds * RECORDS_PER_SECOND):
         time.sleep(max(0.0, started + number / RECORDS_PER_SECOND - time.time()))
@@ -154,13 +154,16 @@ def send_for(seconds: int, send: Send) -> None:
 
 
 def _until_it_reads(send: Send, seen: list[float], query: Any) -> None:
-    """A stream begins at the latest records: those that come before it has looked are not for it."""
+    """Wait until the query reads.
+
+    A stream begins at the latest records, so records before its first request do not count.
+    """
     deadline = time.monotonic() + LATE_SECONDS_MAX
     while not seen:
         _check_runs(query, deadline)
         send(repr(time.time()).encode())
         time.sleep(0.1)
-    # What was sent last is still on its way.
+    # The last records are still in flight.
     while (before := len(seen)) == 0 or not _is_still(seen, before):
         _check_runs(query, deadline)
 

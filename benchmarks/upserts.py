@@ -1,10 +1,11 @@
-"""Changes by key from a topic into a Delta table of a million rows, in micro-batches of a fixed number of changes.
+"""Changes by key from a topic into a Delta table of a million rows.
 
-Ours is ``foreachBatch(upsert(...))``. The peer does what the documentation of Delta shows: ``foreachBatch`` with the
-latest change of each key and a MERGE. Both sides read the same JSON, parse it by the same expression, and write into a
-copy of the same table. The keys of a batch are spread over the whole table. Nine in ten changes update a row, one in
-twenty deletes a row, and some insert one. The figure is the median time of a micro-batch (Spark's
-``triggerExecution``), without the first one of a query. The tables of both sides must have the same rows and sum.
+Micro-batches have a fixed number of changes. Our side is ``foreachBatch(upsert(...))``. The peer follows the
+documentation of Delta: ``foreachBatch`` with the latest change of each key and a MERGE. Both sides read the same JSON,
+parse it by the same expression, and write into a copy of the same table. The keys of a batch are spread over the whole
+table. Nine in ten changes update a row, one in twenty deletes a row, and some insert one. The figure is the median time
+of a micro-batch (Spark's ``triggerExecution``), without the first one of a query. The tables of both sides must have
+the same rows and sum.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 TABLE_ROWS = 1_000_000
 _FILES = 4
 _KEYS = TABLE_ROWS * 102 // 100
-"""One change in fifty or so is of a key that the table does not have."""
+"""About one change in fifty has a key that the table does not have."""
 _FACTOR = 611_953
-"""Has no divisor in common with the number of keys: the changes of a batch have different keys, from everywhere."""
+"""Has no common divisor with the number of keys, so the changes of a batch have different keys from the whole table."""
 _COLUMNS = ("id", "word", "amount", "ts", "pad")
 
 
@@ -54,7 +55,10 @@ def benchmark(
     limit: float | None = None,
     cluster: bool = False,
 ) -> Benchmark:
-    """A benchmark of micro-batches of so many changes; ``cluster`` runs tasks in two executors, at Spark's defaults."""
+    """Make a benchmark of micro-batches of so many changes.
+
+    With ``cluster``, tasks run in two executors at Spark's defaults.
+    """
     spark_settings = CLUSTER_SETTINGS if cluster else SPARK_SETTINGS
     settings = f"{spark_settings}; {changes:,} changes a batch, a table of {TABLE_ROWS:,} rows in {_FILES} files"
     conf = CLUSTER_CONF if cluster else {}
@@ -124,7 +128,7 @@ def peer(spark: SparkSession, source: Source, changes: int) -> Outcome:
 
 
 def _merged(frame: DataFrame, source: Source, table: str, write: Callable[[DataFrame, int], None]) -> Outcome:
-    """Run a query over the whole topic, which writes each batch by ``write``."""
+    """Run a query over the whole topic that writes each batch by ``write``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     spark = frame.sparkSession
@@ -147,13 +151,13 @@ def _merged(frame: DataFrame, source: Source, table: str, write: Callable[[DataF
     seconds, _ = timed(query.awaitTermination)
     times = [each["durationMs"]["triggerExecution"] for each in query.recentProgress if each["numInputRows"]]
     found = spark.read.format("delta").load(table).agg(F.count("*"), F.sum("amount")).head()
-    # The number of batches is no part of the answer: the sources divide the limit of a batch differently.
+    # The answer does not include the number of batches, because the sources divide the limit of a batch differently.
     answer: list[Any] = [*(found or ())]
     return Outcome(seconds, source.records, answer, figure=statistics.median(times[1:] or times))
 
 
 def _new_table(spark: SparkSession, source: Source) -> str:
-    """A copy of the table that all runs begin with, under a path that Delta has not seen before."""
+    """Copy the table with which all runs begin, to a path that Delta has not seen before."""
     first, table = source.scratch / "first", source.scratch / f"table-{uuid.uuid4().hex[:8]}"
     if not first.exists():
         rows = spark.range(0, TABLE_ROWS, 1, _FILES).selectExpr(

@@ -1,7 +1,8 @@
-"""A process of its own for measured code that has to be warm: ``python -m benchmarks.worker MODULE:FUNCTION JSON``.
+"""Worker process for measured code that has to be warm.
 
-The function is a context manager that takes the JSON's values as keywords and yields ``run() -> dict``. For each line
-on standard input ``run`` is called once and its result printed as one line of JSON; end of input ends the process.
+Usage: ``python -m benchmarks.worker MODULE:FUNCTION JSON``. The function is a context manager that takes the JSON's
+values as keywords and yields ``run() -> dict``. For each line on standard input the worker calls ``run`` once and
+prints its result as one line of JSON. The process ends at the end of the input.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ from typing import Any
 
 from benchmarks.workspace import BenchmarkError, Workspace, running, tail
 
-START_SECONDS_MAX = 900  # of which most is warm-up
+START_SECONDS_MAX = 900  # most of this time is warm-up
 RUN_SECONDS_MAX = 900
-_MARK = "RESULT "  # Spark prints things as well
+_MARK = "RESULT "  # Spark prints other lines too
 
 Run = Callable[[], dict[str, Any]]
 
 
 @contextlib.contextmanager
 def worker(workspace: Workspace, name: str, target: str, arguments: dict[str, Any]) -> Iterator[Run]:
-    """Start a worker and yield what makes it run once. ``name`` is its log's; ``target`` is ``module:function``."""
+    """Start a worker and yield a function that makes it run once.
+
+    ``name`` is that of its log, and ``target`` is ``module:function``.
+    """
     command = [sys.executable, "-m", "benchmarks.worker", target, json.dumps(arguments)]
     with served(workspace, name, command) as run:
         yield run
@@ -37,7 +41,7 @@ def worker(workspace: Workspace, name: str, target: str, arguments: dict[str, An
 
 @contextlib.contextmanager
 def served(workspace: Workspace, name: str, command: Sequence[str | Path], **options: object) -> Iterator[Run]:
-    """Start a process that speaks as a worker does, in whatever language, and yield what makes it run once.
+    """Start a process with a worker's protocol, in any language, and yield a function that makes it run once.
 
     The process prints ``RESULT {}`` when it is warm, and a line of ``RESULT`` and JSON for each line of its input.
     ``options`` are those of ``subprocess.Popen``.

@@ -1,7 +1,7 @@
-"""The folder that benchmarks work in, and the processes that they start there.
+"""Folder of the benchmarks, and the processes that they start.
 
-Invariants: one benchmark run at a time holds the folder's lock; every process that was started is ended by its own
-pid before ``Workspace`` closes, the last started first.
+Invariants: one benchmark run at a time holds the folder's lock. ``Workspace`` ends every started process by its own pid
+before it closes, the last started one first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STOP_SECONDS_MAX = 60
 
 
 class BenchmarkError(Exception):
-    """A measurement could not be made; the message says which process failed and shows the end of its log."""
+    """A failed measurement. The message names the failed process and shows the end of its log."""
 
 
 class Workspace:
-    """``$MILLRACE_CACHE/benchmarks`` (``~/.cache/millrace/benchmarks``): jars, server data, logs of one run."""
+    """``$MILLRACE_CACHE/benchmarks`` (``~/.cache/millrace/benchmarks``): JARs, server data, logs of one run."""
 
     def __init__(self, root: Path | None = None) -> None:
         cache = Path(os.environ.get("MILLRACE_CACHE") or Path.home() / ".cache" / "millrace")
@@ -50,7 +50,7 @@ class Workspace:
             self._lock.close()
 
     def folder(self, name: str, *, empty: bool = False) -> Path:
-        """A folder of this name, made if need be; ``empty`` removes what it held."""
+        """Return a folder of this name, and create it if necessary. ``empty`` removes its content."""
         path = self.root / name
         if empty:
             shutil.rmtree(path, ignore_errors=True)
@@ -58,22 +58,22 @@ class Workspace:
         return path
 
     def log(self, name: str) -> Path:
-        """Where a process of this name writes what it has to say."""
+        """Return the log file of a process of this name."""
         return self.folder("logs") / f"{name}.log"
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nothing listens on at the moment."""
+    """Return a port of the loopback interface at which no process listens at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def start(command: Sequence[str | Path], log: Path, **options: object) -> subprocess.Popen[str]:
-    """Start a process in a session of its own, so that Ctrl-C reaches it only through us; stderr goes to ``log``.
+    """Start a process in a session of its own, so that Ctrl-C reaches it only through us.
 
-    stdout goes there as well unless ``options`` (of ``subprocess.Popen``) say otherwise. Python processes may keep what
-    they compiled, as they do by default: to compile it all again is no part of anybody's start.
+    stderr goes to ``log``, and so does stdout unless ``options`` (of ``subprocess.Popen``) say otherwise. Python
+    processes may keep compiled code, as they do by default, because a usual start does not compile all code again.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= imports.environment_of(log)
@@ -85,7 +85,7 @@ def start(command: Sequence[str | Path], log: Path, **options: object) -> subpro
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """Ask the process to end, and make it end if it has not after a minute."""
+    """Ask the process to end, and kill it if it has not ended after a minute."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -97,7 +97,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def running(command: Sequence[str | Path], log: Path, **options: object) -> Iterator[subprocess.Popen[str]]:
-    """A process for as long as the block runs."""
+    """Start a process for the duration of the block."""
     process = start(command, log, **options)
     try:
         yield process
@@ -106,7 +106,7 @@ def running(command: Sequence[str | Path], log: Path, **options: object) -> Iter
 
 
 def tail(log: Path, lines: int = 20) -> str:
-    """The end of a log, for error messages; without the frames of Java's stack traces, which hide what was said."""
+    """Return the end of a log for error messages, without the frames of Java's stack traces, which hide the message."""
     if not log.exists():
         return "(no log)"
     text = log.read_text(errors="replace").splitlines()

@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _compare_all(arguments: argparse.Namespace, workspace: Workspace) -> dict[str, Verdict | None]:
-    """Compare one row after the other; gives ``None`` for a row that could not be measured."""
+    """Compare one row after the other. Return ``None`` for a row that could not be measured."""
     commits = {name: extract(full_name(getattr(arguments, name)), workspace) for name in _SIDES}
     rows = _rows(arguments.only, commits)
     identity = f"{commits['old'].commit} {commits['new'].commit} {arguments.records} {arguments.pairs} {rows}"
@@ -117,7 +117,7 @@ def _compare_all(arguments: argparse.Namespace, workspace: Workspace) -> dict[st
 
 
 def _rows(only: Sequence[str] | None, commits: Mapping[str, CommitTree]) -> list[str]:
-    """Give the rows to compare: those that were asked for, or all that both commits have."""
+    """Return the rows to compare: the requested ones, or all that both commits have."""
     common = commits["old"].suite() & commits["new"].suite()
     if only is None:
         return sorted(common & set(suite.names()))
@@ -152,10 +152,10 @@ def compare(
 
 
 def _side(name: str, tree: CommitTree, row: str, records: int, workspace: Workspace) -> Any:
-    """Start the process that measures one commit; gives a context manager of what makes it measure once."""
+    """Start the process that measures one commit. Return a context manager whose value measures once."""
     folder = workspace.folder(f"compare/{name}")
     repository = folder / "m2"
-    if not repository.exists():  # what Maven has loaded serves both
+    if not repository.exists():  # both commits use the JARs that Maven has loaded
         os.symlink(workspace.folder("m2"), repository)
     command: list[str | Path] = [tree.python(), "-P", Path(side.__file__), row, str(records), folder]
     return served(workspace, f"compare-{name}", command, cwd=tree.folder, env=tree.environment())
@@ -167,7 +167,7 @@ def compared(
     samples: Mapping[str, Sequence[Mapping[str, Any]]],
     records: int,
 ) -> dict[str, Any]:
-    """Make the result of a row's samples, which stand in the order of their pairs."""
+    """Make the result of a row's samples, which are in the order of their pairs."""
     figures = {name: [each["figure"] for each in samples[name]] for name in _SIDES}
     cpu = {name: [each["cpu_seconds"] for each in samples[name]] for name in _SIDES}
     ratios = [benchmark.ratio(new, old) for old, new in zip(figures["old"], figures["new"], strict=True)]

@@ -36,7 +36,7 @@ def write() -> Path:
 
 
 def text(comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """Give the report as Markdown."""
+    """Return the report as Markdown."""
     return _INTRODUCTION + "".join(map(_line, comparisons))
 
 

@@ -1,4 +1,4 @@
-"""The rule that tells whether a row fell between two commits.
+"""Rule that decides whether a row fell between two commits.
 
 Old and new commit alternate for nine pairs in one run. Each pair gives one ratio, new to old, above 1 if the new commit
 is better. The interval is Student's on the logarithms of the ratios, because 0.5 is as far from 1 as 2 is.
@@ -42,7 +42,7 @@ class Verdict(StrEnum):
     FELL = "fell"
     DID_NOT_FALL = "did not fall"
     NONE = "no verdict"
-    """There were other than nine pairs."""
+    """The number of pairs was not nine."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Interval:
 
 
 def interval(ratios: Sequence[float]) -> Interval:
-    """Compute the 95 % interval of two to ``PAIRS_MAX`` ratios, which are positive."""
+    """Compute the 95 % interval of two to ``PAIRS_MAX`` positive ratios."""
     logarithms = [math.log(ratio) for ratio in ratios]
     mean = statistics.fmean(logarithms)
     margin = _T_95[len(ratios) - 2] * statistics.stdev(logarithms) / math.sqrt(len(ratios))

@@ -1,8 +1,8 @@
-"""The process that measures our side of one row of one commit, with the harness and the suite of that commit.
+"""Process that measures our side of one row of one commit.
 
-``python -P side.py ROW RECORDS WORKSPACE`` with the commit's folders in ``PYTHONPATH`` speaks as a worker does
-(``benchmarks.worker``). This file is always that of the new commit, so it uses nothing of the measured commit but
-``Benchmark.ours``, ``Context`` and ``Workspace``.
+``python -P side.py ROW RECORDS WORKSPACE`` uses the harness and the suite of the commit, whose folders are in
+``PYTHONPATH``. It has the protocol of a worker (``benchmarks.worker``). This file is always that of the new commit, so
+it uses nothing of the measured commit but ``Benchmark.ours``, ``Context`` and ``Workspace``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _MARK = "RESULT "
 def main() -> None:
     """Open the side, and measure once for each line of the input."""
     row, records, root = sys.argv[1:]
-    # Both commits are measured by one CpuUse, whatever their own module does.
+    # The same CpuUse measures both commits, whatever their own module does.
     machine = _load(Path(__file__).parents[1] / "machine.py")
     harness: Any = importlib.import_module("benchmarks.harness")
     workspace: Any = importlib.import_module("benchmarks.workspace")
     benchmark: Any = importlib.import_module(f"benchmarks.suite.{row}").BENCHMARK
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and workers end on the way out
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and workers are stopped on the way out
     with (
         workspace.Workspace(Path(root)) as opened,
         harness.Context(opened, int(records)) as context,
         benchmark.ours.open(context) as measure,
     ):
-        measure()  # untimed: the first one may still load what the others find loaded
+        measure()  # untimed, because the first run may still load code that later runs find loaded
         _tell({})
         for _ in sys.stdin:
             with machine.CpuUse() as use:

@@ -1,6 +1,6 @@
 """The files of a commit in the benchmarks' cache, and the Python that runs them.
 
-Invariant: a folder of a commit is whole, because it gets its name after its last file was written.
+Invariant: a commit's folder is complete, because it gets its name after its last file was written.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class CommitTree:
     folder: Path
 
     def suite(self) -> set[str]:
-        """Give the names of the commit's benchmarks."""
+        """Return the names of the commit's benchmarks."""
         return {path.stem for path in (self.folder / "benchmarks" / "suite").glob("*.py")} - {"__init__"}
 
     def environment(self) -> dict[str, str]:
-        """Give environment variables with which Python and its child processes import this commit's modules."""
+        """Return environment variables with which Python and its child processes import this commit's modules."""
         paths = [str(self.folder), *(str(self.folder / root) for root in ROOTS)]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def python(self) -> Path:
-        """Give this Python if the commit needs no other versions, or else that of an environment of its own."""
+        """Return this Python if the commit needs no other versions, or else one in an environment of its own."""
         if needs_no_more(self.folder, PROJECT):
             return Path(sys.executable)
         if not (self.folder / ".venv" / "ready").exists():
@@ -51,7 +51,7 @@ class CommitTree:
 
 
 def full_name(revision: str, project: Path = PROJECT) -> str:
-    """Give the whole id of a commit. Raises ``BenchmarkError`` for a commit that this clone does not have."""
+    """Return the whole id of a commit. Raises ``BenchmarkError`` for a commit that this clone does not have."""
     found = _git(project, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if found is None:
         raise BenchmarkError(f"this clone has no commit {revision}: fetch it (git fetch --unshallow), or name another")
@@ -81,7 +81,7 @@ def needs_no_more(folder: Path, project: Path) -> bool:
 
 
 def _requirements(folder: Path) -> Iterator[tuple[str, str]]:
-    """Give a commit's dependencies, extras and entry points as (kind, text)."""
+    """Return a commit's dependencies, extras and entry points as (kind, text)."""
     project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     yield from (("dependency", each) for each in project.get("dependencies", ()))
     for extra, packages in project.get("optional-dependencies", {}).items():

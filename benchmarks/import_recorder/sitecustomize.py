@@ -1,4 +1,4 @@
-"""A finder that records the project's modules which a measured process imports.
+"""Finder that records the project's modules that a measured process imports.
 
 Python imports ``sitecustomize`` when a process starts, if ``PYTHONPATH`` names this folder. Spark gives ``PYTHONPATH``
 to its Python workers as well. The paths go to the file that ``MILLRACE_BENCHMARK_IMPORTS`` names, one a line. The
@@ -15,13 +15,13 @@ _PACKAGES = frozenset(("millrace", "millrace_broker", "millrace_streams", "pyspa
 
 
 class Recorder:
-    """Finder that asks the other finders and writes down where they found a module of the project."""
+    """A finder that records where the other finders found modules of the project."""
 
     def __init__(self, file: str) -> None:
         self._file = file
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Give what the other finders give."""
+        """Return the result of the other finders."""
         if name.partition(".")[0] not in _PACKAGES:
             return None
         for finder in sys.meta_path:
@@ -32,7 +32,7 @@ class Recorder:
         return None
 
     def _write(self, origin: str) -> None:
-        # Opened anew each time, because a daemon may close the descriptors that it inherited.
+        # The file is opened again each time, because a daemon may close inherited descriptors.
         with open(self._file, "a") as file:
             file.write(f"{origin}\n")
 

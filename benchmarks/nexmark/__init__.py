@@ -1,15 +1,15 @@
 """Nexmark: an auction house's events, and the queries q0 to q22 over them, on two engines.
 
-It stands under ``benchmarks/`` because it only measures and checks: nobody who runs topics or topologies imports it.
+It is in ``benchmarks/`` because it only measures and checks. Programs with topics or topologies do not import it.
 
 * ``generator``: the events, from a seed, as Arrow tables; ``randomness`` draws for many of them at once
 * ``topics``: typed topics of these events
-* ``catalogue``: what each query asks, and what was taken where the definition leaves a choice
-* ``reference``: the queries in DuckDB's SQL, the answers that others are held against
+* ``catalogue``: the question of each query, and our choice where the definition is open
+* ``reference``: the queries in DuckDB's SQL, as the reference for other answers
 * ``frames``: the queries as DataFrames over ``format("millrace")``
 
 A benchmark takes a query by its name: ``reference.answer(connection, "q5")`` and ``frames.query("q5", events)``.
 
-The definition followed is the set of 23 queries and the generator of https://github.com/nexmark/nexmark, which go back
-to Apache Beam's suite and to Tucker, Tufte, Papadimos, Maier: "NEXMark – A Benchmark for Queries over Data Streams".
+The definition is the set of 23 queries and the generator of https://github.com/nexmark/nexmark, which go back to Apache
+Beam's suite and to Tucker, Tufte, Papadimos, Maier: "NEXMark – A Benchmark for Queries over Data Streams".
 """

@@ -1,7 +1,8 @@
-"""``python -m benchmarks.nexmark``: how many rows a second each query takes a core; writes ``RESULTS.md`` and its plot.
+"""Command ``python -m benchmarks.nexmark``: measures rows/s per core of each query.
 
-Each query runs over typed topics of one broker into Spark's ``noop`` sink, as a batch, and where it treats each bid by
-itself as a stream too (``availableNow``, checkpoint and all). Rows are those of the topics that it reads.
+It writes ``RESULTS.md`` and its plot. Each query runs as a batch over typed topics of one broker into Spark's ``noop``
+sink. A query that processes each bid separately also runs as a stream (``availableNow``, with a checkpoint). Rows are
+those of the topics that it reads.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SEED = 7
 
 
 def main() -> None:
-    """Measure what the command line asks for, and write the report."""
+    """Run the measurements of the command line, and write the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nexmark", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--events", type=int, default=5_000_000, help="events of all kinds (default: 5 million)")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each query (default: 3)")
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def _fill(broker: MillraceBroker, count: int) -> dict[str, int]:
-    """Fill the topics; gives the number of rows of each."""
+    """Fill the topics, and return the number of rows of each."""
     print(f"filling the topics with {count:,} events", flush=True)
     house = Generator(Settings(seed=_SEED))
     with broker.admin() as admin, Producer({"bootstrap.servers": broker.bootstrap}) as producer:
@@ -61,14 +62,14 @@ def _fill(broker: MillraceBroker, count: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _House:
-    """The filled topics, and where streams keep their checkpoints."""
+    """The filled topics, and the folder of streams' checkpoints."""
 
     events: frames.Events
     rows: dict[str, int]
     scratch: Path
 
     def measure(self, name: str, repeats: int) -> Measured:
-        """Figures of one query. The first run of each kind is untimed."""
+        """Measure one query. The first run of each kind is untimed."""
         rows = sum(self.rows[table] for table in catalogue.QUERIES[name].tables)
         batch = _seconds(lambda: _run_batch(frames.query(name, self.events)), repeats)
         stream = None
@@ -88,7 +89,7 @@ def _run_batch(frame: DataFrame) -> None:
 
 
 def _seconds(action: Callable[[], None], repeats: int) -> float:
-    """The median of the timed runs."""
+    """Return the median of the timed runs."""
     action()
     taken = []
     for _ in range(repeats):

@@ -1,8 +1,8 @@
-"""What each of the queries asks, and what was taken where the definition leaves a choice.
+"""The question of each query, and our choice where the definition is open.
 
-The definition gives each query as a sentence and as Flink's SQL. Where the two differ the SQL counts. Of all queries:
-event time is ``dateTime``; windows are aligned to the epoch; ``AVG`` of integers is the integer below, as in Flink; and
-where rows are ranked and equal ones are left in any order, further columns decide, so that engines agree.
+The definition gives each query as a sentence and as Flink's SQL. Where the two differ the SQL counts. For all queries,
+event time is ``dateTime``, and windows are aligned to the epoch. ``AVG`` of integers is the integer below, as in Flink.
+Where equal rows have no order in a ranking, further columns decide, so that engines agree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TABLES = ("person", "auction", "bid")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query: its title, the question, the tables it reads, and the choice made, if there was one."""
+    """A query: its title, the question, the tables it reads, and our choice, if there was one."""
 
     title: str
     asks: str
@@ -137,7 +137,7 @@ QUERIES: dict[str, Query] = {
 
 
 def as_markdown() -> str:
-    """The table of ``README.md``."""
+    """Return the table of ``README.md``."""
     rows = ["| query | | asks | where the definition leaves a choice |", "|---|---|---|---|"]
     rows += [f"| {name} | {query.title} | {query.asks} | {query.choice} |" for name, query in QUERIES.items()]
     return "\n".join(rows)

@@ -1,7 +1,8 @@
-"""The queries as DataFrames over ``format("millrace")``, in batches: the same rows and columns as ``reference`` gives.
+"""The queries as DataFrames over ``format("millrace")``.
 
-Each names the columns that it reads, for Spark does not tell a Python source. Days and hours are those of the session's
-zone, which must be UTC, as that of ``pyspark_millrace.session`` is.
+In batches they give the same rows and columns as ``reference``. Each names the columns that it reads, because Spark
+does not tell a Python source. Days and hours are those of the session's time zone. The zone must be UTC, as in
+``pyspark_millrace.session``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from benchmarks.nexmark.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events in a broker's topics; ``options`` are further ones of the source.
+    """The events in a broker's topics. ``options`` are further ones of the source.
 
-    As a stream they are read from the beginning, and only the queries in ``STATELESS`` are meant for that.
+    A stream reads the events from the beginning. Only the queries in ``STATELESS`` are meant for streams.
     """
 
     spark: SparkSession
@@ -31,19 +32,19 @@ class Events:
     is_stream: bool = False
 
     def person(self, *columns: str) -> DataFrame:
-        """These columns of the people."""
+        """Return these columns of the people."""
         return self._read(self.topics.person, columns)
 
     def auction(self, *columns: str) -> DataFrame:
-        """These columns of the auctions."""
+        """Return these columns of the auctions."""
         return self._read(self.topics.auction, columns)
 
     def bid(self, *columns: str) -> DataFrame:
-        """These columns of the bids."""
+        """Return these columns of the bids."""
         return self._read(self.topics.bid, columns)
 
     def side_input(self) -> DataFrame:
-        """The bounded table of query 13."""
+        """Return the bounded table of query 13."""
         return self.spark.range(SIDE_INPUT_ROWS).selectExpr("id AS key", "CAST(id AS STRING) AS value")
 
     def _read(self, topic: str, columns: tuple[str, ...]) -> DataFrame:
@@ -53,7 +54,7 @@ class Events:
 
 
 def query(name: str, events: Events) -> DataFrame:
-    """The query ``q0`` to ``q22`` over these events, planned and not yet run."""
+    """Plan one of the queries ``q0`` to ``q22`` over these events, without running it."""
     return QUERIES[name](events)
 
 
@@ -222,14 +223,17 @@ def _q22(events: Events) -> DataFrame:
 
 
 def _open_bids(auctions: DataFrame, bids: DataFrame) -> DataFrame:
-    """Auctions with the bids made while they were open, whose ``dateTime`` and ``extra`` begin with ``bid_``."""
+    """Return auctions with the bids made while they were open.
+
+    The bids' ``dateTime`` and ``extra`` have the prefix ``bid_``.
+    """
     renamed = bids.withColumnsRenamed({"dateTime": "bid_dateTime", "extra": "bid_extra"})
     is_open = renamed["bid_dateTime"].between(auctions["dateTime"], auctions["expires"])
     return auctions.join(renamed, (auctions["id"] == renamed["auction"]) & is_open)
 
 
 def _winning(auctions: DataFrame, bids: DataFrame) -> DataFrame:
-    """Auctions with the bids that won them: the core of q6 and q9."""
+    """Return auctions with their winning bids, as q6 and q9 need."""
     order = Window.partitionBy("id").orderBy(F.desc("price"), "bid_dateTime", "bidder", "bid_extra")
     return _ranked(_open_bids(auctions, bids), order).where("rank_number = 1").drop("rank_number")
 
@@ -239,7 +243,7 @@ def _ranked(frame: DataFrame, order: WindowSpec) -> DataFrame:
 
 
 def _average_price(over: WindowSpec | None = None) -> Column:
-    """The average of prices without its fraction."""
+    """Return the average of prices without its fraction."""
     total, count = F.sum("price"), F.count("price")
     if over is not None:
         total, count = total.over(over), count.over(over)
@@ -247,7 +251,7 @@ def _average_price(over: WindowSpec | None = None) -> Column:
 
 
 def _bids_by_window(events: Events, window: Column) -> DataFrame:
-    """The bids of each user and window."""
+    """Return the bids of each user and window."""
     counts = (
         events.bid("bidder", "dateTime").groupBy("bidder", window.alias("period")).agg(F.count("*").alias("bid_count"))
     )
@@ -255,7 +259,7 @@ def _bids_by_window(events: Events, window: Column) -> DataFrame:
 
 
 def _by_rank(name: str, aggregate: Callable[[Column], Column], column: str | None = None) -> list[Column]:
-    """An aggregate of all bids, and of those of each rank of price; of the bids themselves if no column is named."""
+    """Return an aggregate of all bids and of each rank of price: of a column, or of the bids themselves without one."""
     value = F.lit(1) if column is None else F.col(column)
     price = F.col("price")
     ranks = [price < 10_000, (price >= 10_000) & (price < 1_000_000), price >= 1_000_000]
@@ -274,4 +278,4 @@ _IN_ORDER = [
 ]
 QUERIES: dict[str, Callable[[Events], DataFrame]] = {f"q{number}": build for number, build in enumerate(_IN_ORDER)}
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
-"""These treat each bid by itself: as streams they give what they give in a batch."""
+"""Queries that process each bid separately. As streams they give the same rows as in a batch."""

@@ -1,15 +1,15 @@
-"""The events of an auction house, from a seed: people, their auctions, and bids on these.
+"""Events of an auction house from a seed: people, auctions and bids.
 
-Every value of an event is a function of the settings and of the event's number, so any range of events can be made by
-itself: the same seed gives the same bytes whatever the chunks. What numbers mean is the definition's:
+Every value of an event is a function of the settings and of the event's number, so any range of events can be made
+separately. The same seed gives the same bytes in chunks of any size. The definition gives the numbers their meaning:
 
 * Of every 50 events the first is a person, then come three auctions, then 46 bids.
 * Ids count people and auctions from 1000 on. An id that an event refers to is that of a *hot* one (the same for a
   hundred people or auctions) or lies among those lately made or soon to come, so some references are never resolved.
 * Times advance evenly with the numbers. Out of order, events of a group come in a fixed shuffle, with their own times.
 
-One thing differs from the generator that was followed: there a bidder's id is raised by 1000 twice, so that bidders are
-seldom people that exist. Here it is raised once, as in Beam.
+There is one difference from Nexmark's generator. That one adds 1000 to a bidder's id twice, so that most bidders do not
+exist. Here 1000 is added once, as in Beam.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ FIRST_ID = 1000
 FIRST_CATEGORY = 10
 CATEGORIES = 5
 HOT_EVERY = 100
-"""Of so many people or auctions in a row one is hot."""
+"""One of so many consecutive people or auctions is hot."""
 LEAD = 10
-"""Ids of so many people and auctions to come may be referred to."""
+"""References may name so many people and auctions to come."""
 CHANNELS = 10_000
 SIDE_INPUT_ROWS = 10_000
 
@@ -50,7 +50,7 @@ FIRST_NAMES = ["Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie"
 LAST_NAMES = ["Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris"]
 HOT_CHANNELS = ["Google", "Facebook", "Baidu", "Apple"]
 
-_SHUFFLE = 953  # a prime: multiples of it visit every place of a group of events
+_SHUFFLE = 953  # a prime, so its multiples visit every place of a group of events
 _TEXT_MIN = 3
 _LONG_BYTES = 8
 _TIME = pa.timestamp("us", "UTC")
@@ -85,11 +85,11 @@ SIDE_INPUT = _schema({"key": pa.int64(), "value": pa.string()})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the definition lets one choose, with its defaults. Sizes are in bytes.
+    """The parameters of the definition, with its defaults. Sizes are in bytes.
 
     ``hot_auction_ratio=n`` means that all but one of n bids are for a hot auction; likewise for sellers and bidders.
-    ``out_of_order_group_size`` is within how many events in a row the order is shuffled; ranges of events that are not
-    whole groups hold other events than in order.
+    The order is shuffled within groups of ``out_of_order_group_size`` events. A range of events that is no whole number
+    of groups has other events than in order.
     """
 
     seed: int = 1
@@ -121,18 +121,21 @@ class Settings:
 
     @property
     def total_proportion(self) -> int:
-        """After so many events the kinds repeat."""
+        """Return the number of events after which the kinds repeat."""
         return self.person_proportion + self.auction_proportion + self.bid_proportion
 
     @property
     def auction_horizon(self) -> int:
-        """In so many events as many auctions begin as are to be in flight: on average an auction is open so long."""
+        """Return the number of events in which as many auctions begin as are in flight.
+
+        On average an auction is open so long.
+        """
         return self.in_flight_auctions * self.total_proportion // self.auction_proportion
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events by their kind, each kind in order, with the schemas ``PERSON``, ``AUCTION`` and ``BID``."""
+    """Events by kind, each kind in order, with the schemas ``PERSON``, ``AUCTION`` and ``BID``."""
 
     person: pa.Table
     auction: pa.Table
@@ -140,29 +143,29 @@ class Events:
 
 
 class Generator:
-    """Makes events, about three million a second on a core."""
+    """A generator of about three million events a second on a core."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         seed = self.settings.seed
-        # Settled once for all events, with seeds that no event draws from.
+        # These are fixed for all events, with seeds that no event draws from.
         self._extra, self._words, self._parts = (
             Text(seed ^ 0x7EC5_0000 + number, special) for number, special in enumerate([None, " ", "_"])
         )
         self._channels, self._urls = self._channels_with_urls(Draws(seed ^ 0xC4A_0000, np.arange(CHANNELS + 4)))
 
     def events(self, first: int, count: int) -> Events:
-        """Those that come as number ``first`` to ``first + count - 1``."""
+        """Return the events with the numbers ``first`` to ``first + count - 1``."""
         numbers, person, auction, bid = self._numbers(first, count)
         return Events(self._persons(numbers[person]), self._auctions(numbers[auction]), self._bids(numbers[bid]))
 
     def chunks(self, count: int, chunk_events: int = 500_000, first: int = 0) -> Iterator[Events]:
-        """``count`` events from ``first`` on, in chunks."""
+        """Yield ``count`` events from ``first`` on, in chunks."""
         for start in range(first, first + count, chunk_events):
             yield self.events(start, min(chunk_events, first + count - start))
 
     def stream(self, first: int, count: int) -> pa.Table:
-        """The same as one table in the order of arrival: ``event_type`` (0, 1, 2) and a struct for each kind.
+        """Return the same as one table in the order of arrival: ``event_type`` (0, 1, 2) and a struct for each kind.
 
         Of ``person``, ``auction`` and ``bid`` the one of the event's type is not null.
         """
@@ -175,7 +178,7 @@ class Generator:
         return pa.table(columns)
 
     def _numbers(self, first: int, count: int) -> tuple[Integers, np.ndarray, np.ndarray, np.ndarray]:
-        """The events' numbers in the order of arrival, and which of them are people, auctions, bids."""
+        """Return the events' numbers in the order of arrival, and which of them are people, auctions and bids."""
         settings = self.settings
         places = np.arange(first, first + count, dtype=np.int64)
         within = settings.out_of_order_group_size
@@ -233,7 +236,7 @@ class Generator:
         draws = Draws(settings.seed, numbers)
         hot = self._last_auction(numbers) // HOT_EVERY * HOT_EVERY
         auction = self._hot_or_not(draws, settings.hot_auction_ratio, hot, self._some_auction(draws, numbers))
-        # The one after the hot seller: who sells most and who bids most are not the same.
+        # The one after the hot seller, because the busiest seller and the busiest bidder differ.
         hot = self._last_person(numbers) // HOT_EVERY * HOT_EVERY + 1
         bidder = self._hot_or_not(draws, settings.hot_bidders_ratio, hot, self._some_person(draws, numbers))
         price = draws.price()
@@ -246,13 +249,13 @@ class Generator:
         )
 
     def _last_person(self, numbers: Integers) -> Integers:
-        """The last person by then, counted from 0; for a person's own event that person."""
+        """Return the last person at that time, counted from 0. For a person's own event it is that person."""
         epoch, offset = np.divmod(numbers, self.settings.total_proportion)
         people = self.settings.person_proportion
         return epoch * people + np.minimum(offset, people - 1)
 
     def _last_auction(self, numbers: Integers) -> Integers:
-        """The last auction by then (no person's event asks for it), likewise."""
+        """Return the last auction at that time in the same way. No person's event needs it."""
         epoch, offset = np.divmod(numbers, self.settings.total_proportion)
         auctions = self.settings.auction_proportion
         last: Integers = epoch * auctions + np.minimum(offset - self.settings.person_proportion, auctions - 1)
@@ -279,17 +282,19 @@ class Generator:
         return _timestamps(self._times_ms(numbers))
 
     def _text(self, draws: Draws, limit: int) -> pa.Array:
-        """Words of three to ``limit - 1`` characters, less those blanks that are outermost."""
+        """Return words of three to ``limit - 1`` characters, without leading and trailing blanks."""
         return pc.ascii_trim(self._words.pieces(draws, _TEXT_MIN + draws.below(limit - _TEXT_MIN)), " ")
 
     def _padding(self, draws: Draws, sizes: Integers, wanted: int) -> pa.Array:
-        """Letters that bring events to a wanted size, give or take a fifth of what lacks; none where nothing lacks."""
+        """Return letters that bring events to a wanted size, give or take a fifth of the missing part, or none if
+        nothing is missing.
+        """
         lacking = np.maximum(wanted - sizes, 0)
         spread = np.rint(lacking * 0.2).astype(np.int64)
         return self._extra.pieces(draws, lacking - spread + draws.below(2 * spread))
 
     def _channels_with_urls(self, draws: Draws) -> tuple[pa.Array, pa.Array]:
-        """10,000 channels and then the four hot ones; of the former nine in ten have a number in their URL."""
+        """Return 10,000 channels and then the four hot ones. Nine in ten of the former have a number in their URL."""
         names = pa.array([f"channel-{number}" for number in range(CHANNELS)] + HOT_CHANNELS)
         folders = [self._parts.pieces(draws, _TEXT_MIN + draws.below(5 - _TEXT_MIN)) for _ in range(3)]
         urls = pc.binary_join_element_wise("https://www.nexmark.com", *folders, "item.htm?query=1", "/").to_pylist()
@@ -300,7 +305,7 @@ class Generator:
 
 
 def side_input(rows: int = SIDE_INPUT_ROWS) -> pa.Table:
-    """The bounded table that query 13 joins with: numbers, and the same as texts."""
+    """Return the bounded table that query 13 joins with: numbers, and the same as texts."""
     keys = pa.array(np.arange(rows, dtype=np.int64))
     return pa.Table.from_arrays([keys, keys.cast(pa.string())], schema=SIDE_INPUT)
 
@@ -322,7 +327,10 @@ def _timestamps(times_ms: Integers) -> pa.Array:
 
 
 def _channel_id(number: int) -> int:
-    """The number with its 32 bits reversed, as Java's absolute value of an int: the least int has none and stays."""
+    """Return the number with its 32 bits reversed, as Java's absolute value of an int.
+
+    The least int has none and stays.
+    """
     backwards = int(f"{number:032b}"[::-1], 2)
     signed = backwards - 2**32 if backwards >= 2**31 else backwards
     return signed if signed == -(2**31) else abs(signed)

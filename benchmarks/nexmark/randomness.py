@@ -1,7 +1,8 @@
-"""Random numbers and texts that follow from a seed and an event's number alone, for many events at once.
+"""Random numbers and texts from a seed and an event's number.
 
-Only integer arithmetic and products of table entries are used, never a vectorised ``pow`` or ``log``: their last bits
-can depend on where in an array a number stands, and events must not depend on the chunks that they are made in.
+They are drawn for many events at once, with integer arithmetic and products of table entries. A vectorised ``pow`` or
+``log`` is never used, because its last bits can depend on the position in an array. Events must not depend on their
+chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Integers = npt.NDArray[np.int64]
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 LIMIT_MAX = 2**31
-"""Numbers are drawn below this: 32 random bits are scaled to the limit."""
+"""The upper limit of draws: 32 random bits are scaled to a range."""
 
 _PRICE_BITS = 12
 _PRICE_STEPS = 1 << _PRICE_BITS
@@ -30,10 +31,10 @@ _SPECIAL_ODDS = 13
 
 
 class Draws:
-    """The random numbers of some events: each call gives the next number of every one of them.
+    """The random numbers of some events. Each call returns the next number of every one of them.
 
-    As a generator for one event draws number after number, so does this for all in step; what an event gets does not
-    depend on which others there are.
+    All events draw in step, as a generator of a single event draws number after number. An event's numbers do not
+    depend on the other events.
     """
 
     def __init__(self, seed: int, numbers: Integers) -> None:
@@ -43,7 +44,7 @@ class Draws:
         self._pair = self._keys
 
     def bits(self) -> npt.NDArray[np.uint64]:
-        """The next 32 random bits of each."""
+        """Return the next 32 random bits of each."""
         drawn, self._drawn = self._drawn, self._drawn + 1
         if drawn % 2 == 0:
             self._pair = splitmix64(self._keys + np.uint64(drawn))
@@ -51,12 +52,15 @@ class Draws:
         return self._pair & _LOW
 
     def below(self, limit: int | Integers) -> Integers:
-        """The next number of each, from 0 up to and without the limit, which is one for all or each one's own."""
+        """Return the next number of each, from 0 up to and without the limit.
+
+        The limit is one for all, or one for each.
+        """
         limits = np.uint64(limit) if isinstance(limit, int) else limit.view(np.uint64)
         return ((self.bits() * limits) >> _HALF).view(np.int64)
 
     def price(self) -> Integers:
-        """The next price of each in cents, from 1 to 1,000,000 dollars, with evenly spread logarithms."""
+        """Return the next price of each in cents, from 1 to 1,000,000 dollars, with evenly spread logarithms."""
         bits = self.bits().view(np.int64)
         coarse, fine = bits >> (32 - _PRICE_BITS), (bits >> (32 - 2 * _PRICE_BITS)) & (_PRICE_STEPS - 1)
         cents: Integers = np.rint(_COARSE[coarse] * _FINE[fine] * 100.0).astype(np.int64)
@@ -64,9 +68,9 @@ class Draws:
 
 
 class Text:
-    """A megabyte of random lower-case letters, one character in 13 a special one if there is any.
+    """A megabyte of random lower-case letters. One character in 13 is a special one, if there is any.
 
-    Texts are cut from it, which costs a fraction of drawing every letter and spreads them alike.
+    Texts are cut from it. This costs a fraction of drawing every letter, with the same distribution.
     """
 
     BYTES = 1 << 20
@@ -80,11 +84,11 @@ class Text:
         self._heads = np.lib.stride_tricks.sliding_window_view(letters, _INLINE_BYTES)
 
     def pieces(self, draws: Draws, lengths: Integers) -> pa.Array:
-        """Texts of these lengths from anywhere in it (a draw each), as an Arrow string array."""
+        """Return texts of these lengths from anywhere in it (a draw each), as an Arrow string array."""
         return self.cut(draws.below(self.BYTES - _INLINE_BYTES - lengths), lengths)
 
     def cut(self, starts: Integers, lengths: Integers) -> pa.Array:
-        """The texts that stand there. Arrow copies them out itself, given views into the letters."""
+        """Return the texts at these places. Arrow copies them itself, from views of the letters."""
         views = np.zeros((len(starts), 4), np.int32)
         views[:, 0] = lengths
         inside = lengths <= _INLINE_BYTES

@@ -1,6 +1,7 @@
-"""The queries in DuckDB's SQL: answers by an engine that shares nothing with ours, for others to be held against.
+"""The queries in DuckDB's SQL, as the reference for other answers.
 
-Times in the answers are UTC without a zone. Windows are computed from the events' times.
+DuckDB shares no code with our engine. Times in the answers are UTC without a zone. Windows are computed from the
+events' times.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def connect(events: Events) -> duckdb.DuckDBPyConnection:
-    """A database in memory that holds the events (copied) and the side input."""
+    """Open a database in memory that holds the events (copied) and the side input."""
     import duckdb
 
     connection = duckdb.connect()
@@ -29,12 +30,14 @@ def connect(events: Events) -> duckdb.DuckDBPyConnection:
 
 
 def answer(connection: duckdb.DuckDBPyConnection, name: str) -> pa.Table:
-    """The rows that the query gives, in no order."""
+    """Return the rows of the query, in no order."""
     return connection.sql(SQL[name]).to_arrow_table()
 
 
 def without_zone(table: pa.Table) -> pa.Table:
-    """The table with times as UTC without saying so: DuckDB's functions for times with a zone need an extension."""
+    """Return the table with its UTC times without a zone, because DuckDB's functions for times with a zone need an
+    extension.
+    """
     plain = [
         field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in table.schema
     ]
@@ -42,7 +45,7 @@ def without_zone(table: pa.Table) -> pa.Table:
 
 
 def _window(seconds: int) -> str:
-    """When the window of an event begins."""
+    """Return the SQL of the start of an event's window."""
     return f"time_bucket(INTERVAL {seconds} SECOND, dateTime, TIMESTAMP '1970-01-01')"
 
 
@@ -54,7 +57,7 @@ _RANKS = ["price < 10000", "price >= 10000 AND price < 1000000", "price >= 10000
 
 
 def _by_rank(what: str, name: str) -> str:
-    """An aggregate of all bids, and of those of each rank of price."""
+    """Return the SQL of an aggregate of all bids, and of each rank of price."""
     ranked = [f"{what} FILTER (WHERE {rank}) AS rank{number}_{name}" for number, rank in enumerate(_RANKS, 1)]
     return ", ".join([f"{what} AS total_{name}", *ranked])
 
@@ -67,7 +70,7 @@ _STATISTICS = ", ".join(
     ]
 )
 
-# Every auction with its winning bid: the core of q4, q6 and q9.
+# Every auction with its winning bid, as q4, q6 and q9 need.
 _WINNING = """
     SELECT a.*, b.auction, b.bidder, b.price, b.dateTime AS bid_dateTime, b.extra AS bid_extra
     FROM auction a JOIN bid b ON a.id = b.auction AND b.dateTime BETWEEN a.dateTime AND a.expires

@@ -1,4 +1,4 @@
-"""The figures of Nexmark's queries as a page with a table and a plot."""
+"""Page of the figures of Nexmark's queries, with a table and a plot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ What the queries ask: [README](README.md); that their answers are right: `tests/
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Rows that a query reads, and how many of them a second each core takes: in a batch, and as a stream."""
+    """The rows that a query reads, and the rows/s per core in a batch and as a stream."""
 
     name: str
     rows: int
@@ -44,7 +44,7 @@ class Measured:
 
 
 def line(measured: Measured) -> str:
-    """A query's row of the table."""
+    """Return a query's row of the table."""
     stream = "" if measured.stream is None else _figure(measured.stream)
     title = QUERIES[measured.name].title
     return f"| {measured.name} | {title} | {measured.rows:,} | {_figure(measured.batch)} | {stream} |"
@@ -66,7 +66,7 @@ def write(measured: Sequence[Measured], *, events: int, repeats: int) -> None:
 
 
 def _figure(value: float) -> str:
-    """Three significant digits."""
+    """Format a number with three significant digits."""
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
@@ -76,7 +76,7 @@ def _plot(measured: Sequence[Measured]) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot as plt
 
-    plt.rcParams["svg.hashsalt"] = "millrace"  # else every run would change the file
+    plt.rcParams["svg.hashsalt"] = "millrace"  # otherwise every run would change the file
     _, axes = plt.subplots(figsize=(8, 0.5 + 0.3 * len(measured)))
     places = range(len(measured))
     axes.barh([place - 0.2 for place in places], [each.batch for each in measured], 0.4, label="batch", color="#1f6f8b")

@@ -1,4 +1,4 @@
-"""Typed topics of the auction house's events: one for each kind, keyed as the queries join and group."""
+"""Typed topics of the events, one for each kind, with the queries' keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.nexmark import generator
 from benchmarks.nexmark.generator import Events, Generator
 from millrace.clients import Admin, Producer
 
-# Events are kept however long ago their times are.
+# Events are kept however old their timestamps are.
 _CONFIGS = {"retention.ms": "-1"}
 
 
@@ -24,24 +24,24 @@ class Topics:
 
     @classmethod
     def with_prefix(cls, prefix: str) -> Topics:
-        """Names that begin alike, so that a broker can hold several sets."""
+        """Return names with a common prefix, so that a broker can hold several sets."""
         return cls(*(f"{prefix}-{name}" for name in ("person", "auction", "bid")))
 
 
 SCHEMAS = {"person": generator.PERSON, "auction": generator.AUCTION, "bid": generator.BID}
 KEYS = {"person": "id", "auction": "id", "bid": "auction"}
-"""A bid lies in the partition of its auction."""
+"""A bid is in the partition of its auction."""
 
 
 def create(admin: Admin, topics: Topics, partitions: int) -> None:
-    """Make the topics, which must not be there yet."""
+    """Create the topics, which must not exist yet."""
     for name, schema in SCHEMAS.items():
         topic = getattr(topics, name)
         admin.create_topic(topic, partitions=partitions, configs=_CONFIGS, schema=schema, key_columns=[KEYS[name]])
 
 
 def fill(producer: Producer, topics: Topics, source: Generator, count: int, chunk_events: int = 500_000) -> None:
-    """Send the first events; records have the events' times. Returns when the last one is acknowledged."""
+    """Send the first events, with their own times as timestamps. Return when the last one is acknowledged."""
     for events in source.chunks(count, chunk_events):
         send(producer, topics, events)
     producer.flush()

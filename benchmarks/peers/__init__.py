@@ -1,1 +1,1 @@
-"""How the peers come to this machine: jars from Maven Central, a Kafka broker on loopback, the data set in a topic."""
+"""Installation of the peers: JARs from Maven Central, a Kafka broker, its topics."""

@@ -1,6 +1,7 @@
-"""The peers' jars, resolved once by Maven from the poms beside this module and kept in the workspace.
+"""The peers' JARs, resolved once by Maven.
 
-``python -m benchmarks.peers.jars kafka`` resolves the jars of a pom and prints their folder.
+The POMs are beside this module, and the JARs are kept in the workspace. ``python -m benchmarks.peers.jars kafka``
+resolves the jars of a pom and prints their folder.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _RESOLVE_SECONDS_MAX = 900
 
 @dataclass(frozen=True)
 class JarSet:
-    """One pom and which of its dependencies are wanted (options of the dependency plugin)."""
+    """One POM, and which of its dependencies are wanted (options of the dependency plugin)."""
 
     pom: str
     filters: tuple[str, ...] = ()
@@ -30,7 +31,7 @@ KAFKA = JarSet("kafka")
 KAFKA_STREAMS = JarSet("kafka-streams")
 KAFKA_ZOOKEEPER = JarSet("kafka-zookeeper")
 ZOOKEEPER = JarSet("zookeeper")
-# The rest of what these two depend on is in pyspark already.
+# Pyspark already has the other dependencies of these two.
 SPARK_KAFKA = JarSet(
     "spark-kafka",
     (
@@ -42,9 +43,9 @@ DELTA = JarSet("delta", ("-DincludeGroupIds=io.delta,io.unitycatalog,org.antlr",
 
 
 def resolve(jars: JarSet, workspace: Workspace) -> Path:
-    """The folder with the jars; Maven runs only if the pom has changed since the folder was filled.
+    """Return the folder with the JARs. Maven runs only if the POM has changed since the folder was filled.
 
-    Maven gets a repository of its own: what a failed run left in ``~/.m2`` cannot stand in the way.
+    Maven gets a repository of its own, so that remains of a failed run in ``~/.m2`` do no harm.
     """
     pom = _POMS / f"{jars.pom}.xml"
     wanted = hashlib.sha256(pom.read_bytes() + repr(jars.filters).encode()).hexdigest()
@@ -67,7 +68,7 @@ def resolve(jars: JarSet, workspace: Workspace) -> Path:
 
 
 def paths(jars: JarSet, workspace: Workspace) -> list[Path]:
-    """The jar files of a set, resolved if need be."""
+    """Return the JAR files of a set, and resolve them if necessary."""
     return sorted(resolve(jars, workspace).glob("*.jar"))
 
 

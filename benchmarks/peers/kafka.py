@@ -1,4 +1,4 @@
-"""A Kafka broker, one KRaft node on the loopback interface, and the data set in its topics."""
+"""A Kafka broker (one KRaft node on loopback) and its filled topics."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, st
 
 HEAP = "1500m"
 HEAP_SMALL = "256m"
-"""A quarter of what ``kafka-server-start.sh`` gives, for the row that measures memory."""
+"""A quarter of the heap that ``kafka-server-start.sh`` sets, for the row that measures memory."""
 PARTITIONS = 4
 START_SECONDS_MAX = 60
-# A broker that is not up yet, or that was stopped, is no news here.
+# It is no news that a broker is not up yet, or that it was stopped.
 _QUIET: dict[str, Any] = {"log_level": 0}
 
 
@@ -32,14 +32,14 @@ OPTIONS = {
     "group.initial.rebalance.delay.ms": "0",
     "num.partitions": str(PARTITIONS),
     "offsets.topic.num.partitions": str(PARTITIONS),
-    # A deleted topic's files are really gone a second later, as ours.
+    # A deleted topic's files are removed a second later, as ours.
     "log.segment.delete.delay.ms": "1000",
 }
-"""Options of the broker beside those that one node needs (``_NODE``). All others have their defaults."""
+"""Options of the broker besides those that one node needs (``_NODE``). All others have their defaults."""
 
 
 def settings(heap: str) -> str:
-    """Say with which settings a broker runs."""
+    """Describe the settings of a broker."""
     return (
         f"Kafka 4.3.1, KRaft, heap {heap}, {', '.join(f'{name}={value}' for name, value in OPTIONS.items())}, "
         "otherwise its defaults (log.flush.* unset): no fsync before a write is acknowledged"
@@ -79,7 +79,7 @@ Configuration:
       AppenderRef:
         - ref: console
 """
-# What kafka-server-start.sh and kafka-run-class.sh set, but for the heap.
+# The settings of kafka-server-start.sh and kafka-run-class.sh, except the heap.
 _JVM_OPTIONS = (
     "-server",
     "-XX:+UseG1GC",
@@ -91,7 +91,7 @@ _JVM_OPTIONS = (
 
 
 class KafkaBroker:
-    """One broker over one data folder; can be started and stopped many times."""
+    """One broker on one data folder. It can be started and stopped many times."""
 
     def __init__(self, workspace: Workspace, name: str = "kafka", *, empty: bool = False, heap: str = HEAP) -> None:
         self._heap = heap
@@ -105,11 +105,11 @@ class KafkaBroker:
         self._classpath = f"{self.folder / 'conf'}:{jars.resolve(jars.KAFKA, workspace)}/*"
 
     def java(self, main: str, *arguments: str | Path, heap: str = "512m") -> list[str]:
-        """The command line of one of Kafka's Java programs."""
+        """Return the command line of one of Kafka's Java programs."""
         return ["java", f"-Xmx{heap}", "-cp", self._classpath, main, *map(str, arguments)]
 
     def launch(self) -> None:
-        """Start the process and return at once (the data folder is formatted first if it is new)."""
+        """Start the process and return at once. A new data folder is formatted first."""
         conf = self.folder / "conf"
         conf.mkdir(exist_ok=True)
         properties = conf / "server.properties"
@@ -162,13 +162,13 @@ class KafkaBroker:
             self.process = None
 
     def create_topic(self, name: str) -> None:
-        """A new topic that keeps its records however old their timestamps are."""
+        """Create a topic that keeps its records however old their timestamps are."""
         topic = NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1"})
         self.admin.create_topics([topic])[name].result(30)
 
     @contextlib.contextmanager
     def topic(self, name: str) -> Iterator[str]:
-        """A new topic for as long as the block runs."""
+        """Create a topic for the duration of the block."""
         self.create_topic(name)
         try:
             yield name
@@ -176,9 +176,9 @@ class KafkaBroker:
             self.admin.delete_topics([name])[name].result(30)
 
     def filled_topic(self, records: int, *, skewed: bool = False, words: int = data.WORDS, avro: bool = False) -> str:
-        """The topic that holds the first ``records`` of the data set, keyed by word; filled if it is not yet there.
+        """Return the topic with the first ``records`` of the data set, keyed by word, and fill it if it does not exist.
 
-        In the skewed one, one partition holds nine tenths. Values are JSON, or Avro.
+        In the skewed topic one partition has nine tenths. Values are JSON or Avro.
         """
         name = topic_name("skewed" if skewed else "avro" if avro else "events", records, words)
         if self.count(name) == records:
@@ -202,7 +202,7 @@ class KafkaBroker:
             time.sleep(0.1)
 
     def count(self, name: str) -> int:
-        """Records that a topic holds; 0 if there is none of this name."""
+        """Return the number of records in a topic, or 0 if there is none of this name."""
         consumer = KafkaConsumer({"bootstrap.servers": self.bootstrap, "group.id": "count", **_QUIET})
         try:
             found = consumer.list_topics(timeout=10).topics.get(name)
@@ -221,7 +221,10 @@ class KafkaBroker:
 
 
 def _count(consumer: KafkaConsumer, partition: TopicPartition) -> int:
-    """Records of one partition. A broker that has just started lists topics before it leads their partitions."""
+    """Count the records of one partition.
+
+    A broker that has just started lists topics before it leads their partitions.
+    """
     deadline = time.monotonic() + START_SECONDS_MAX
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Three brokers of Kafka's last version on ZooKeeper, with the options of ``clusters.OPTIONS``."""
+"""Three brokers of Kafka's last ZooKeeper version, with the options of ``clusters.OPTIONS``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from benchmarks.workspace import BenchmarkError, Workspace, free_port, start
 HEAP = "1g"
 SETTINGS = f"Kafka 3.9.1, heap {HEAP} each, {clusters.SETTINGS}"
 CONTROLLER = 100
-"""The id of the node that is the controller of a cluster without ZooKeeper."""
+"""The id of the controller node in a cluster without ZooKeeper."""
 DEFAULT_SETTINGS = f"Kafka 4.3.1, KRaft, three brokers and a controller, heap {HEAP} each, otherwise its defaults"
 _ANSWER_SECONDS = 5
-# What kafka-server-start.sh and kafka-run-class.sh set, but for the heap.
+# The settings of kafka-server-start.sh and kafka-run-class.sh, except the heap.
 _JVM_OPTIONS = (
     f"-Xms{HEAP} -Xmx{HEAP} -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
     "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
@@ -36,7 +36,7 @@ log4j.appender.console.layout.ConversionPattern=[%d] %p %m (%c)%n
 
 
 class KafkaCluster(Cluster):
-    """See the module."""
+    """The cluster of this module."""
 
     distribution = jars.KAFKA_ZOOKEEPER
 
@@ -57,7 +57,7 @@ class KafkaCluster(Cluster):
         return ["java", *_JVM_OPTIONS, "-cp", self._classpath, "kafka.Kafka", properties]
 
     def java(self, main: str, *arguments: str | Path, heap: str = "512m") -> list[str | Path]:
-        """The command line of one of Kafka's Java programs, of the newest version."""
+        """Return the command line of one of Kafka's Java programs, of the newest version."""
         classpath = f"{self.folder}:{jars.resolve(jars.KAFKA, self._workspace)}/*"
         return ["java", f"-Xmx{heap}", "-cp", classpath, main, *arguments]
 
@@ -70,7 +70,7 @@ class KafkaCluster(Cluster):
         return int(getattr(self._metadata(), "controller_id", -1))
 
     def _metadata(self, *topic: str) -> Any:
-        """What a broker says of the cluster, and of one topic or all; None if nobody answers."""
+        """Return a broker's metadata of the cluster and of one topic or all, or None if no broker answers."""
         try:
             return self._admin.list_topics(*topic, timeout=_ANSWER_SECONDS)
         except KafkaException:
@@ -86,7 +86,7 @@ class KafkaCluster(Cluster):
                 self._admin.create_topics([topic])[name].result(120)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR:
-                    return False  # a controller that has just been elected has not heard of all brokers yet
+                    return False  # a newly elected controller does not know all brokers yet
                 raise
             return True
 
@@ -120,7 +120,7 @@ class KafkaCluster(Cluster):
 
 
 class KRaftCluster(KafkaCluster):
-    """Three brokers of Kafka 4 at their defaults, and one node that is the controller and no broker."""
+    """Three brokers of Kafka 4 at their defaults, and one node that is only the controller."""
 
     distribution = jars.KAFKA
 
@@ -142,7 +142,7 @@ class KRaftCluster(KafkaCluster):
         return self._node(broker, "broker", "PLAINTEXT", self.ports[broker])
 
     def _node(self, node: int, role: str, listener: str, port: int) -> list[str | Path]:
-        """What starts a node; its data directory is formatted if it is new."""
+        """Return the command that starts a node. A new data directory is formatted."""
         options = {
             "process.roles": role,
             "node.id": str(node),

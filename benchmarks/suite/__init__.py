@@ -1,4 +1,4 @@
-"""One module per benchmark; each has a ``BENCHMARK``, and its name is the module's."""
+"""Suite: one module per benchmark, with a ``BENCHMARK`` of the module's name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Give the names of all benchmarks in their order."""
+    """Return the names of all benchmarks in their order."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def benchmarks(chosen: Iterable[str] | None = None) -> list[Benchmark]:
-    """Load the benchmarks of these names; all without names."""
+    """Load the benchmarks of these names, or all without names."""
     wanted = names() if chosen is None else chosen
     return [importlib.import_module(f"{__name__}.{name}").BENCHMARK for name in wanted]

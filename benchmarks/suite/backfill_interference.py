@@ -1,4 +1,4 @@
-"""99th percentile of live producers' acknowledgements while Spark reads a topic beside them."""
+"""99th percentile of live producers' acknowledgements beside a read by Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private memory of a broker that takes in all records and gives them out again."""
+"""Private memory of a broker that receives and returns all records."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _open_peer(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve_consumer(*, bootstrap: str, topic: str, records: int) -> Iterator[Run]:
-    """The worker's part: read every record of the topic once, over the network."""
+    """Run the worker, which reads every record of the topic once over the network."""
 
     def run() -> dict[str, Any]:
         consumer = Consumer({"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"})
@@ -82,7 +82,7 @@ def serve_consumer(*, bootstrap: str, topic: str, records: int) -> Iterator[Run]
 
 
 def _peak_mb(process: subprocess.Popen[str] | None, folder: Path, action: Callable[[], object]) -> float:
-    """The highest private memory of the process, in MB, sampled while the action runs."""
+    """Return the highest private memory of the process, in MB, sampled while the action runs."""
     assert process
     pid, samples, done = process.pid, [machine.private_bytes(process.pid, folder)], threading.Event()
 

@@ -1,4 +1,7 @@
-"""Time from starting a broker's process that has 2,000 partitions, cleanly stopped, to its first acknowledged write."""
+"""Start of a broker with 2,000 partitions, up to its first acknowledged write.
+
+The broker was stopped cleanly. The time begins with the start of its process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Time from starting a broker's process to the first acknowledged write into a topic that it already has."""
+"""Start of a broker, up to its first acknowledged write.
+
+The topic of the write exists. The time begins with the start of the broker's process.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def _open_ours(context: Context) -> Iterator[Measure]:
 
 
 def measure_ours(broker: MillraceBroker, topic: str) -> Measure:
-    """Starts a broker that is down, writes a record into a topic that it has, and stops it."""
+    """Start a broker that is down, write a record into an existing topic, and stop the broker."""
 
     def measure() -> Sample:
         started = time.perf_counter()
@@ -56,8 +59,8 @@ def _open_peer(context: Context) -> Iterator[Measure]:
 
 
 def measure_peer(broker: KafkaBroker, topic: str) -> Measure:
-    """The same for Kafka."""
-    # It tries to connect every few milliseconds, so that waiting for the broker costs next to nothing.
+    """Measure the same for Kafka."""
+    # The client tries to connect every few milliseconds, so that the wait for the broker costs almost nothing.
     options = {
         "bootstrap.servers": broker.bootstrap,
         "linger.ms": 0,

@@ -1,4 +1,4 @@
-"""How fast a follower that has nothing fetches 2 GiB from the leader, both on the same cores."""
+"""Fetch of 2 GiB by an empty follower, on the leader's cores."""
 
 from __future__ import annotations
 

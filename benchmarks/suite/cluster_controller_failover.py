@@ -1,4 +1,7 @@
-"""kill -9 of the controller, which leads a third of 2,000 partitions, until all of them have another leader."""
+"""Failover of the controller, until 2,000 partitions have other leaders.
+
+The controller is killed with kill -9. It leads a third of the partitions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ BENCHMARK = Benchmark(
     title="kill -9 of the controller until all of 2,000 partitions are led",
     unit="s",
     higher_is_better=False,
-    limit=clusters.SESSION_MS / 1000 + 5,  # 5 s beyond the time-out of the controller's session
+    limit=clusters.SESSION_MS / 1000 + 5,  # 5 s after the timeout of the controller's session
     ours=Side(
         what="Admin.describe_topic of 2,000 partitions, until none has the dead leader",
         settings=f"millrace, {clusters.SETTINGS}",

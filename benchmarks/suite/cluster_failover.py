@@ -1,4 +1,7 @@
-"""kill -9 of a partition's leader to the next acknowledged write (acks=all) of a producer that was writing."""
+"""Failover of a partition's leader, until the next acknowledged write (acks=all).
+
+The leader is killed with kill -9 during the writes of a producer.
+"""
 
 from __future__ import annotations
 

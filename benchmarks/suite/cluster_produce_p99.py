@@ -1,4 +1,7 @@
-"""How long the slowest hundredth of acknowledgements takes at half of Kafka's full speed, three replicas, acks=all."""
+"""99th percentile of acknowledgements at half of Kafka's full speed.
+
+Writes use acks=all, with three replicas.
+"""
 
 from __future__ import annotations
 

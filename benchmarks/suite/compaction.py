@@ -1,8 +1,8 @@
-"""Compaction of 1 KiB records with a million keys, on one thread: what each broker's cleaner says of its speed.
+"""Compaction of 1 KiB records with a million keys, on one thread.
 
-Records are written into a topic that keeps everything; then the topic becomes compacted, and the cleaner goes through
-all of it at once. Both cleaners report the bytes of the log that they went through and the time for it: reading the
-keys, then copying what stays.
+Records are written into a topic that keeps everything. Then the topic becomes compacted, and the cleaner processes all
+of it at once. Each broker's cleaner logs its speed: the bytes of the log that it processed and the time for it. It
+reads the keys, and then copies the remaining records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KAFKA_SAID = re.compile(r"cleaned log (\S+)-0 .*?processed in [\d.,]+ seconds \
 
 
 def _records(count: int) -> Iterator[tuple[list[bytes], bytes]]:
-    """Keys in an order of no meaning, a chunk at a time, and a value that does not compress."""
+    """Yield keys in random order, a chunk at a time, and a value that does not compress."""
     generator = np.random.default_rng(7)
     value = generator.bytes(_VALUE_BYTES)
     for first in range(0, count, _CHUNK_RECORDS):
@@ -47,7 +47,7 @@ def _records(count: int) -> Iterator[tuple[list[bytes], bytes]]:
 
 
 def _wait_for(said: re.Pattern[str], topic: str, log: Path, from_byte: int) -> float:
-    """The speed that a cleaner wrote into a broker's log, in MB/s."""
+    """Return the speed that a cleaner wrote into a broker's log, in MB/s."""
     deadline = time.monotonic() + _CLEANED_SECONDS_MAX
     while time.monotonic() < deadline:
         with log.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Read 100-byte records to Arrow where the segments are on the same machine, against Kafka's consumer."""
+"""Read 100-byte records to Arrow from segments on the same machine, against Kafka's consumer."""
 
 from __future__ import annotations
 

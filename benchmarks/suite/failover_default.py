@@ -1,4 +1,7 @@
-"""kill -9 of a partition's leader to the next acknowledged write, brokers and producers at their defaults."""
+"""Failover of a partition's leader with brokers and producers at their defaults.
+
+The leader is killed with kill -9. The time ends with the next acknowledged write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committing offsets one by one, each waited for, from eight threads of a process."""
+"""Single commits of offsets from eight threads, each waited for."""
 
 from __future__ import annotations
 

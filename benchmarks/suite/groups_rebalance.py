@@ -1,4 +1,4 @@
-"""A rebalance of a group of a thousand members, as bare requests to both coordinators."""
+"""A rebalance of a thousand members, as bare requests to both coordinators."""
 
 from __future__ import annotations
 

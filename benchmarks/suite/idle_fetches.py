@@ -1,4 +1,4 @@
-"""99th percentile of a producer's acknowledgements, one record at a time, beside 10,000 fetches that wait."""
+"""99th percentile of single acknowledgements beside 10,000 waiting fetches."""
 
 from __future__ import annotations
 

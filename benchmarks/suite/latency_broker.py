@@ -1,4 +1,4 @@
-"""Median of the time from sending a record to having it read, one record at a time."""
+"""Median of the round trip of a single record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""99th percentile of the time from sending a record to having it read, one record at a time."""
+"""99th percentile of the round trip of a single record."""
 
 from __future__ import annotations
 

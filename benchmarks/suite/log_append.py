@@ -1,7 +1,8 @@
-"""Appending 1 MiB batches to one partition, in this process, and dd of as many bytes to the same file system.
+"""Appends of 1 MiB batches to one partition, beside dd.
 
-Both sync what they wrote at the end, which counts. Ours also checks each batch (header, checksum), gives it its offsets
-and writes index entries; dd writes zeros.
+dd writes as many bytes to the same file system. Both sync their writes at the end, and that time counts. Our side runs
+in this process. It also checks each batch (header, checksum), assigns offsets and writes index entries. dd writes
+zeros.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from benchmarks.workspace import BenchmarkError
 
 BATCH_BYTES = 2**20
 _BYTES_PER_RECORD = 400
-"""So that the usual 10 million records make 4 GB."""
+"""So that the default of 10 million records makes 4 GB."""
 
 
 def size_bytes(context: Context) -> int:
-    """Bytes of a run."""
+    """Return the bytes of a run."""
     return context.records * _BYTES_PER_RECORD
 
 
 @contextlib.contextmanager
 def open_ours(context: Context, *, syncs_at_end: bool, **options: object) -> Iterator[Measure]:
-    """``PartitionLog.append`` into a new log each time."""
+    """Measure ``PartitionLog.append`` into a new log each time."""
     logs.batch(BATCH_BYTES)
 
     def measure() -> Sample:
@@ -48,7 +49,7 @@ def open_ours(context: Context, *, syncs_at_end: bool, **options: object) -> Ite
 
 @contextlib.contextmanager
 def open_peer(context: Context, *flags: str) -> Iterator[Measure]:
-    """dd with a block size of 1 MiB."""
+    """Measure dd with a block size of 1 MiB."""
 
     def measure() -> Sample:
         file = context.workspace.folder("log-append", empty=True) / "dd"
@@ -62,7 +63,7 @@ def open_peer(context: Context, *flags: str) -> Iterator[Measure]:
 
 
 def dd(source: Path, target: Path, *operands: str) -> float:
-    """Copy with dd in blocks of 1 MiB; returns the seconds."""
+    """Copy with dd in blocks of 1 MiB, and return the seconds."""
     started = time.perf_counter()
     done = subprocess.run(
         ["dd", f"if={source}", f"of={target}", f"bs={BATCH_BYTES}", *operands],

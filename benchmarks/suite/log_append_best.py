@@ -1,6 +1,7 @@
-"""Appending 1 MiB batches to one partition, and dd past the page cache, which is what this disk takes at most.
+"""Appends of 1 MiB batches to one partition, beside dd past the page cache.
 
-``log_append`` has dd through the page cache. The kernel slows that dd down when much is dirty, the disk does not.
+This is the disk's maximum here. ``log_append`` has dd through the page cache. There the kernel, and not the disk, slows
+dd down when there are many dirty pages.
 """
 
 from __future__ import annotations

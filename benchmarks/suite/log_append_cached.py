@@ -1,6 +1,7 @@
-"""Appending 1 MiB batches to the page cache only, a quarter of ``log_append``'s, and dd without any sync.
+"""Appends of 1 MiB batches to the page cache only, beside dd.
 
-Nobody waits for the disk, so this shows what an append costs beside the copy into the kernel.
+Neither side syncs. There are a quarter of ``log_append``'s bytes. No side waits for the disk, so this row shows the
+cost of an append besides the copy into the kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from benchmarks.suite import log_append
 
 
 def _a_quarter(context: Context) -> Context:
-    """A quarter of the bytes, so that writing them back has not begun when they are written."""
+    """Return a quarter of the bytes, so that their writeback has not begun at the end of the run."""
     return replace(context, records=context.records // 4)
 
 

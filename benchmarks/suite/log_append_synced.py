@@ -1,4 +1,4 @@
-"""Appending 1 MiB batches that are on the disk before the next one, and dd with ``oflag=dsync``."""
+"""Appends of 1 MiB batches with a sync each, beside dd with ``oflag=dsync``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.suite import log_append
 
 
 def _fewer(context: Context) -> Context:
-    """A fifth of the bytes: each megabyte waits for the disk."""
+    """Return a fifth of the bytes, because each megabyte waits for the disk."""
     return replace(context, records=context.records // 5)
 
 

@@ -1,7 +1,7 @@
-"""Finding the batch of an offset in a segment of 1 GiB, at random, by its sparse index and the headers after it.
+"""Lookups of random offsets in a segment of 1 GiB, beside SQLite.
 
-The peer is a table of all batches in SQLite with the offset as primary key: what one would use instead of an index
-file. It looks the position up and reads no header.
+Our side finds an offset's batch by the sparse index and the headers after it. The peer is a table of all batches with
+the offset as primary key, the usual alternative to an index file. It looks up the position and reads no header.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _offsets(segment: Segment) -> list[int]:
 
 @contextlib.contextmanager
 def _segment(context: Context) -> Iterator[Segment]:
-    """A sealed segment of 1 GiB, however many records the run is for."""
+    """Return a sealed segment of 1 GiB, for any number of records."""
     folder = context.workspace.folder(_FOLDER, empty=True)
     with logs.removed(folder), logs.opened(folder, segment_bytes=_SEGMENT_BYTES) as manager:
         log = logs.create(manager)
@@ -70,7 +70,7 @@ def _open_ours(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def _open_peer(context: Context) -> Iterator[Measure]:
-    folder = context.workspace.folder(_FOLDER)  # that ours has filled
+    folder = context.workspace.folder(_FOLDER)  # that our side has filled
     query = "SELECT position FROM batches WHERE offset <= ? ORDER BY offset DESC LIMIT 1"
     with contextlib.closing(sqlite3.connect(folder / "batches.sqlite")) as table:
         (last,) = table.execute("SELECT max(offset) FROM batches").fetchone()

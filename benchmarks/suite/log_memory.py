@@ -1,7 +1,8 @@
-"""Private memory of a process that holds a log open, appends to it and reads all of it, as the log grows.
+"""Private memory of a process with a growing log.
 
-Thirty times as long a log must not need more memory: the figure is the memory at the full size, the peer's that of the
-same process when the log had a thirtieth of it. The figures in between are printed.
+The process holds the log open, appends to it and reads all of it. A log of thirty times the length must not need more
+memory. Our figure is the memory at the full size, and the peer's that of the same process at a thirtieth of it. The
+figures in between are printed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ _BATCH_BYTES = 2**20
 _READ_BYTES = 2**20
 _BYTES_PER_RECORD = 100
 _PARTS = (1, 10, 30)
-"""Sizes of the log, in units of 100 bytes a record: the usual 10 million records make 1, 10 and 30 GB."""
+"""Sizes of the log, in units of 100 bytes a record. The default of 10 million records makes 1, 10 and 30 GB."""
 _FOLDER = "log-memory"
 
 
 @contextlib.contextmanager
 def serve(*, folder: str, unit_bytes: int) -> Iterator[Run]:
-    """The worker's part: a log that grows to each size and is read whole there; the memory at each in MB."""
+    """Run the worker, whose log grows to each size and is read completely there.
+
+    It returns the memory at each size in MB.
+    """
     import os
     from pathlib import Path
 
@@ -53,7 +57,7 @@ def _end_of(records: bytes) -> int:
 
 
 class _Figures:
-    """What the latest run found, for the side that only looks at its beginning."""
+    """The latest run's figures, for the side that only reads the first one."""
 
     latest: dict[str, float]
 

@@ -1,7 +1,7 @@
-"""Reading a log's mapped segments from start to end on one core, with every checksum verified.
+"""Reads of a log's mapped segments on one core, with verified checksums.
 
-Ours also walks the headers and decodes each batch to Arrow columns, which copies nothing. The peer only computes the
-same checksums over the same files, read in blocks of 1 MiB.
+Our side also walks the headers and decodes each batch to Arrow columns without copies. The peer only computes the same
+checksums of the same files, read in blocks of 1 MiB.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Opening a log that was not closed and of which nothing is known to be synced: every byte of it is checked.
+"""Recovery of a log that was not closed, in which every byte is checked.
 
-The peer reads the same files with dd into nothing, with whatever part of them is in the page cache.
+No part of it is known to be synced. The peer reads the same files with dd into nothing. Any part of them may be in the
+page cache.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from millrace_broker.log.data_directory import CLEAN_SHUTDOWN
 
 _BATCH_BYTES = 2**20
 _BYTES_PER_RECORD = 1000
-"""So that the usual 10 million records make 10 GB."""
+"""So that the default of 10 million records makes 10 GB."""
 _FOLDER = "log-recovery"
 
 

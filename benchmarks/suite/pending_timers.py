@@ -1,8 +1,8 @@
-"""Restart timers, as heartbeats do: cancel one of a million that are pending and start it anew, against a thousand.
+"""Restarts of timers with a million pending ones, beside a thousand.
 
-Deadlines are within a minute at random, and time goes on by a millisecond with every hundred restarts. That nothing
-grows with the number is the wheel's promise; what is left between the two is the processor's caches, which a thousand
-timers fit into.
+A restart cancels one timer and starts it again, as heartbeats do. Deadlines are random within a minute, and the time
+advances by a millisecond with every hundred restarts. The wheel's costs do not depend on the number of timers. Any
+difference is due to the processor's caches, which a thousand timers fit into.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Decode Kafka's rows batches to Arrow: ``decode_range`` in Python and numpy, against aiokafka's reader in C.
+"""Decoding of Kafka's row batches to Arrow, beside aiokafka's reader in C.
 
-The batches are those of a Kafka producer with its default ``batch.size``, uncompressed, in memory. Both sides verify
-the checksums and make one Arrow batch of key, value, offset and timestamp from each batch, on one core.
+Our side is ``decode_range`` in Python and numpy. The batches are those of a Kafka producer with its default
+``batch.size``, uncompressed, in memory. Both sides verify the checksums and make one Arrow batch of key, value, offset
+and timestamp from each batch, on one core.
 """
 
 from __future__ import annotations

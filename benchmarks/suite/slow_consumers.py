@@ -1,4 +1,7 @@
-"""Write to three brokers with acks=all beside 50 consumers that do not read their answers, and without them."""
+"""Writes to three brokers with acks=all, with and without 50 slow consumers.
+
+The consumers do not read their answers.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
 
 
 def sum_lengths(frame: DataFrame) -> Outcome:
-    """Number and length of the values."""
+    """Return number and length of the values."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     seconds, rows = timed(frame.agg(F.sum(F.length("value")), F.count("value")).collect)

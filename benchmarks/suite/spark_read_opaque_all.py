@@ -1,4 +1,4 @@
-"""Read a topic of opaque 100-byte values in a Spark batch without naming columns: all seven reach Spark."""
+"""Read of a topic of opaque 100-byte values in a Spark batch, with all seven columns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 BENCHMARK = benchmark(
     name="spark_read_opaque_all",
     title="Spark batch: sum of the lengths of an opaque topic's values, all seven columns read",
-    # The goal of the read that names its column. Spark does not tell Python sources which columns a query uses, so a
-    # query without the option ``columns`` gets all of them.
+    # The goal is that of the read that names its column. Spark does not tell Python sources which columns a query uses,
+    # so a query without the option ``columns`` gets all of them.
     target_ratio=4.2,
     topic="opaque",
     ours='read.format("millrace") .agg(sum(length(value)))',

@@ -38,7 +38,7 @@ def peer(spark: SparkSession, source: Source) -> Outcome:
 
 
 def aggregate(frame: DataFrame) -> Outcome:
-    """Number of words and records, and the sum of the amounts."""
+    """Return the number of words and records, and the sum of the amounts."""
     from pyspark.sql import functions as F  # noqa: N812
 
     groups = frame.groupBy("word").agg(F.count("*").alias("records"), F.sum("amount").alias("amount"))

@@ -1,4 +1,7 @@
-"""The same read as ``spark_read_typed``, beside Avro in Kafka: both sides read values that are not text."""
+"""The same read as ``spark_read_typed``, beside Avro in Kafka.
+
+Neither side reads values as text.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ ours = spark_read_typed.ours
 
 
 def peer(spark: SparkSession, source: Source, wanted: str | None = None, **options: str) -> Outcome:
-    """``wanted``: the schema of the columns that are decoded; all without it."""
+    """Read Kafka's topic. ``wanted`` is the schema of the decoded columns, or all columns without it."""
     from pyspark.sql.avro.functions import from_avro
 
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap).options(**options)

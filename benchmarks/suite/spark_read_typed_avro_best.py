@@ -1,4 +1,7 @@
-"""The read of ``spark_read_typed_avro``, beside two decoded columns of Avro, larger fetches and polls."""
+"""The read of ``spark_read_typed_avro`` beside Spark's Kafka source at its best.
+
+The source decodes two columns of Avro, with larger fetches and polls.
+"""
 
 from __future__ import annotations
 

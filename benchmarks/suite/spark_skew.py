@@ -1,4 +1,4 @@
-"""The same read as ``spark_read_opaque`` of a topic of which one partition holds nine tenths."""
+"""The same read as ``spark_read_opaque`` of a topic with nine tenths in one partition."""
 
 from __future__ import annotations
 

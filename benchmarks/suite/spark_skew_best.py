@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PARTITIONS = "20"
-"""Spark's Kafka source has as many tasks at least, most of them for the partition of nine tenths."""
+"""Spark's Kafka source has at least so many tasks, most of them for the partition of nine tenths."""
 
 BENCHMARK = benchmark(
     name="spark_skew_best",

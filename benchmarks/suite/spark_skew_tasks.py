@@ -1,4 +1,4 @@
-"""How evenly the work of ``spark_skew`` is shared: the longest task beside the median one."""
+"""Balance of the tasks of ``spark_skew``: the longest task beside the median."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BENCHMARK = benchmark(
 
 _TASKS_MAX = 10_000
 _READS = 5
-"""Tasks of a quarter of a second are as uneven as what else the machine does just then."""
+"""Other load of the machine makes tasks of a quarter of a second uneven."""
 
 
 def ours(spark: SparkSession, source: Source) -> Outcome:
@@ -39,13 +39,13 @@ def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
 
 
 def _spread(spark: SparkSession, outcome: Outcome) -> Outcome:
-    """The outcome of the last query, with the spread of the tasks that read as its figure."""
+    """Return the outcome of the last query, with the spread of its reading tasks as the figure."""
     took = _reading_tasks_ms(spark)
     return replace(outcome, figure=max(took) / statistics.median(took))
 
 
 def _reading_tasks_ms(spark: SparkSession) -> list[int]:
-    """Run times of the tasks of the stage that read: of the last query's stages the one that took longest.
+    """Return the run times of the reading stage's tasks. Of the last query's stages it is the longest one.
 
     Adaptive execution makes two jobs of the query: one that reads, and one for its result.
     """

@@ -1,4 +1,4 @@
-"""How evenly the work of ``spark_skew_best`` is shared, beside Spark's Kafka source that splits partitions."""
+"""Balance of the tasks of ``spark_skew_best``, beside Spark's Kafka source that splits partitions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
 TIMES = 5
-"""The topic has five times the records of the run: 50 million by default."""
+"""The topic has five times the records of the run, which is 50 million by default."""
 
 BENCHMARK = benchmark(
     name="spark_time_range",
@@ -26,7 +26,7 @@ BENCHMARK = benchmark(
 
 
 def time_range_ms(records: int) -> tuple[int, int]:
-    """The middle hundredth: first time, and the one after the last."""
+    """Return the middle hundredth: its first time, and the time after its last one."""
     span = records // data.RECORDS_PER_MS
     start = data.TIME_START_MS + span // 2
     return start, start + span // 100

@@ -1,4 +1,7 @@
-"""Read one hundredth of a long topic by a filter on the time: no record is left out but by it."""
+"""Read of one hundredth of a long topic by a filter on the time.
+
+Only the filter excludes records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each record joined with the row of its key in a table."""
+"""Join of each record with the row of its key in a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each record joined with the row of its key in a table, beside Kafka Streams at its best."""
+"""Join of each record with a table's row, beside Kafka Streams at its best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Median time of a topology's micro-batch at a hundred records a second, with one partition and the profile for it."""
+"""Median time of a topology's micro-batch in the low-latency profile.
+
+A hundred records a second arrive in one partition.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windowed count by another key than the topic's: records move."""
+"""Windowed count by another key than the topic's, with a repartition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
 
 
 def count_moved(spark: SparkSession, source: Source, batch_records: int | None) -> Outcome:
-    """Count by the new key in micro-batches of so many records; ``None`` leaves the size to the runner."""
+    """Count by the new key in micro-batches of so many records. With ``None`` the runner chooses the size."""
     from millrace_streams import StreamsBuilder, col
 
     builder = StreamsBuilder()

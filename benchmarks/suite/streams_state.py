@@ -1,10 +1,10 @@
-"""What a small micro-batch costs when a topology's state is large, beside what it costs when the state is small.
+"""Small micro-batches of a topology with large state, beside small state.
 
-A count (a store of columns) and a fold by a Python function (a store of objects) by key are in one query, whose keys
-grow from a thousandth of the records to as many as there are. At each size come forty micro-batches of 100 records, and
-eight of 100,000, of keys at random. The figure is the median of the small ones at the full size (Spark's
-``triggerExecution``), the peer's that at the first. Printed are both kinds at all sizes, and the memory of the largest
-Python worker so far.
+One query has a count (a store of columns) and a fold by a Python function (a store of objects) by key. Its keys grow
+from a thousandth of the records to their full number. At each size there are forty micro-batches of 100 records and
+eight of 100,000, of random keys. Our figure is the median of the small ones at the full size (Spark's
+``triggerExecution``), and the peer's that at the first size. Both kinds at all sizes, and the memory of the largest
+Python worker so far, are printed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from millrace_streams import Topology
 
 _PARTS = (1000, 10, 1)
-"""Sizes of the state, as the records divided by these: 10 thousand, a million and 10 million keys."""
+"""Sizes of the state: the records divided by these, which is 10 thousand, a million and 10 million keys."""
 _ROUNDS = {100: 40, 100_000: 8}
-"""How many micro-batches of so many records are measured."""
+"""The number of measured micro-batches by their records."""
 _FILL_RECORDS = 1_000_000
 _LATE_SECONDS_MAX = 300
 
@@ -47,7 +47,7 @@ Figures = dict[str, dict[str, float]]
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], records: int) -> Iterator[Run]:
-    """The worker's part: a query whose state grows to each size and is measured there."""
+    """Run the worker: a query whose state grows to each size and is measured there."""
     import numpy as np
 
     from millrace.clients import Producer
@@ -69,11 +69,13 @@ def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], 
         with Producer(bootstrap) as producer:
 
             def is_told(first: int, records: int) -> bool:
-                """Whether the micro-batches from ``first`` on have read as many, and Spark has told of them."""
+                """Tell whether Spark has reported that the micro-batches from ``first`` on have read that many
+                records.
+                """
                 return sum(read[first:]) >= records and len(durations_ms(query, first, len(read))) >= len(read) - first
 
             def took_ms(keys: npt.NDArray[np.int64]) -> float:
-                """Send records, and give the time of the micro-batches that read them."""
+                """Send records, and return the time of the micro-batches that read them."""
                 first = len(read)
                 producer.send_table(topic, _records(keys))
                 producer.flush()
@@ -124,7 +126,7 @@ def _records(keys: npt.NDArray[np.int64]) -> pa.Table:
 
 
 def _largest_worker_mb() -> float:
-    """The most memory that one of this process's Python workers has had, what it shares with others included."""
+    """Return the highest memory of one of this process's Python workers, shared memory included."""
     parents: dict[int, int] = {}
     peaks: dict[int, float] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -140,7 +142,7 @@ def _largest_worker_mb() -> float:
 
 
 class _Latest:
-    """What the latest run found, for the side that only looks at its beginning."""
+    """The latest run's figures, for the side that only reads the first one."""
 
     figures: Figures
 

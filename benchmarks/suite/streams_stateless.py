@@ -1,4 +1,4 @@
-"""A filter and a computed value, nothing kept."""
+"""A filter and a computed value, without state."""
 
 from __future__ import annotations
 

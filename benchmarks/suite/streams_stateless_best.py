@@ -1,4 +1,7 @@
-"""A filter and a computed value, nothing kept, beside Kafka Streams at its best: it cuts the amount out of the JSON."""
+"""A filter and a computed value, beside Kafka Streams at its best.
+
+Kafka Streams cuts the amount out of the JSON.
+"""
 
 from __future__ import annotations
 

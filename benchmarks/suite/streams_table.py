@@ -1,4 +1,4 @@
-"""A table's rows grouped anew and aggregated by functions that add and take away."""
+"""Aggregation of a regrouped table by functions that add and subtract."""
 
 from __future__ import annotations
 

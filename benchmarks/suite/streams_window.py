@@ -1,4 +1,4 @@
-"""Windowed count of ten thousand keys, the newest results of each micro-batch."""
+"""Windowed count of ten thousand keys: the newest results of each micro-batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
 
 
 def count_windows(spark: SparkSession, source: Source, batch_records: int | None) -> Outcome:
-    """Count per key and minute in micro-batches of so many records; ``None`` leaves the size to the runner."""
+    """Count per key and minute in micro-batches of so many records. With ``None`` the runner chooses the size."""
     from millrace_streams import StreamsBuilder
 
     builder = StreamsBuilder()

@@ -1,4 +1,4 @@
-"""The same windowed count over all that is retained, as one bounded run."""
+"""The same windowed count over all retained records, as one bounded run."""
 
 from __future__ import annotations
 

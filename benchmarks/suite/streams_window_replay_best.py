@@ -1,4 +1,4 @@
-"""Windowed count over all that is retained, beside Kafka Streams at its best."""
+"""Windowed count over all retained records, beside Kafka Streams at its best."""
 
 from __future__ import annotations
 

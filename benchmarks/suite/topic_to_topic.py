@@ -41,7 +41,7 @@ def ours(spark: SparkSession, source: Source) -> Outcome:
 def peer(
     spark: SparkSession, source: Source, reads: Mapping[str, str] | None = None, writes: Mapping[str, str] | None = None
 ) -> Outcome:
-    """``reads`` and ``writes`` are options of Spark's Kafka source and sink beside their defaults."""
+    """Copy with Spark's Kafka source and sink. ``reads`` and ``writes`` are options besides their defaults."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     target = f"copy-{next(_runs)}"
@@ -55,7 +55,7 @@ def peer(
 
 
 def _copy(frame: DataFrame, name: str, source: Source, target: str, writes: Mapping[str, str]) -> Outcome:
-    """Write a stream to a topic; the time is from start to termination, and the answer is what the topic has then."""
+    """Write a stream to a topic. The time is from start to termination, and the answer is the topic's final content."""
     checkpoint = source.scratch / "checkpoint"
     shutil.rmtree(checkpoint, ignore_errors=True)
     options = {"kafka.bootstrap.servers": source.bootstrap, "topic": target, "checkpointLocation": str(checkpoint)}

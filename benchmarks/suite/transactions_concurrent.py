@@ -1,4 +1,4 @@
-"""Transactions of a hundred producers at once, each with an id of its own."""
+"""Transactions of a hundred concurrent producers, each with its own id."""
 
 from __future__ import annotations
 

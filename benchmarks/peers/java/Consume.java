@@ -9,8 +9,8 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Kafka's ConsumerPerformance in a JVM that stays, because the tool has no warm-up: it consumes a whole topic in a new group
- * with the options that the tool sets. Arguments: bootstrap, topic, records, seconds to warm up.
+ * Kafka's ConsumerPerformance in one JVM for all runs, because the tool has no warm-up. It consumes a whole topic in a new
+ * group with the options that the tool sets. Arguments: bootstrap, topic, records, seconds to warm up.
  * Output for each line of the input: nanoseconds from joining the group to the last record, and the records.
  */
 public class Consume {

@@ -14,8 +14,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Kafka's EndToEndLatency with a finer clock: one record is acknowledged, then read, then the next is sent. Its own
- * tool prints percentiles in whole milliseconds. Arguments: bootstrap, topic, round trips to warm up, to measure.
+ * Kafka's EndToEndLatency with a finer clock. One record is acknowledged, then read, then the next is sent. Kafka's
+ * own tool prints percentiles in whole milliseconds. Arguments: bootstrap, topic, round trips to warm up, to measure.
  * Output for each line of the input: the median and the 99th percentile in ns.
  */
 public class RoundTrip {

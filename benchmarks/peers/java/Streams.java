@@ -29,11 +29,11 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
 
 /**
- * A topology of Kafka Streams over a whole topic, with two threads. Arguments: bootstrap, topic, topic of the table that
- * is joined, records, mode, folder for state, and then options of Kafka Streams as name=value.
- * All records go through untimed for 75 seconds, each time in an application of its own. Then, for each line of the input,
- * they go through twice, and the second time counts, from start() to the last record.
- * Output: nanoseconds, and two figures of the results by which the other side is compared.
+ * A topology of Kafka Streams over a whole topic, with two threads. Arguments: bootstrap, topic, topic of the joined
+ * table, records, mode, folder for state, and then options of Kafka Streams as name=value.
+ * All records are processed untimed for 75 seconds, each time in an application of its own. Then, for each line of the
+ * input, they are processed twice. The second time counts, from start() to the last record.
+ * Output: nanoseconds, and two figures of the results for the comparison with the other side.
  */
 public class Streams {
     private static final Consumed<String, byte[]> BYTES = Consumed.with(Serdes.String(), Serdes.ByteArray());
@@ -88,7 +88,7 @@ public class Streams {
             Thread.sleep(5);
         }
         long nanoseconds = System.nanoTime() - started;
-        // What the caches hold comes out now.
+        // The caches emit their results now.
         streams.close(Duration.ofSeconds(60));
         streams.cleanUp();
         deleteTopics(args[0], application);
@@ -171,7 +171,7 @@ public class Streams {
             .foreach((key, amount) -> add(amount));
     }
 
-    /** The amount by its place, without a parser: {"word":"w0042","amount":12.05,"ts": ... */
+    /** Cuts the amount out by its position, without a parser: {"word":"w0042","amount":12.05,"ts": ... */
     private static double amountCut(byte[] value) {
         int start = AMOUNT_AT;
         int end = start;

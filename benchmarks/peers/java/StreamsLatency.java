@@ -18,7 +18,7 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Materialized;
 
 /**
- * The time from producing a record to having the update of its key's count, through Kafka Streams without its cache.
+ * The time from producing a record to the update of its key's count, through Kafka Streams without its cache.
  * Arguments: bootstrap, topic, folder for state, records a second, seconds to warm up, seconds to measure.
  * Output: the median in ns of the records that came after the warm-up.
  */
@@ -29,7 +29,7 @@ public class StreamsLatency {
         int count = untimed + rate * Integer.parseInt(args[5]);
         List<Long> taken = Collections.synchronizedList(new ArrayList<>());
         StreamsBuilder builder = new StreamsBuilder();
-        // In the place of a count, the time when the key's last record was sent: as many bytes and as much work.
+        // The time of the key's last record replaces the count, with as many bytes and as much work.
         builder.stream(args[1], Consumed.with(Serdes.String(), Serdes.ByteArray()))
             .groupByKey(Grouped.with(Serdes.String(), Serdes.ByteArray()))
             .aggregate(() -> 0L, (key, value, sent) -> ByteBuffer.wrap(value).getLong(),

@@ -10,9 +10,9 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Many transactional producers at once, each in a thread of its own: begin, four records to two partitions, commit.
+ * Many concurrent transactional producers, each in a thread of its own: begin, four records to two partitions, commit.
  * Arguments: bootstrap, topic, producers, partitions, transactions of each to warm up, to measure.
- * Output: how long those that are measured took in all, in ns.
+ * Output: the total time of the measured transactions, in ns.
  */
 public class Transactions {
     public static void main(String[] args) throws Exception {
