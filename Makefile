@@ -29,7 +29,7 @@ setup: .venv/ready      ## make the environment in .venv
 demo: $(if $(wildcard .venv/ready),,.venv/demo)  ## flights and weather through the log and Spark into Delta tables, end to end
 	$(BIN)/millrace demo
 
-test: setup      ## the whole suite, from nothing, by as many processes as WORKERS says
+test: setup      ## the whole suite, from nothing, in WORKERS processes
 	$(MAKE) --jobs 2 lint .venv/spark.jsa
 	$(PYTEST)
 
@@ -37,10 +37,10 @@ test: setup      ## the whole suite, from nothing, by as many processes as WORKE
 .venv/spark.jsa: .venv/ready
 	-$(BIN)/python -m tests.jvm $@
 
-quick: setup     ## pure logic and oracles in less than four minutes: no brokers, no Spark, nothing slow
+quick: setup     ## pure logic and oracles in less than four minutes, without brokers and Spark
 	$(PYTEST) tests/unit tests/conformance tests/fuzz tests/simulation -m "not broker and not spark and not slow"
 
-durations: setup ## the whole suite, recording what each file takes: by that the processes of `make test` share them
+durations: setup ## the whole suite; records the duration of each file, by which `make test` distributes the files
 	$(PYTEST) --record-durations
 
 lint: setup      ## style, types and import contracts
@@ -49,17 +49,17 @@ lint: setup      ## style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup     ## us and the peers in turn; ONLY=<name> runs one benchmark
+bench: setup     ## millrace and its peers in turn; ONLY=<name> runs one benchmark
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
-bench-compare: setup     ## which rows fell since a commit; OLD=<commit>, ONLY="<row> <row>"
+bench-compare: setup     ## rows that fell since a commit; OLD=<commit>, ONLY="<row> <row>"
 	$(BIN)/python -m benchmarks.compare --old $(or $(OLD),$(error say OLD=<commit>)) $(foreach row,$(ONLY),--only $(row))
 
 bench-report: setup      ## write RESULTS.md of the benchmarks from the existing results
 	$(BIN)/python -m benchmarks.report
 	$(BIN)/python -m benchmarks.compare.report
 
-sim: setup       ## whole clusters in one process, a seed each; SEEDS=<n>, FIRST=<seed>, SEED=<one>, PLANTED=1
+sim: setup       ## whole clusters in one process, each from a seed; SEEDS=<n>, FIRST=<seed>, SEED=<one>, PLANTED=1
 	$(BIN)/python -m tests.simulation.cluster $(if $(SEEDS),--seeds $(SEEDS) --keep-going) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(if $(PLANTED),--planted) $(if $(PLANT),--plant "$(PLANT)")
 
 soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; continues on the same commit, RESTART=1 starts again; writes docs/soak.md
@@ -68,7 +68,7 @@ soak: setup      ## the tests that kill and search at random, for hours; HOURS=<
 mutants: setup   ## mutation testing; SEED=<n> continues or repeats, COUNT=<n>, ONLY=<area>, TESTS=<paths>, FRESH=1; writes docs/mutants.md
 	$(BIN)/python -m tests.mutation $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(ONLY),--only $(ONLY)) $(if $(TESTS),--tests $(TESTS)) $(if $(FRESH),--fresh)
 
-faults: setup    ## three brokers with whatever can go wrong, under clients that check; MINUTES=<n>, FAULT_SEED=<n> repeats
+faults: setup    ## three brokers with faults of processes, networks and disks, under clients that check; MINUTES=<n>, FAULT_SEED=<n> repeats
 	FAULT_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -s tests/histories/test_faults.py
 
 docs: setup      ## the documentation as a site in build/site; the reference pages are generated first
@@ -82,7 +82,7 @@ dist: setup      ## wheel and sdist in dist/, the wheel built from the sdist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 
-release: dist    ## keep the release in dist/, and data written by it, in tests/releases for the tests of upgrades
+release: dist    ## keep the release in dist/, and data that it wrote, in tests/releases for the tests of upgrades
 	git diff --quiet HEAD || { echo "commit or remove the changes first"; exit 1; }
 	$(BIN)/python tests/releases/keep.py dist/*.tar.gz
 
