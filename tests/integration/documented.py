@@ -118,12 +118,13 @@ class Reader:
 
     def run(self, script: str) -> None:
         """Run shell commands, and print their output."""
+        script = "".join(line for line in script.splitlines(keepends=True) if not line.startswith(_DONE_BEFORE))
         if _IN_A_SHELL.search(script):
             self._shell(script)
             return
         for line in script.replace("\\\n", " ").splitlines():
             words = shlex.split(line.replace("$(millrace paths jobs)", str(jobs_dir())), comments=True)
-            if not words or line.startswith(_DONE_BEFORE):
+            if not words:
                 continue
             if words[0] not in ("millrace", "python") or _OF_A_SHELL.search(line):
                 self._shell(line)

@@ -94,12 +94,8 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
     [winner] = [job for job in both if job.is_running]
     assert loser.process.returncode == 1
     assert "\nerror: " in loser.output
-    produce(broker, range(RECORDS_PER_ROUND, 2 * RECORDS_PER_ROUND))
-    eventually(
-        lambda: len(copies(broker)) >= 2 * RECORDS_PER_ROUND,
-        "the other to go on",
-        progress=winner.progress,
-        pause_s=0.3,
-    )
+    count = RECORDS_PER_ROUND + 2 * BATCH_RECORDS
+    produce(broker, range(RECORDS_PER_ROUND, count))
+    eventually(lambda: len(copies(broker)) >= count, "the other to go on", progress=winner.progress, pause_s=0.3)
     winner.stop()
-    assert sorted(copies(broker)) == list(range(2 * RECORDS_PER_ROUND))
+    assert sorted(copies(broker)) == list(range(count))
