@@ -356,7 +356,8 @@ class Connection(asyncio.BufferedProtocol):
         assert self._request is not None
         assert self._call is not None
         self._enter(_State.SERVING)
-        self._handling.start(self._request.call, self._request.head, content, self._call)
+        call, head = self._request
+        self._handling.variables.run(self._handling.start, call, head, content, self._call)
 
     def _answer(self, response: Response, failure: MillraceError | None) -> None:
         """Answer when the handler has ended, with or without a wait."""

@@ -38,8 +38,8 @@ class Handling:
         self._on_end: Final = on_end
         self.client_id = ""
         """Name that the client claimed in its greeting, for calls that have none themselves."""
-        # One context for all calls of the connection, which run one after the other. Handlers' tasks copy it.
-        self._context: Final = contextvars.copy_context()
+        self.variables: Final = contextvars.copy_context()
+        """Context variables of all calls, which run one after the other. Handlers' tasks copy them."""
         self._task: asyncio.Task[Any] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -49,10 +49,7 @@ class Handling:
         return self._task is not None
 
     def start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> None:
-        """Handle a request. Cancel it if it still waits after its deadline."""
-        self._context.run(self._start, wire_call, head, content, admitted)
-
-    def _start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> None:
+        """Handle a request, in ``variables``. Cancel it if it still waits after its deadline."""
         try:
             client_id, position = read_client_id(content)
             context = RequestContext(

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from millrace.errors import StorageError
 from millrace_broker.log.files import File, Files, Lock, Part
@@ -38,13 +38,8 @@ OnFault = Callable[[Path, StorageError], None]
 """Called with the path and the error, in the thread of the operation; it must not block."""
 
 
-class _Watched(Protocol):
-    def report(self, error: StorageError, path: object) -> None: ...
-
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_W = TypeVar("_W", bound=_Watched)
 
 
 def is_fault(error: StorageError) -> bool:
@@ -57,14 +52,16 @@ def is_full(error: StorageError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
 
 
-def _watched(operation: Callable[Concatenate[_W, _P], _T]) -> Callable[Concatenate[_W, _P], _T]:
+def _watched(
+    operation: Callable[Concatenate[WatchedFiles, Path, _P], _T],
+) -> Callable[Concatenate[WatchedFiles, Path, _P], _T]:
     @wraps(operation)
-    def watched(self: _W, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def watched(self: WatchedFiles, path: Path, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
-            return operation(self, *args, **kwargs)
+            return operation(self, path, *args, **kwargs)
         except StorageError as error:
             if is_fault(error):
-                self.report(error, args[0] if args else None)
+                self.on_fault(path, error)
             raise
 
     return watched
@@ -78,38 +75,53 @@ class WatchedFile:
         self._path: Final = path
         self._on_fault: Final = on_fault
 
-    def report(self, error: StorageError, path: object) -> None:
-        """Report a disk failure."""
-        self._on_fault(self._path, error)
-
-    @_watched
     def read(self, position: int, size_bytes: int) -> bytes:
         """See ``File``."""
-        return self._file.read(position, size_bytes)
+        try:
+            return self._file.read(position, size_bytes)
+        except StorageError as error:
+            self._report(error)
+            raise
 
-    @_watched
     def write(self, position: int, parts: Sequence[Part]) -> None:
         """See ``File``."""
-        self._file.write(position, parts)
+        try:
+            self._file.write(position, parts)
+        except StorageError as error:
+            self._report(error)
+            raise
 
-    @_watched
     def truncate(self, size_bytes: int) -> None:
         """See ``File``."""
-        self._file.truncate(size_bytes)
+        try:
+            self._file.truncate(size_bytes)
+        except StorageError as error:
+            self._report(error)
+            raise
 
-    @_watched
     def size_bytes(self) -> int:
         """See ``File``."""
-        return self._file.size_bytes()
+        try:
+            return self._file.size_bytes()
+        except StorageError as error:
+            self._report(error)
+            raise
 
-    @_watched
     def sync(self) -> None:
         """See ``File``."""
-        self._file.sync()
+        try:
+            self._file.sync()
+        except StorageError as error:
+            self._report(error)
+            raise
 
     def close(self) -> None:
         """See ``File``."""
         self._file.close()
+
+    def _report(self, error: StorageError) -> None:
+        if is_fault(error):
+            self._on_fault(self._path, error)
 
 
 class WatchedFiles:
@@ -117,23 +129,18 @@ class WatchedFiles:
 
     def __init__(self, files: Files, on_fault: OnFault) -> None:
         self._files: Final = files
-        self._on_fault: Final = on_fault
-
-    def report(self, error: StorageError, path: object) -> None:
-        """Report a disk failure."""
-        if isinstance(path, Path):
-            self._on_fault(path, error)
+        self.on_fault: Final = on_fault
 
     @_watched
     def open(self, path: Path, *, create: bool = False) -> WatchedFile:
         """See ``Files``."""
-        return WatchedFile(self._files.open(path, create=create), path, self._on_fault)
+        return WatchedFile(self._files.open(path, create=create), path, self.on_fault)
 
     @_watched
     def open_read_only(self, path: Path) -> WatchedFile | None:
         """See ``Files``."""
         file = self._files.open_read_only(path)
-        return None if file is None else WatchedFile(file, path, self._on_fault)
+        return None if file is None else WatchedFile(file, path, self.on_fault)
 
     @_watched
     def map(self, path: Path) -> memoryview | None:

@@ -58,9 +58,9 @@ class Executors:
         """Call a function in the event loop, from any thread."""
         self._loop.call_soon_threadsafe(function, *args)
 
-    async def to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Wait for ``work``. If the caller is cancelled meanwhile, ``work`` continues."""
-        return await begun(work, self._tasks.start)
+    def to_the_end(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
+        """Return the wait for ``work``. If the waiting caller is cancelled, ``work`` continues."""
+        return begun(work, self._tasks.start)
 
     async def finish_tasks(self) -> None:
         """Wait for work of ``to_the_end`` whose callers were cancelled."""

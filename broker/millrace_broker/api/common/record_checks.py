@@ -6,6 +6,7 @@ The log checks sequence numbers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
@@ -52,10 +53,7 @@ async def check_records(
     checksum), ``SchemaMismatchError`` (naming row and column), ``UnknownSchemaError`` and ``InvalidTimestampError``.
     In a compacted topic every record must have a key.
     """
-
-    def check() -> ProducedBatches:
-        return ProducedBatches(data, topic.config, in_transaction=in_transaction)
-
+    check = partial(ProducedBatches, data, topic.config, in_transaction=in_transaction)
     if not executors.small_work.includes(len(data)):
         return await executors.run_io(lambda: check_bodies(topic, check(), now_ms))
     batches = executors.small_work.do(check)

@@ -97,8 +97,8 @@ class Appends:
         timeout_s: float,
         check: Callable[[], None] | None = None,
     ) -> AppendResult:
-        executors, replica = self._executors, partition.replica
-        async with self._waiters.locks[partition.key]:
+        executors, key, log, replica = self._executors, partition.key, partition.log, partition.replica
+        async with self._waiters.locks[key]:
             epoch = partition.leader_epoch  # since the look-up the epoch, or the leader, may have changed
             if acks_all and replica is not None:
                 replica.leader.check_enough_in_sync()
@@ -110,14 +110,6 @@ class Appends:
             if result is None:
                 result = await executors.run_io(write, leader_epoch=epoch)
         assert result is not None, "it may wait in a thread"
-        await self._appended(partition, result, size_bytes)
-        if acks_all and replica is not None and not replica.is_alone:
-            await self._replicas.waiting.acknowledged(replica, result.last_offset + 1, timeout_s)
-        return result
-
-    async def _appended(self, partition: ServedPartition, result: AppendResult, size_bytes: int) -> None:
-        """Wait for the fsync if the topic requires it, and wake the calls that wait for the records."""
-        key, log, replica = partition.key, partition.log, partition.replica
         self._waiters.appends.arrived(key, size_bytes)
         if log.must_sync(result):
             await self._fsyncs.synced(log, result.last_offset + 1)
@@ -125,8 +117,11 @@ class Appends:
             self._fsyncs.sync_within(log, log.config.flush_ms / 1000)
         if replica is None or replica.is_alone:
             self._waiters.readable(key, log, size_bytes)
-        else:
-            self._replicas.appended(replica, size_bytes)
+            return result
+        self._replicas.appended(replica, size_bytes)
+        if acks_all:
+            await self._replicas.waiting.acknowledged(replica, result.last_offset + 1, timeout_s)
+        return result
 
     async def delete_records(
         self, partition: ServedPartition, before_offset: int, timeout_s: float = ACKNOWLEDGED_WITHIN_S
