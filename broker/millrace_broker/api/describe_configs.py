@@ -152,4 +152,4 @@ def _documentation(option: str) -> str:
         return field.description or ""
     if option in RATES:
         return RATES[option]
-    return "The way to ZooKeeper." if option.startswith(ZOOKEEPER_PREFIX) else "Default of topics."
+    return "Connection to ZooKeeper." if option.startswith(ZOOKEEPER_PREFIX) else "Default of topics."

@@ -111,13 +111,13 @@ class Controller:
         context.brokers.update(registered)
 
     def topics_changed(self) -> Steps[None]:
-        """Handle created topics and partitions, and topics that were removed by hand."""
+        """Handle created topics and partitions, and topics that were removed manually."""
         if not self.is_active:
             return
         context = self.context
         found: TopicsFound = yield ReadTopics()
         for topic, topic_id in list(context.topic_ids.items()):
-            if found.ids.get(topic) != topic_id:  # removed by hand, and perhaps created again
+            if found.ids.get(topic) != topic_id:  # removed manually, and perhaps created again
                 context.forget_topic(topic)
         new = sorted(each for each in found.assignments if each not in context.assignments)
         allowed = [each for each in new if not context.is_to_be_deleted(each.topic)]

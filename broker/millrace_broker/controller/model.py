@@ -41,7 +41,7 @@ class ReplicaState(enum.Enum):
 
     NON_EXISTENT = "non-existent"
     NEW = "new"
-    """It may only follow so far."""
+    """New: it can only follow, not lead."""
     ONLINE = "online"
     OFFLINE = "offline"
     """Stopped, or its broker is offline."""

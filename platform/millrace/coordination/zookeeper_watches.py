@@ -1,8 +1,8 @@
 """Watches of a ZooKeeper session, called once each and restored after a connection loss.
 
-kazoo gives up watches with the connection and calls each with an event without a type. Here each watch keeps the
-result of the read that set it. A second read then shows whether a change was missed. Only the thread that delivers
-the session's events calls these methods.
+When the connection ends, kazoo drops the watches and calls each with an event without a type. Here each watch keeps the
+result of the read that set it. A second read then shows whether a change was missed. Only the thread that delivers the
+session's events calls these methods.
 """
 
 from __future__ import annotations

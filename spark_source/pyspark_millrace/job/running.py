@@ -30,9 +30,9 @@ _PROGRESS_SECONDS: Final = 5.0
 _LAST_BATCH_SECONDS: Final = 10.0
 """Grace period of a query that is stopped: a third of the period before Kubernetes kills the process."""
 _SIGNAL_SECONDS: Final = 0.5
-"""Both the JVM and this process receive a signal, and it may arrive here so much later."""
+"""A signal reaches the JVM and this process. This process may receive it this much later."""
 
-_TELL_OF_THE_QUERYS_FAILURE: Final = (
+_QUERY_FAILURE_LOGGERS: Final = (
     "streaming.runtime.MicroBatchExecution",
     "datasources.v2.AppendDataExec",
     "datasources.v2.WriteToDataSourceV2Exec",
@@ -119,7 +119,7 @@ def start_spark(
 def _leave_failures_to_us(spark: SparkSession) -> None:
     """Disable Spark's long log of a query failure, because the job prints one sentence instead."""
     log4j = spark._jvm.org.apache.logging.log4j
-    for logger in _TELL_OF_THE_QUERYS_FAILURE:
+    for logger in _QUERY_FAILURE_LOGGERS:
         log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.execution.{logger}", log4j.Level.OFF)
 
 
@@ -180,7 +180,7 @@ def _watch(context: SparkContext, stopping: Event, over: Event) -> None:
     from py4j.protocol import Py4JError
 
     try:
-        _tell_progress(context, stopping, over)
+        _report_progress(context, stopping, over)
         if not over.is_set():
             say("stopping: records that are not committed yet are left out")
         while not over.wait(_POLL_SECONDS):
@@ -189,7 +189,7 @@ def _watch(context: SparkContext, stopping: Event, over: Event) -> None:
         return  # the JVM has ended, which the waiting thread notices itself
 
 
-def _tell_progress(context: SparkContext, stopping: Event, over: Event) -> None:
+def _report_progress(context: SparkContext, stopping: Event, over: Event) -> None:
     told = time.monotonic()
     while not stopping.is_set() and not over.wait(_POLL_SECONDS):
         if time.monotonic() - told >= _PROGRESS_SECONDS and (progress := _progress(context)):

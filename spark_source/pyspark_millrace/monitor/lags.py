@@ -19,7 +19,7 @@ from millrace.errors import MillraceError
 _log = logging.getLogger(__name__)
 
 LAG_TIMEOUTS_MS: Final = {"request.timeout.ms": 2_000, "default.api.timeout.ms": 3_000}
-"""Prometheus gives up a scrape after ten seconds."""
+"""Prometheus cancels a scrape after ten seconds."""
 _LAG_AGE_S: Final = 1.0
 """Lag costs two calls per partition that lags; a more frequent caller gets the cached result."""
 _AWAY_S: Final = 30.0

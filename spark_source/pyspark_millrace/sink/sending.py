@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TABLE_ROWS: Final = 100_000
 TABLE_BYTES: Final = 8 * 2**20
-"""A table is sent at so many rows or bytes. Then each partition gets a batch worth its header, and the producer sends
-one table while the next is collected. Spark passes 10,000 rows at a time.
+"""The rows or bytes at which a table is sent. Each partition then gets a batch that is large compared with its header.
+The producer sends one table while the next is collected. Spark passes 10,000 rows at a time.
 """
 
 

@@ -1,4 +1,4 @@
-"""``millrace streams`` commands that take state out of a checkpoint, and that make checkpoints anew."""
+"""``millrace streams`` commands that export, rebuild or reset the state of a checkpoint."""
 
 from __future__ import annotations
 

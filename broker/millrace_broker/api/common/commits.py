@@ -41,5 +41,5 @@ def _check(broker: Broker, name: str, wanted: pb.CommittedOffset) -> None:
     if len(wanted.metadata) > most:
         raise OffsetMetadataTooLargeError(
             f"the metadata of {name}-{wanted.partition} has {len(wanted.metadata)} characters, "
-            f"offset.metadata.max.bytes allows {most}"
+            f"but offset.metadata.max.bytes allows {most}"
         )

@@ -339,7 +339,7 @@ class ReplicaManager:
         """Stop replicas that, by an UpdateMetadata, this broker no longer leads or has.
 
         The controller sends no StopReplica to a broker that it considered dead while its replica was moved. That broker
-        would continue as the old leader: producers with acks=all wait in vain, and records with ``acks=1`` are lost.
+        would continue as the old leader: requests with ``acks=all`` time out, and records with ``acks=1`` are lost.
         """
         async with self._deciding:
             for partition, state in request.partitions.items():

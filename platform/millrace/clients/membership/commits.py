@@ -149,7 +149,7 @@ class Commits:
             self._refused(error, commit.who)
         with self._lock:
             if self._queue.under_way is not commit:
-                return  # the commit was given up meanwhile
+                return  # the commit was abandoned meanwhile
             self._queue, is_over = self._queue.answered(error, time.monotonic())
         if is_over:
             self._done.append((commit, _explained(error)))
