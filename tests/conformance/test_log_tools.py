@@ -222,7 +222,7 @@ def test_converts_into_a_partition_and_back(directory: Path, tmp_path: Path) -> 
     assert records_of(back) == records
 
 
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_conversion_that_would_lose_data_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     (source,) = ORACLES.glob("headers-big/topic-0")
     with pytest.raises(UnsupportedForFormatError):
         convert_partition(source, tmp_path / "topic-0", ConvertOptions(record_format=RecordFormat.MAGIC_1))

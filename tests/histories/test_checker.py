@@ -90,7 +90,7 @@ def test_processing_is_once_for_each_input() -> None:
     ]
 
 
-def test_what_was_written_down_is_read_back_up_to_where_its_writer_died(tmp_path: Path) -> None:
+def test_a_history_is_read_up_to_the_line_at_which_its_writer_died(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "w.jsonl")
     first = recorder.begin([(A, "x"), (B, "y")], is_transaction=True)
     recorder.committing(first)

@@ -32,7 +32,7 @@ LONGEST_S = 6.0
 
 
 @pytest.mark.dial("FAULT_ROUNDS", seconds=40, minutes="FAULT_MINUTES")
-def test_no_anomaly_whatever_goes_wrong_with_a_cluster(tmp_path: Path, rounds: int) -> None:
+def test_a_cluster_with_faults_shows_no_anomaly(tmp_path: Path, rounds: int) -> None:
     seed = os.environ.get("FAULT_SEED", str(time.time_ns()))
     print(f"FAULT_SEED={seed}")
     chance = random.Random(seed)

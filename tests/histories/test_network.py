@@ -60,7 +60,7 @@ def test_a_link_that_is_cut_holds_what_goes_over_it(echo: int, link: tuple[str, 
         assert connection.recv(100) == b"held"
 
 
-def test_nobody_answers_behind_a_link_that_is_cut(echo: int) -> None:
+def test_no_answer_arrives_over_a_cut_link(echo: int) -> None:
     with Network(["me", "server"], lambda name: os.getpid() if name == "me" else None) as network:
         network.cut(("me", "server"))
         with connected(network, echo) as connection:
@@ -87,7 +87,7 @@ def test_links_of_others_are_not_concerned(echo: int) -> None:
                 connection.recv(100)
 
 
-def test_a_port_that_other_connections_had_tells_whose_a_connection_is(echo: int) -> None:
+def test_the_process_of_a_connection_is_found_by_both_ports(echo: int) -> None:
     # The system's table keeps an ended connection for a minute, with the port that the next connection may use.
     with Network(["me", "server"], lambda name: os.getpid() if name == "me" else None) as network:
         here = ("127.0.0.1", connections_that_are_over(20))

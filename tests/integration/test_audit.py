@@ -379,7 +379,7 @@ def test_rows_of_others(by_counts, by_rows, capfd):
     assert f"offsets 10000 of {by_rows.topic}-0 are in the table, but no batch of the query read them" in str(told)
 
 
-def test_what_retention_took_cannot_be_proved_by_counts(module_broker, by_counts, capfd):
+def test_a_batch_that_retention_deleted_is_not_proved_by_counts(module_broker, by_counts, capfd):
     # If a batch has fewer rows than offsets, only the topic can prove the rest.
     servers, other = by_counts.servers, f"audited-{uuid.uuid4().hex[:8]}"
     with Admin(servers) as admin:
@@ -404,7 +404,7 @@ def test_what_retention_took_cannot_be_proved_by_counts(module_broker, by_counts
     assert "missing" not in verdicts.values()
 
 
-def test_what_was_read_again_on_purpose_is_no_fault(spark, by_rows, capfd):
+def test_records_that_were_read_again_on_purpose_are_no_fault(spark, by_rows, capfd):
     assert (
         main(
             ["offsets", "reset", "-c", str(by_rows.checkpoint), "-b", by_rows.servers, "--shift-by", "-3", "--execute"]

@@ -85,7 +85,7 @@ def test_gaps_of_compaction_and_transactions(broker, admin, log, topic):
     assert list(part.readable) == normalized((offset, offset + 1) for offset in middle)
 
 
-def test_what_is_gone_or_not_yet_there_is_lost(broker, admin, log, topic):
+def test_offsets_before_the_start_or_after_the_end_are_lost(broker, admin, log, topic):
     admin.create_topic(topic)
     with Producer(broker.bootstrap_servers) as producer:
         for number in range(20):

@@ -72,7 +72,7 @@ def test_a_call_that_the_broker_does_not_know_is_of_another_version(connection: 
     assert pb.ApiVersionsResponse.FromString(connection.call("ApiVersions", b"")).protocol_version == 1
 
 
-def test_what_is_no_message_is_refused_and_the_connection_continues(connection: Frames) -> None:
+def test_a_malformed_message_is_refused_and_the_connection_continues(connection: Frames) -> None:
     with pytest.raises(errors.InvalidRequestError, match="invalid Fetch request"):
         connection.call("Fetch", b"\xff\xff\xff")
     connection.call("ApiVersions", b"")
@@ -247,7 +247,7 @@ def test_a_connection_of_another_protocol_is_closed_with_one_line_in_the_log(
     assert reason in line
 
 
-def test_garbage_harms_nobody_else(module_broker: EmbeddedBroker, connection: Frames) -> None:
+def test_garbage_affects_no_other_connection(module_broker: EmbeddedBroker, connection: Frames) -> None:
     chance = random.Random(11)
     for number in range(60):
         with Frames(module_broker) as opened:
@@ -278,7 +278,9 @@ def test_a_client_that_stops_in_the_middle_is_disconnected(
         assert _limits(broker).requests == 0
 
 
-def test_who_does_not_read_its_answer_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_to: Any) -> None:
+def test_a_client_that_does_not_read_its_answer_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_to: Any
+) -> None:
     from millrace_broker.listeners import connection as connections
 
     monkeypatch.setitem(connections._LIMITS_S, connections._State.SENDING, 0.3)

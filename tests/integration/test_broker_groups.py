@@ -65,9 +65,7 @@ def refusal(call: Callable[[], Any]) -> type[MillraceError]:
     return type(raised.value)
 
 
-def test_nobody_is_told_to_try_again_because_the_state_was_just_created(
-    broker: EmbeddedBroker, calls_to: Callable[[str], Any]
-) -> None:
+def test_a_new_state_topic_causes_no_retriable_error(broker: EmbeddedBroker, calls_to: Callable[[str], Any]) -> None:
     calls = calls_to(broker.bootstrap_servers)
     keys = [f"g{number}" for number in range(20)]
     for kind in (pb.GROUP, pb.SHARE):
@@ -179,7 +177,7 @@ def test_a_call_that_was_given_up_leaves_nothing_behind(
     assert module_broker.server.broker.statistics().admission.requests == 0
 
 
-def test_what_a_join_is_refused_for(calls: Any, group: str, threads: ThreadPoolExecutor) -> None:
+def test_an_invalid_join_is_refused(calls: Any, group: str, threads: ThreadPoolExecutor) -> None:
     groups = Groups(calls, group)
     assert refusal(lambda: groups.join(session_timeout_ms=99)) is InvalidSessionTimeoutError
     assert refusal(lambda: groups.join(session_timeout_ms=10**8)) is InvalidSessionTimeoutError
@@ -190,7 +188,7 @@ def test_what_a_join_is_refused_for(calls: Any, group: str, threads: ThreadPoolE
     assert refusal(lambda: groups.join(protocols=[("other", b"")])) is InconsistentGroupProtocolError
 
 
-def test_what_a_commit_is_refused_for(calls: Any, group: str, topic: str, threads: ThreadPoolExecutor) -> None:
+def test_an_invalid_commit_is_refused(calls: Any, group: str, topic: str, threads: ThreadPoolExecutor) -> None:
     calls.create(topic)
     groups = Groups(calls, group)
     assert groups.commit("nothing", 1).error.code == UnknownTopicOrPartitionError.code
@@ -289,7 +287,7 @@ def test_a_group_continues_after_a_restart(tmp_path: Path, calls_to: Callable[[s
         groups.wait_for("Empty")  # its session starts again, and expires
 
 
-def test_who_waits_is_answered_when_the_broker_stops(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
+def test_waiting_members_are_answered_when_the_broker_stops(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
     options = {**OPTIONS, "group.initial.rebalance.delay.ms": "60000"}
     with EmbeddedBroker(tmp_path, options=options) as broker, ThreadPoolExecutor(1) as threads:
         groups = Groups(calls_to(broker.bootstrap_servers), "g")

@@ -54,7 +54,7 @@ def test_metrics_say_what_waits_and_what_was_done(tmp_path):
         assert done[("millrace_group_offsets",)] == 3
 
 
-def test_what_the_cleaner_has_done_is_counted(tmp_path):
+def test_the_cleaners_work_is_counted(tmp_path):
     options = {"metrics.port": 0, "log.cleaner.backoff.ms": 50}
     compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": "10000"}
     with EmbeddedBroker(tmp_path, options=options) as broker, Admin(broker.bootstrap_servers) as admin:

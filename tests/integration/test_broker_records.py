@@ -73,7 +73,7 @@ def test_a_typed_topic_takes_batches_of_any_of_its_schema_versions(calls: Any, t
     assert calls.produce(topic, _typed(new, new_ddl, {"id": [3], "name": ["x"]})).base_offset == 2
 
 
-def test_what_does_not_fit_a_typed_topic_is_refused(calls: Any, topic: str) -> None:
+def test_records_that_do_not_fit_a_typed_topic_are_refused(calls: Any, topic: str) -> None:
     schema_id = calls.create(topic, ddl="id INT NOT NULL, name STRING").schema_id
     other = calls.create(f"{topic}-other", ddl="id INT").schema_id
     rows = build_rows_batch([Record(key=None, value=b"x", headers=(), timestamp_ms=NOW_MS, offset=0)])

@@ -161,7 +161,7 @@ def test_groups_are_listed_described_and_deleted(calls: Any, group: str, filled:
     assert delete() == GroupIdNotFoundError.code
 
 
-def test_what_is_refused(calls: Any, group: str, filled: str) -> None:
+def test_invalid_requests_of_share_groups_are_refused(calls: Any, group: str, filled: str) -> None:
     share = Share(calls, group)
 
     def refusal(call: Callable[[], Any]) -> type[MillraceError]:

@@ -55,7 +55,7 @@ def test_readers_of_committed_records_see_what_was_committed_once_it_is(
     assert committed(calls, topic) == [b"before", b"a1", b"a2", b"between"]
 
 
-def test_what_was_aborted_is_named_to_readers_of_committed_records(calls: Any, topic: str, producer: Producer) -> None:
+def test_fetches_of_committed_records_name_aborted_transactions(calls: Any, topic: str, producer: Producer) -> None:
     calls.create(topic)
     other = Producer(calls).init()
     producer.write(topic, b"a1")

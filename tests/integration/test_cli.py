@@ -168,7 +168,7 @@ def test_data_that_does_not_fit(run: Run, tmp_path: Path) -> None:
     assert run("consume", "fussy").stdout == ""
 
 
-def test_what_was_sent_before_a_misfit_is_said(run: Run, tmp_path: Path) -> None:
+def test_an_error_in_the_input_reports_the_records_sent_before(run: Run, tmp_path: Path) -> None:
     run("topics", "create", "partly", "-p", "1", "--ddl", "id INT NOT NULL")
     lines = tmp_path / "lines.json"
     with lines.open("w") as file:

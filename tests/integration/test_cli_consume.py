@@ -70,7 +70,7 @@ def test_a_range_of_offsets_and_of_times(run: Run, topic: str) -> None:
     assert "leave out --to" in run("consume", topic, "--to", "5", "--follow", code=2)
 
 
-def test_what_is_shown_before_values(run: Run, topic: str) -> None:
+def test_chosen_fields_are_shown_before_values(run: Run, topic: str) -> None:
     shown = run(
         "consume", topic, "-p", "0", "--to", "1", "-f", "value", "--show", "key,offset,timestamp,headers,partition"
     )

@@ -158,7 +158,7 @@ def _is_refused(consumer: Consumer) -> bool:
     return False
 
 
-def test_what_a_consumer_needs_a_group_for_says_so(module_broker: EmbeddedBroker) -> None:
+def test_calls_that_need_a_group_say_so(module_broker: EmbeddedBroker) -> None:
     with Consumer(module_broker.bootstrap_servers) as consumer:
         for call in (
             lambda: consumer.subscribe("t"),

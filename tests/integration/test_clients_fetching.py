@@ -82,7 +82,7 @@ def test_reading_from_the_middle_of_a_file(broker: EmbeddedBroker) -> None:
         assert consumer.statistics().mapped_bytes
 
 
-def test_what_waits_stays_within_its_bound(broker: EmbeddedBroker) -> None:
+def test_prefetched_records_stay_within_their_bound(broker: EmbeddedBroker) -> None:
     partitions, rows = 8, 2000
     with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
         admin.create_topic("bounded", partitions=partitions)

@@ -77,7 +77,7 @@ def test_eager_members_give_up_everything(group: Group) -> None:
     assert told.events == [("assigned", [0, 1]), ("revoked", [0, 1]), ("assigned", kept), ("revoked", kept)]
 
 
-def test_what_a_killed_member_read_is_read_on_by_the_others(group: Group, tmp_path: Path) -> None:
+def test_other_members_continue_the_partitions_of_a_killed_member(group: Group, tmp_path: Path) -> None:
     group.create_topic(4, 3000)
     outputs = [tmp_path / f"{number}.txt" for number in range(3)]
     program = Path(__file__).with_name("consuming_process.py")
@@ -222,7 +222,7 @@ def test_paused_partitions_wait(group: Group) -> None:
         consumer.pause([(group.name, 7)])
 
 
-def test_what_a_listener_raises_is_raised_by_the_poll_once_the_rebalance_is_done(group: Group) -> None:
+def test_a_listeners_error_is_raised_by_the_poll_after_the_rebalance(group: Group) -> None:
     group.create_topic(1, 3)
 
     class Fails(RebalanceListener):

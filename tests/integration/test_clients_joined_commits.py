@@ -68,7 +68,7 @@ def test_one_producer_takes_part_in_epoch_after_epoch(admin: Admin, module_broke
     assert len([name for name in listed if name.startswith("epochs-")]) <= 3, "ids are used again"
 
 
-def test_what_nobody_names_is_aborted_with_the_commit(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_transactions_that_no_commit_names_are_aborted_with_it(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("joined-losers", partitions=1)
     with _producer(module_broker, "losers") as winner, _producer(module_broker, "losers") as loser:
         _write(loser, "joined-losers", 0, "only", b"speculative")
@@ -79,7 +79,7 @@ def test_what_nobody_names_is_aborted_with_the_commit(admin: Admin, module_broke
     assert _committed(module_broker, "joined-losers") == [b"won"]
 
 
-def test_who_comes_back_aborts_at_once_what_was_left_and_fences_who_left_it(
+def test_a_restarted_producer_aborts_and_fences_its_predecessor_at_once(
     admin: Admin, module_broker: EmbeddedBroker
 ) -> None:
     admin.create_topic("joined-again", partitions=1)
@@ -96,9 +96,7 @@ def test_who_comes_back_aborts_at_once_what_was_left_and_fences_who_left_it(
     assert _committed(module_broker, "joined-again") == [b"written"]
 
 
-def test_who_never_comes_back_holds_readers_up_until_its_time_is_over(
-    admin: Admin, module_broker: EmbeddedBroker
-) -> None:
+def test_a_lost_producer_delays_readers_until_its_timeout(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("joined-dead", partitions=1)
     partition = {TopicPartition("joined-dead", 0): "latest"}
 
@@ -139,7 +137,7 @@ def test_a_stranger_is_refused(admin: Admin, module_broker: EmbeddedBroker) -> N
         producer.join_commit(5, attempt="b", owner="query one")
 
 
-def test_a_stranger_is_refused_where_its_epoch_was_committed_too(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_another_owner_is_refused_also_for_a_committed_epoch(admin: Admin, module_broker: EmbeddedBroker) -> None:
     # Its records would be skipped without any error.
     admin.create_topic("joined-stranger", partitions=1)
     with _producer(module_broker, "stranger") as producer:

@@ -97,7 +97,7 @@ def test_lists_are_checked_before_anything_is_sent(admin: Admin, producer: Produ
     assert producer.send_batch("raw", [b"x"]).result(STALL_S)[0].offset == 0
 
 
-def test_what_a_record_cannot_have_is_said(admin: Admin, producer: Producer) -> None:
+def test_an_invalid_record_is_refused_with_the_reason(admin: Admin, producer: Producer) -> None:
     admin.create_topic("particular", partitions=1)
     for options, message in [
         ({"timestamp_ms": "now"}, "timestamp_ms is milliseconds"),

@@ -97,7 +97,7 @@ def test_many_consumers_of_one_partition_get_each_record_once(queue: Queue) -> N
     assert len(by_consumer) == 3
 
 
-def test_what_is_released_comes_again_and_what_is_rejected_does_not(queue: Queue) -> None:
+def test_released_records_are_delivered_again_and_rejected_ones_are_not(queue: Queue) -> None:
     queue.fill(3)
     consumer = queue.consumer()
     first, second, third = _next(consumer)
@@ -116,7 +116,7 @@ def test_what_is_released_comes_again_and_what_is_rejected_does_not(queue: Queue
     assert not consumer.poll(300)
 
 
-def test_what_nobody_acknowledges_in_time_comes_again(queue: Queue) -> None:
+def test_records_that_are_not_acknowledged_in_time_are_delivered_again(queue: Queue) -> None:
     queue.fill(1)
     slow, quick = queue.consumer(), queue.consumer()
     (record,) = _next(slow)
@@ -188,7 +188,7 @@ def test_share_groups_are_described(queue: Queue) -> None:
         assert queue.name in {group.group_id for group in admin.list_groups(types=["share"])}
 
 
-def test_what_is_wrong_says_so(queue: Queue) -> None:
+def test_misuse_is_refused_with_the_reason(queue: Queue) -> None:
     queue.fill(0)
     with pytest.raises(InvalidGroupIdError, match=r"set group\.id"):
         ShareConsumer({"bootstrap.servers": "localhost:1"})

@@ -59,7 +59,7 @@ def _read(broker: EmbeddedBroker, topic: str, isolation: str = "read_committed")
     return sorted(values)
 
 
-def test_what_is_committed_is_read_and_what_is_aborted_is_not(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("ledger", partitions=3)
     with _producer(module_broker, "ledger") as producer:
         producer.init_transactions()

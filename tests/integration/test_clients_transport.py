@@ -222,7 +222,7 @@ def test_a_port_of_another_broker_is_not_used(tmp_path: Path, caplog: pytest.Log
     assert "advertised.frame.port" in caplog.text
 
 
-def test_a_port_where_nobody_speaks_frames_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_port_without_frames_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedBroker(tmp_path / "data") as probe:
         port = probe.port
     with (

@@ -44,7 +44,7 @@ def test_a_client_knows_all_brokers_when_its_bootstrap_broker_is_gone(cluster: C
         eventually(lambda: len(admin.describe_cluster().brokers) == 3)
 
 
-def test_what_is_asked_of_a_leader_is_asked_of_the_next_one_when_it_has_moved(cluster: Cluster, topic: str) -> None:
+def test_a_request_to_a_moved_leader_is_retried_at_the_next_leader(cluster: Cluster, topic: str) -> None:
     cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [2, 3], 2: [3, 1]})
     fill(cluster, topic, 3, 50)
     wanted = {TopicPartition(topic, n): "latest" for n in range(3)}
@@ -140,9 +140,7 @@ def test_a_topic_is_found_at_once_at_brokers_that_have_not_heard_of_it_yet(clust
             two.delete_topic(name)
 
 
-def test_a_leader_tells_the_ends_of_a_topic_that_it_has_only_been_made_the_leader_of(
-    cluster: Cluster, topic: str
-) -> None:
+def test_a_new_leader_answers_the_ends_of_a_topic_before_its_metadata_arrives(cluster: Cluster, topic: str) -> None:
     # The broker learns that it leads before it learns the topic's name and options. Here it never learns these.
     cluster.admin.create_topic(topic, assignment={0: [2]})
     eventually(lambda: cluster.end_offset(topic) == 0)

@@ -173,7 +173,7 @@ def test_metrics_say_where_the_controller_is_and_what_it_knows(cluster: Cluster,
 
 
 @pytest.mark.parametrize("how", ["by request", "as configured"])
-def test_who_is_not_in_sync_leads_only_when_that_is_wanted(cluster: Cluster, topic: str, how: str) -> None:
+def test_a_replica_out_of_sync_leads_only_after_an_unclean_election(cluster: Cluster, topic: str, how: str) -> None:
     one, two = (each for each in (1, 2, 3) if each != cluster.controller)
     cluster.admin.create_topic(topic, assignment={0: [one, two]})
     produce(cluster, topic, 5)

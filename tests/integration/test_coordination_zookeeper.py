@@ -98,7 +98,7 @@ def test_a_session_outlives_its_connection_and_reads_wait_for_it(
     assert session.session_id == session_id == other.get("/mine")[1].ephemeral_owner
 
 
-def test_what_was_not_sent_is_known_not_to_be_done(
+def test_an_unsent_write_is_known_not_to_be_applied(
     connect: Connect, proxy: Proxy, background: ThreadPoolExecutor
 ) -> None:
     session = connect(proxy.address, zookeeper_connection_timeout_ms=2_000)  # enough time for a busy machine to connect
@@ -134,7 +134,7 @@ def test_the_outcome_of_a_write_whose_answer_was_lost_can_be_found_out(
     assert find_out(session, take) is Outcome.NOT_APPLIED
 
 
-def test_settled_writes_are_applied_once_whatever_becomes_of_the_answer(
+def test_settled_writes_are_applied_once_also_when_the_answer_is_lost(
     connect: Connect, proxy: Proxy, background: ThreadPoolExecutor
 ) -> None:
     session, other = connect(proxy.address), connect()
@@ -217,7 +217,7 @@ def test_a_watch_set_again_after_a_missed_event_reports_the_next_change(connect:
     eventually(lambda: len(events) == 4)
 
 
-def test_what_waits_for_a_session_that_turns_out_to_be_over_is_never_done(
+def test_calls_that_wait_for_an_expired_session_are_never_applied(
     connect: Connect, proxy: Proxy, background: ThreadPoolExecutor
 ) -> None:
     session, other = connect(proxy.address), connect()

@@ -300,7 +300,7 @@ def test_it_continues_until_it_is_stopped(spark, words, table):
     assert numbers_in(table) == list(range(270))
 
 
-def test_what_is_wrong_is_said_before_anything_is_read(spark, words, table):
+def test_invalid_options_are_refused_before_any_read(spark, words, table):
     for arguments, problem in (
         ({"partition_by": ["nowhere"]}, "partition column nowhere"),
         ({"partition_by": ["n", "word"]}, "leave one to store"),

@@ -199,7 +199,7 @@ def tasks_of(spark, query):
 
 
 @pytest.mark.parametrize("way", ["direct", "partitioned"])
-def test_a_small_batch_has_few_tasks_whatever_the_shuffle_partitions_are(spark, changes, tmp_path, way):
+def test_a_small_batch_has_few_tasks_for_any_number_of_shuffle_partitions(spark, changes, tmp_path, way):
     table, before = tmp_path / "t", spark.conf.get("spark.sql.shuffle.partitions")
     create(spark, table, more="PARTITIONED BY (word)" if way == "partitioned" else "")
     frame = spark.readStream.format("millrace").options(**changes).load()

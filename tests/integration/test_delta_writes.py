@@ -314,7 +314,7 @@ def test_changes_of_a_table_come_to_topics_in_their_order(spark, module_broker, 
     assert len(records_of(servers, typed.name)) == 4
 
 
-def test_what_is_wrong_is_said_before_anything_is_read(spark, changes, table, tmp_path):
+def test_invalid_options_are_refused_before_any_read(spark, changes, table, tmp_path):
     options = {"kafka.bootstrap.servers": changes.servers, "topic": changes.name}
     spark.sql(f"CREATE TABLE delta.`{table}` (id INT, extra STRING) USING delta")
     place = str(tmp_path / "c")

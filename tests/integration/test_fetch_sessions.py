@@ -13,7 +13,7 @@ from .replica_cluster import ReplicaCluster
 from .waiting import STALL_S
 
 
-def test_what_came_with_an_error_is_told_again(tmp_path: Path) -> None:
+def test_data_that_came_with_an_error_is_sent_again(tmp_path: Path) -> None:
     # A follower ignores everything else in such an answer. Without a new record it would never get the high watermark.
     with ReplicaCluster(tmp_path, brokers=2) as cluster:
         cluster.create("t", (1, 2))

@@ -214,7 +214,7 @@ def wait_for_batches(process, count):
         seen += line.startswith("batch ")
 
 
-def test_what_cannot_be_copied_is_said_in_a_sentence(kafka, module_broker, job):
+def test_a_topic_that_cannot_be_copied_gives_an_error_of_one_sentence(kafka, module_broker, job):
     orders, others = Orders(kafka), Orders(kafka)
     servers = module_broker.bootstrap_servers
     orders.produce(range(20))

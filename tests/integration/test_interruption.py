@@ -38,6 +38,6 @@ def test_writers_of_delta_tables_end_so_too(spark, tmp_path, several):
     assert not (tmp_path / "table").exists()
 
 
-def test_what_else_goes_wrong_in_the_jvm_is_told_as_it_is(spark):
+def test_other_errors_of_the_jvm_are_raised_unchanged(spark):
     with pytest.raises(Py4JJavaError, match="IndexOutOfBoundsException"), interrupted_in_few_words():
         spark._jvm.java.util.ArrayList().get(0)

@@ -198,7 +198,7 @@ def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path) -> None:
         assert wire.received == b""
 
 
-def test_damaged_requests_harm_nobody_else(module_broker: EmbeddedBroker, topic: str, seed: int) -> None:
+def test_damaged_requests_affect_no_other_connection(module_broker: EmbeddedBroker, topic: str, seed: int) -> None:
     create_topic(module_broker, topic)
     chance = random.Random(seed)
     whole = [

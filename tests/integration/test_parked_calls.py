@@ -266,9 +266,7 @@ def test_a_client_that_reads_no_answer_fills_no_memory_beyond_one_answer(
         eventually(lambda: _admission(broker).bytes_in_use == 0)
 
 
-def test_answers_that_nobody_reads_leave_polls_of_idle_partitions_alone(
-    tmp_path: Path, calls_to: Callable[[str], Any]
-) -> None:
+def test_unread_answers_do_not_delay_polls_of_idle_partitions(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
     # The answers exceed the buffers of a socket, which take up to 4 MiB on Linux.
     options = {"queued.max.request.bytes": 12_000_000, "fetch.max.bytes": 12_000_000}
     with EmbeddedBroker(tmp_path / "data", options=options) as broker, contextlib.ExitStack() as opened:

@@ -58,7 +58,7 @@ def test_followers_have_the_leaders_bytes(cluster: ReplicaCluster) -> None:
     assert append(cluster, 2, "t", b"x").error.code == NotLeaderError.code
 
 
-def test_what_is_not_on_all_in_sync_is_not_read(pair: ReplicaCluster) -> None:
+def test_records_that_an_in_sync_replica_lacks_are_not_read(pair: ReplicaCluster) -> None:
     pair.create("t", (1, 2))
     append(pair, 1, "t", b"a")
     pair.settle("t")
@@ -120,7 +120,7 @@ def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) 
 
 
 @pytest.mark.parametrize("does_truncate_on_fetch", [True, False])
-def test_logs_that_have_parted_become_one(
+def test_diverged_logs_become_equal(
     pair: ReplicaCluster, does_truncate_on_fetch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # KIP-101, second scenario: records at the same offset in another epoch are truncated. Leaders name that offset in
@@ -344,7 +344,7 @@ def test_consumers_read_from_the_closest_replica(tmp_path: Path) -> None:
         assert set(fetched) == {1}
 
 
-def test_what_controllers_may_not_say(cluster: ReplicaCluster) -> None:
+def test_invalid_requests_of_controllers_are_refused(cluster: ReplicaCluster) -> None:
     cluster.create("t", (1, 2))
     key = Key("t", 0)
 
@@ -469,7 +469,7 @@ def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_deci
     assert values_of(cluster, "t") == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_leader_whose_replica_was_moved_away_unheard_stops_when_it_hears_of_others(cluster: ReplicaCluster) -> None:
+def test_a_leader_that_missed_the_move_of_its_replica_stops_when_it_learns_of_it(cluster: ReplicaCluster) -> None:
     # The broker was taken for dead meanwhile, so the controller did not send it a StopReplica request.
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")

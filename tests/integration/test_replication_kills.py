@@ -104,7 +104,7 @@ class Sender:
 
 
 @pytest.mark.dial("REPLICA_KILL_ROUNDS", seconds=30)
-def test_what_was_acknowledged_is_there_once_and_in_order(tmp_path: Path, rounds: int) -> None:
+def test_acknowledged_records_are_there_once_and_in_order(tmp_path: Path, rounds: int) -> None:
     first = int(os.environ.get("REPLICA_KILL_SEED", time.time_ns()))
     for seed in range(first, first + rounds):
         print(f"REPLICA_KILL_SEED={seed}")

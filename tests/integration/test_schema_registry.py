@@ -122,7 +122,7 @@ def test_payload_schemas_are_kept_under_their_ids(tmp_path: Path) -> None:
         assert 100 in admin.payload_registry().schemas
 
 
-def test_what_an_id_means_does_not_change(admin: Admin) -> None:
+def test_the_schema_of_an_id_does_not_change(admin: Admin) -> None:
     admin.register_payload_schemas([_avro(501, ADDRESS, ("s", 1))])
     with pytest.raises(SchemaError, match="id 501 has another schema"):
         admin.register_payload_schemas([_avro(501, ADDRESS.replace("city", "town"))])

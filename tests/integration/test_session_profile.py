@@ -16,7 +16,7 @@ def test_files_have_no_checksum_files_beside_them(spark, tmp_path):
     assert not any(name.endswith(".crc") for name in written)
 
 
-def test_what_takes_the_place_of_a_file_with_checksums_takes_them_away(spark, tmp_path):
+def test_a_file_that_replaces_one_with_a_checksum_file_removes_that(spark, tmp_path):
     hadoop = spark._jvm.org.apache.hadoop.fs
     files = hadoop.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
 

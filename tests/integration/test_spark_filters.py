@@ -133,7 +133,7 @@ def test_sparks_own_filters_leave_the_same_whether_pushed_or_not(load, typed, ev
         assert comparable(frame.collect()) == comparable(everything.where(condition).collect()), condition
 
 
-def test_what_is_pushed_does_not_cross_and_is_not_filtered_again(spark, load, typed):
+def test_a_pushed_filter_is_not_applied_again_by_spark(spark, load, typed):
     before = spark.conf.get(PUSHDOWN)
     spark.conf.set(PUSHDOWN, True)
     try:

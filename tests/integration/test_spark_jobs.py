@@ -145,7 +145,7 @@ def rows_of(table):
 # --- refusals ------------------------------------------------------------------------------------------------
 
 
-def test_what_the_options_get_wrong_is_one_sentence(module_broker, run, tmp_path):
+def test_invalid_options_give_an_error_of_one_sentence(module_broker, run, tmp_path):
     # Three calls of the job share one process, because Spark takes long to start.
     topic = f"there-{uuid.uuid4().hex[:8]}"
     with Admin(module_broker.bootstrap_servers) as admin:
@@ -203,7 +203,7 @@ def test_a_java_that_is_too_old(module_broker, run, tmp_path):
     assert len(ran.lines) == 1
 
 
-def test_jars_that_cannot_be_had(module_broker, run, tmp_path):
+def test_unavailable_jars_give_an_error_of_one_sentence(module_broker, run, tmp_path):
     # The cache is empty, and no repository answers.
     ran = run(
         [sys.executable, *ingest(module_broker, "t", tmp_path / "table")],

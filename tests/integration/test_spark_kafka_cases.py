@@ -202,7 +202,7 @@ def test_a_minimum_alone_that_the_delay_overrules(topics, query):
 
 
 @pytest.mark.filterwarnings("ignore:.*Trigger.Once.*:FutureWarning")
-def test_the_trigger_once_takes_everything_whatever_the_limit(topics, query):
+def test_the_trigger_once_reads_everything_despite_a_limit(topics, query):
     topic = topics.filled()
     limits = {"maxOffsetsPerTrigger": "3", "minOffsetsPerTrigger": "2", "maxBytesPerTrigger": "10"}
     assert sizes(query(topic, startingOffsets="earliest", **limits).run(once=True)) == [20]
@@ -390,7 +390,7 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("wrong", "words"), BAD_OPTIONS)
-def test_what_makes_no_sense_is_refused_when_the_frame_is_made(spark, topics, wrong, words):
+def test_contradicting_options_are_refused_at_the_creation_of_the_frame(spark, topics, wrong, words):
     options = {"kafka.bootstrap.servers": topics.servers, "subscribe": "t"} | wrong
     given = {name: value for name, value in options.items() if value is not None}
     for reader in (spark.read, spark.readStream):

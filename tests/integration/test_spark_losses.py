@@ -31,7 +31,7 @@ def batch_loss(model, **options):
     return caught.value.message
 
 
-def test_what_delete_records_took_is_told_from_retention(new_model, admin, caplog):
+def test_losses_by_delete_records_are_distinguished_from_retention(new_model, admin, caplog):
     model = new_model(1)
     model.append(0, 30)
     options = {"startingOffsets": json.dumps({model.name: {"0": 4}})}
@@ -84,7 +84,7 @@ def test_a_reader_that_is_too_late_for_tombstones_gets_a_warning(new_model, capl
     )
 
 
-def test_a_query_continues_where_nobody_can_say_whether_it_is_late_for_tombstones(new_model, caplog, monkeypatch):
+def test_a_query_continues_if_lost_tombstones_cannot_be_determined(new_model, caplog, monkeypatch):
     model = new_model(1)
     model.append(0, 5)
     start = {**checkpointed(stream(model, {"startingOffsets": json.dumps({model.name: {"0": 1}})}).initialOffset())}

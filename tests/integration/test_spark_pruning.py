@@ -191,7 +191,7 @@ def test_batches_that_cannot_match_are_passed_over(topic, module_broker, conditi
 @pytest.mark.parametrize(
     ("condition", "is_pruned"), [(f"__timestamp >= {time_text(2_200)}", True), ("number >= 2350", False)]
 )
-def test_what_planning_leaves_out_is_reported_by_one_task(topic, module_broker, condition, is_pruned):
+def test_one_task_reports_the_bytes_that_planning_skipped(topic, module_broker, condition, is_pruned):
     everything = sum(task.split.bytes for task in counted(module_broker, topic[0], "__offset >= 0")[0])
     tasks, _ = counted(module_broker, topic[0], condition)
     pruned = [task.pruned_bytes for task in tasks if task.pruned_bytes]
@@ -199,7 +199,7 @@ def test_what_planning_leaves_out_is_reported_by_one_task(topic, module_broker, 
     assert len(pruned) == (1 if is_pruned else 0)
 
 
-def test_what_is_before_the_first_record_of_a_time_is_not_planned(topic, module_broker):
+def test_records_before_the_start_time_are_not_planned(topic, module_broker):
     tasks, counters = counted(module_broker, topic[0], f"__timestamp >= {time_text(2_200)}")
     assert {task.split.range.key.partition for task in tasks} == {0}
     assert min(task.split.range.start for task in tasks) >= 2_200

@@ -247,7 +247,7 @@ def test_a_batch_waits_for_its_minimum(new_model, least, is_enough):
     reader.stop()
 
 
-def test_what_is_there_now_is_read_without_waiting_for_a_minimum(new_model):
+def test_available_now_reads_without_waiting_for_a_minimum(new_model):
     model = new_model(1)
     model.append(0, 25)
     options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "10"}

@@ -54,7 +54,7 @@ def offsets_of(rows, partition):
 
 
 @pytest.mark.parametrize("path", ["auto", "never"])
-def test_what_is_read_while_segments_roll_and_are_deleted_is_what_was_there(new_model, admin, path):
+def test_reads_during_rolls_and_deletions_of_segments_give_the_records_of_the_log(new_model, admin, path):
     model = new_model(2, **{"file.delete.delay.ms": "0", "segment.bytes": "6000"})
     deleted = {0: 0, 1: 0}
     chosen = random.Random(7)
@@ -82,7 +82,7 @@ def test_what_is_read_while_segments_roll_and_are_deleted_is_what_was_there(new_
 
 
 @pytest.mark.parametrize("path", ["auto", "never"])
-def test_what_is_deleted_between_planning_and_reading_is_passed_over_and_nothing_else(new_model, admin, path):
+def test_only_records_deleted_between_planning_and_reading_are_skipped(new_model, admin, path):
     model = new_model(1, **{"file.delete.delay.ms": "0", "segment.bytes": "6000"})
     for _ in range(10):
         model.append(0, 50)

@@ -156,7 +156,7 @@ def test_a_typed_topic_takes_columns_by_name(spark, make, records, write):
     assert sum(record.value is None for record in records(topic)) == 1
 
 
-def test_what_was_read_can_be_written(spark, make, records, write, module_broker):
+def test_rows_that_were_read_can_be_written(spark, make, records, write, module_broker):
     """Copy an opaque topic with its partitions, times and headers."""
     source, target = make(), make()
     with Producer(module_broker.bootstrap_servers) as producer:
@@ -387,7 +387,7 @@ def test_a_name_belongs_to_one_query(stream, make, records, module_broker):
     assert _numbers(records(target)) == sorted([*range(50), *range(50)]), "a new checkpoint is a new query"
 
 
-def test_a_query_that_comes_back_aborts_at_once_what_it_left(stream, make, records, module_broker, tmp_path, admin):
+def test_a_restarted_query_aborts_its_open_transactions_at_once(stream, make, records, module_broker, tmp_path, admin):
     # An open transaction under the query's name, from a driver that died, does not wait for its timeout.
     source, target = make(), make()
     _send(module_broker, source, range(40))

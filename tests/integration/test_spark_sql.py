@@ -93,7 +93,7 @@ def test_rows_are_inserted_through_a_view_that_names_its_columns(spark, admin, m
     assert sorted(found) == list(range(11))
 
 
-def test_what_sql_cannot_do_here_is_told(spark, servers, view, numbers):
+def test_unsupported_sql_is_refused(spark, servers, view, numbers):
     source = view(f"subscribe = '{numbers}'")
     assert "the option is for reading; name the topic to write to" in refusal(
         lambda: spark.sql(f"INSERT INTO {source} VALUES (1L, 'x')")

@@ -120,7 +120,7 @@ def test_a_limited_batch_continues_there_too(broker, cut):
     assert found == [[(1, "B"), (2, "C"), (3, "D")], [(4, "E"), (5, "F"), (6, "G")], [(7, "H")]]
 
 
-def test_what_a_limit_left_unread_is_not_missed(broker, cut):
+def test_records_that_a_limit_left_unread_are_no_loss(broker, cut):
     produce(broker, *"abcd")
     query = Query(broker)
     assert query.batch(ReadMaxRows(2)) == [(0, "a"), (1, "b")]

@@ -295,7 +295,7 @@ def disordered_rows(number: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_what_cannot_be_run_is_refused_before_anything_starts(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_runs_are_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.createDataFrame([], "origin string, delay double, at timestamp, __partition int, __offset bigint")
 
     def run(build: Any, tables: Any = str(tmp_path / "t"), given: DataFrame = frame) -> None:

@@ -279,7 +279,7 @@ def test_headers_go_with_what_is_made_of_a_record(
     check(2)
 
 
-def test_what_a_serde_cannot_write_goes_to_the_dead_letters_and_changes_nothing(
+def test_values_that_a_serde_cannot_write_become_dead_letters_without_other_effects(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     servers = module_broker.bootstrap_servers
@@ -343,7 +343,7 @@ def test_without_a_topic_of_dead_letters_the_query_stops_and_says_where(
         query.awaitTermination()
 
 
-def test_what_a_topic_cannot_take_is_refused_before_anything_starts(
+def test_results_that_a_topic_cannot_take_are_refused_before_the_start(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     servers = module_broker.bootstrap_servers

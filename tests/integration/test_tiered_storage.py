@@ -290,7 +290,7 @@ def test_deletions_reach_the_store(uri: str, tmp_path: Path, topic: str) -> None
         eventually(lambda: store.list(folder) == [], "nothing is left of the topic")
 
 
-def test_what_is_refused(tmp_path: Path, topic: str) -> None:
+def test_invalid_settings_of_tiered_topics_are_refused(tmp_path: Path, topic: str) -> None:
     uri = (tmp_path / "remote").as_uri()
     with tiered_broker(tmp_path / "broker", uri) as broker, Admin(broker.bootstrap_servers) as admin:
         with pytest.raises(InvalidConfigError, match="not supported for compacted topics"):

@@ -38,7 +38,7 @@ def world():
     return World()
 
 
-def test_who_is_answered_at_once_never_sleeps(world):
+def test_a_thread_with_immediate_answers_never_sleeps(world):
     spinning = Spinning(SPIN_S, world.monotonic, has_processors=True)
     for _ in range(100):
         events, looks, sleeps = world.wait(spinning, SPIN_S * 0.7)
@@ -46,7 +46,7 @@ def test_who_is_answered_at_once_never_sleeps(world):
         assert looks > 2
 
 
-def test_who_waits_longer_sleeps_and_soon_does_not_look_before(world):
+def test_a_thread_with_slow_answers_sleeps_and_soon_stops_spinning(world):
     spinning = Spinning(SPIN_S, world.monotonic, has_processors=True)
     events, looks, sleeps = world.wait(spinning, SPIN_S * 4)
     assert (events, sleeps) == (EVENT, 1)

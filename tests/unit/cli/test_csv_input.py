@@ -39,7 +39,7 @@ def test_without_a_schema_the_values_decide() -> None:
         ("", r"the CSV cannot be read: Empty CSV file"),
     ],
 )
-def test_what_does_not_fit_is_named_by_line_and_column(text: str, message: str) -> None:
+def test_a_value_that_does_not_fit_is_named_by_line_and_column(text: str, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=f"^{message}"):
         list(csv_tables(_source(text), SCHEMA))
 

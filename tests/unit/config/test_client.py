@@ -22,7 +22,7 @@ def test_addresses(text: str, addresses: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:b", "a:0", "a:70000", ":9092", "::1", "[]:5"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"bootstrap\.servers"):
         ClientConfig.of(text)
 

@@ -19,7 +19,7 @@ FILE = BrokerConfig.load(
 )
 
 
-def test_what_is_set_lies_over_the_file_and_leaves_the_rest_of_it_as_it_is() -> None:
+def test_a_dynamic_option_overrides_the_file_and_leaves_its_other_options() -> None:
     assert with_dynamic(FILE, {}) == FILE
     changed = with_dynamic(FILE, {"log.retention.ms": "5", "num.io.threads": "6", "max.connections": "9"})
     assert changed.topic_defaults.retention_ms == 5
@@ -51,7 +51,7 @@ def test_every_default_of_topics_can_be_changed_by_its_strongest_name() -> None:
         ("message.max.bytes", "200000000", "message.max.bytes=200000000 is above socket.request.max.bytes"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(name: str, value: str, message: str) -> None:
+def test_an_invalid_option_is_refused_by_name(name: str, value: str, message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         with_dynamic(FILE, {name: value})
 

@@ -62,7 +62,7 @@ def test_a_wrong_value_is_shown_as_it_was_given(place):
     assert "from-file" not in raised.value.message
 
 
-def test_what_others_send_is_never_resolved(monkeypatch):
+def test_references_in_requests_of_clients_are_never_resolved(monkeypatch):
     monkeypatch.setenv("CLEANUP", "delete")
     with pytest.raises(InvalidConfigError, match=r"\$\{env:CLEANUP\}"):
         TopicConfig.load({"cleanup.policy": "${env:CLEANUP}"})

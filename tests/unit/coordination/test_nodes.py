@@ -62,7 +62,7 @@ def test_every_node_is_read_as_it_was_written(node: ClusterIdNode) -> None:
 
 
 @given(st.binary(max_size=30) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_whatever_is_no_node_is_a_clear_error(data: bytes | str) -> None:
+def test_a_malformed_node_is_a_clear_error(data: bytes | str) -> None:
     encoded = data if isinstance(data, bytes) else data.encode()
     for node in (TopicNode, PartitionStateNode, SchemaNode, BrokerNode):
         with pytest.raises(StorageError, match=node.__name__):

@@ -80,6 +80,6 @@ def test_changes_of_old_clusters_are_read() -> None:
         (LogDirEventNode, b""),
     ],
 )
-def test_whatever_is_no_notice_is_a_clear_error(kind: type[JsonNode], data: bytes) -> None:
+def test_a_malformed_notice_is_a_clear_error(kind: type[JsonNode], data: bytes) -> None:
     with pytest.raises(StorageError, match=kind.__name__):
         kind.decode(data)

@@ -66,7 +66,7 @@ def test_a_write_is_known_by_what_it_does(session: Lossy, operations: list[Opera
         (Check("/a"), [], Outcome.NOT_APPLIED),
     ],
 )
-def test_what_others_did_is_told_apart_as_far_as_it_can_be(
+def test_changes_of_other_sessions_are_distinguished_as_far_as_possible(
     session: Lossy, operation: Operation, others: list[Operation], outcome: Outcome
 ) -> None:
     session.multi(others)
@@ -95,7 +95,7 @@ def test_a_settled_write_fails_as_any(session: Lossy) -> None:
         settle(session, [Create("/a", b"other")])
 
 
-def test_what_cannot_be_known_is_said(session: Lossy) -> None:
+def test_an_unknown_outcome_is_reported(session: Lossy) -> None:
     session.losses = [True]
     with pytest.raises(ConnectionLossError):
         settle(session, [Create("/a/n-", sequential=True)])

@@ -21,7 +21,7 @@ def test_addresses_name_servers_and_a_chroot(text: str, hosts: str, chroot: str)
 
 
 @pytest.mark.parametrize("text", ["", "/kafka", "a,,b", "a:x", "a:0", "a:99999", "a:1//b", "a:1/.."])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"zookeeper\.connect="):
         ZooKeeperConfig.load({"zookeeper.connect": text})
 

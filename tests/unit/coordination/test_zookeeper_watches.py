@@ -34,7 +34,7 @@ ANOTHER = replace(NODE, created_id=12, modified_id=12)
         (None, None, None, None),
     ],
 )
-def test_what_a_watch_missed_is_seen_from_the_node(
+def test_a_missed_event_is_derived_from_the_node(
     before: NodeStat | None, after: NodeStat | None, of_data: EventType | None, of_children: EventType | None
 ) -> None:
     assert missed_event(before, after, of_children=False) == of_data

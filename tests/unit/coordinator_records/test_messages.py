@@ -116,12 +116,12 @@ def test_newer_subscriptions_are_read_as_the_newest_known() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\4", b"\0\3\0\0", b"\0\4" + b"\1" * 8 + b"\0\0\0\0" + b"\xff" * 9])
-def test_what_is_cut_short_is_refused(data: bytes) -> None:
+def test_a_truncated_message_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRecordError):
         read_offset_value(data)
 
 
-def test_what_cannot_be_written_is_refused() -> None:
+def test_an_unwritable_message_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="no int32"):
         OffsetCommitKey(group="g", topic="t", partition=2**31).encode(0)
     with pytest.raises(InvalidRecordError, match="group: null"):

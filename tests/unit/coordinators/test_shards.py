@@ -92,7 +92,7 @@ def test_a_caller_that_waits_for_long_is_asked_to_retry_and_the_load_continues(
     asyncio.run(scenario())
 
 
-def test_nobody_waits_for_what_was_closed(tmp_path: Path) -> None:
+def test_no_call_waits_for_a_closed_shard(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as (_, shards):
             await shards.close()

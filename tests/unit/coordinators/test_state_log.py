@@ -51,7 +51,7 @@ def run(scenario: Callable[[Path], object], directory: Path) -> None:
     asyncio.run(scenario(directory))  # type: ignore[arg-type]
 
 
-def test_what_was_appended_is_read_again_in_order(tmp_path: Path) -> None:
+def test_appended_records_are_read_again_in_order(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with opened(directory) as (_, shards):
             assert await shards.ensure_topic() == 3

@@ -271,7 +271,7 @@ def test_a_waiting_caller_gets_an_error_when_the_broker_stops(tmp_path: Path) ->
     run(scenario, tmp_path)
 
 
-def test_what_cannot_be(tmp_path: Path) -> None:
+def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with opened(directory, **{"message.max.bytes": "100000"}) as broker:
             with pytest.raises(InvalidGroupIdError):

@@ -49,7 +49,7 @@ def test_a_first_join_is_given_a_member_id() -> None:
     assert world.group.state is GroupState.EMPTY
 
 
-def test_a_member_id_that_nobody_joins_with_is_forgotten_after_a_session() -> None:
+def test_an_unused_member_id_expires_after_a_session() -> None:
     world = World()
     member_id = world.new_member_id()
     world.pass_time(SESSION_MS)
@@ -92,7 +92,7 @@ def test_later_rebalances_end_when_all_have_joined() -> None:
     assert all(call in world.answers for call in calls)
 
 
-def test_who_does_not_join_again_in_time_is_no_member_any_more() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     world = World()
     members = world.stable("a", "b")
     call = world.join(members["a"].member_id)
@@ -175,7 +175,7 @@ def test_of_too_many_members_those_that_join_again_last_are_refused() -> None:
     assert [world.answers[call].generation_id for call in calls[:2]] == [5, 5]
 
 
-def test_a_follower_that_joins_again_unchanged_disturbs_nobody() -> None:
+def test_a_follower_that_rejoins_unchanged_causes_no_rebalance() -> None:
     world = World()
     members = world.stable("a", "b")
     answer = world.answers[world.join(members["b"].member_id)]
@@ -273,7 +273,7 @@ def test_a_static_member_with_other_topics_begins_a_rebalance() -> None:
     assert world.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_what_a_static_member_had_before_does_not_count_as_a_change() -> None:
+def test_the_earlier_assignment_of_a_static_member_is_no_change() -> None:
     world = World()
     world.stable("a", "s*", protocols=(("range", subscription("t")),))
     world.join(group_instance_id="s*", protocols=(("range", subscription("t", owned=7)),))
@@ -371,7 +371,7 @@ def test_the_last_member_leaves_an_empty_group_behind() -> None:
 
 
 @pytest.mark.parametrize("request_name", ["heartbeat", "sync", "commit"])
-def test_who_is_not_this_generations_member_is_refused(request_name: str) -> None:
+def test_a_member_of_another_generation_is_refused(request_name: str) -> None:
     world = World()
     members = world.stable("a", "s*")
     a, s = members["a"], members["s*"]

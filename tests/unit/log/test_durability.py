@@ -86,7 +86,7 @@ def watched() -> WatchedFiles:
 
 
 @pytest.mark.parametrize("options", [SYNCED, {"flush.messages": 1}])
-def test_what_is_acknowledged_is_on_the_disk_and_so_is_its_name(
+def test_acknowledged_records_and_their_file_names_are_on_the_disk(
     open_log: Open, batch: Batch, watched: WatchedFiles, options: dict[str, Any]
 ) -> None:
     log = open_log({"segment.bytes": 3 * len(batch()), **options}, files=watched)
@@ -99,7 +99,7 @@ def test_what_is_acknowledged_is_on_the_disk_and_so_is_its_name(
     assert sealed <= set(watched.syncs)
 
 
-def test_without_the_option_nobody_waits_for_the_disk(open_log: Open, batch: Batch, watched: WatchedFiles) -> None:
+def test_without_the_option_no_append_waits_for_the_disk(open_log: Open, batch: Batch, watched: WatchedFiles) -> None:
     log = open_log(files=watched)
     watched.syncs.clear()
     log.append(batch())
@@ -107,7 +107,7 @@ def test_without_the_option_nobody_waits_for_the_disk(open_log: Open, batch: Bat
     assert (log.recovery_point, log.high_watermark) == (0, 1)
 
 
-def test_who_waits_for_a_sync_shares_the_next_one(open_log: Open, batch: Batch, watched: WatchedFiles) -> None:
+def test_appends_that_wait_for_a_sync_share_the_next_one(open_log: Open, batch: Batch, watched: WatchedFiles) -> None:
     log = open_log(SYNCED, files=watched)
     log.append(batch())
     watched.syncs.clear()
@@ -178,9 +178,7 @@ def test_a_failed_sync_is_never_tried_again(open_log: Open, batch: Batch, watche
     assert log.read(1, 1000) == b""
 
 
-def test_who_waited_for_a_sync_that_failed_is_not_acknowledged(
-    open_log: Open, batch: Batch, watched: WatchedFiles
-) -> None:
+def test_an_append_whose_sync_failed_is_not_acknowledged(open_log: Open, batch: Batch, watched: WatchedFiles) -> None:
     log = open_log(SYNCED, files=watched)
     log.append(batch())
     watched.gate.clear()

@@ -56,7 +56,7 @@ def test_batches_are_appended_as_they_are(leader: PartitionLog, follower: Partit
     assert follower.high_watermark == 5
 
 
-def test_what_takes_more_than_a_write_is_known_before(open_log: Open, tmp_path: Path, batch: Batch) -> None:
+def test_an_append_that_needs_more_than_a_write_is_known_before(open_log: Open, tmp_path: Path, batch: Batch) -> None:
     leader_directory, directory, synced = tmp_path / "leader", tmp_path / "follower", tmp_path / "synced"
     for each in (leader_directory, directory, synced):
         each.mkdir()
@@ -107,7 +107,9 @@ def test_each_replicated_batch_is_verified_once(
     assert verified == [position for position, _ in scan_headers(records)]
 
 
-def test_what_the_log_has_already_is_refused(leader: PartitionLog, follower: PartitionLog, batch: Batch) -> None:
+def test_records_that_the_log_already_has_are_refused(
+    leader: PartitionLog, follower: PartitionLog, batch: Batch
+) -> None:
     leader.append(batch())
     replicate(leader, follower)
     records = leader.read_to_end(0, 1000)

@@ -95,7 +95,7 @@ def test_errors_are_those_of_any_append(open_log: Open, batch: Batch, disk: Any)
     assert result.base_offset == 1
 
 
-def test_what_is_not_synced_is_not_readable_where_that_comes_first(open_log: Open, batch: Batch) -> None:
+def test_unsynced_records_are_not_readable_with_flush_before_ack(open_log: Open, batch: Batch) -> None:
     log = open_log({"flush.before.ack": "true"})
     log.append(batch([START]))
     result = at_once(log, batch([START]))

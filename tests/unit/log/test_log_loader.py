@@ -57,7 +57,7 @@ def test_complete_log_is_kept(open_log: Open, filled: int) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\x00", bytes(500), b"\xff" * 30, b"\xff" * 300])
-def test_what_is_no_batch_is_cut_off(open_log: Open, filled: int, tmp_path: Path, tail: bytes) -> None:
+def test_bytes_that_are_no_batch_are_truncated(open_log: Open, filled: int, tmp_path: Path, tail: bytes) -> None:
     path = last_log(tmp_path)
     sound = path.read_bytes()
     path.write_bytes(sound + tail)

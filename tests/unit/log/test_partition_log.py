@@ -383,7 +383,7 @@ def test_full_disk_at_an_index_entry_undoes_the_append(open_log: Open, batch: Ba
     assert log.offset_for_time(START + 1) == (1, START + 1)
 
 
-def test_what_cannot_be_undone_takes_the_partition_offline(open_log: Open, batch: Batch, disk: Any) -> None:
+def test_a_failure_that_cannot_be_undone_takes_the_partition_offline(open_log: Open, batch: Batch, disk: Any) -> None:
     log = open_log(files=disk)
     log.append(batch())
     disk.bytes_left, disk.refuses_truncate = 20, True

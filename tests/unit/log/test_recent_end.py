@@ -24,7 +24,7 @@ def test_a_large_append_is_not_recent_and_what_follows_it_is() -> None:
     assert recent.grown(5, 100, 1.0).holds(5, 1.0)
 
 
-def test_what_is_old_may_have_left_memory() -> None:
+def test_old_records_may_have_left_memory() -> None:
     recent = NOTHING_RECENT.grown(0, 100, 1.0)
     assert recent.holds(0, 11.0)
     assert not recent.holds(0, 11.5)

@@ -54,7 +54,7 @@ NONE: dict[str, Any] = {
         ({"retention_bytes": 0, "high_watermark": 25}, 2),
     ],
 )
-def test_what_may_go(limits: dict[str, int], count: int) -> None:
+def test_retention_counts_the_deletable_segments(limits: dict[str, int], count: int) -> None:
     assert count_deletable(SEGMENTS, **(NONE | limits)) == count
 
 
@@ -72,5 +72,5 @@ def test_a_last_segment_of_one_byte_may_go() -> None:
     ("copied", "start", "count"),
     [(9, 0, 0), (10, 0, 1), (11, 0, 1), (0, 9, 0), (0, 10, 1), (20, 10, 2), (10, 20, 2), (40, 0, 3), (0, 40, 3)],
 )
-def test_what_is_copied_or_before_the_start_may_leave_the_disk(copied: int, start: int, count: int) -> None:
+def test_segments_copied_or_before_the_start_may_leave_the_disk(copied: int, start: int, count: int) -> None:
     assert count_copied(SEGMENTS, 3, copied_end_offset=copied, log_start_offset=start) == count

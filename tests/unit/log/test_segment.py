@@ -78,7 +78,7 @@ def test_a_damaged_entry_of_a_sealed_segment_is_rebuilt(
         assert index.read_bytes() == sound
 
 
-def test_what_was_appended_last_is_found_without_looking_at_what_is_before(
+def test_the_last_batch_is_found_without_reading_the_ones_before(
     open_log: OpenLog, batch: Batch, tmp_path: Path
 ) -> None:
     log = open_log()

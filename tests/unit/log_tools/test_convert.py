@@ -178,7 +178,7 @@ def test_every_record_keeps_its_offset_however_high_and_however_far_apart(
             ]
 
 
-def test_what_stands_beside_the_logs_is_kept_at_high_offsets(tmp_path: Path) -> None:
+def test_files_beside_the_logs_are_kept_at_high_offsets(tmp_path: Path) -> None:
     base = 2**62
     source = tmp_path / "source-0"
     source.mkdir()

@@ -81,7 +81,7 @@ def test_or_on_request_in_any_directory_and_alone(tmp_path: Path) -> None:
     assert list(row.values) == ["key", "value"]
 
 
-def test_what_cannot_be_decoded_is_shown_as_bytes_with_a_note(tmp_path: Path) -> None:
+def test_undecodable_values_are_shown_as_bytes_with_a_note(tmp_path: Path) -> None:
     record = Record(key=b"\0\1\0", value=None, timestamp_ms=1)
     row, note = dumped(tmp_path / "__consumer_offsets-0", record, with_data=True)
     assert isinstance(row, Row)

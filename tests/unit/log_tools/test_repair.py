@@ -220,7 +220,7 @@ numbers = itertools.count(1)
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
-def test_whatever_is_flipped_or_cut_the_rest_is_kept(sound: Callable[..., Path], seed: int) -> None:
+def test_a_repair_keeps_all_batches_that_were_not_damaged(sound: Callable[..., Path], seed: int) -> None:
     """Keep all batches that were not touched, unchanged, and no others.
 
     At most one offset changes, because no checksum covers it. If a batch seems to begin before the end of the one

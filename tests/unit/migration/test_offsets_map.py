@@ -21,7 +21,7 @@ def places_of(gaps):
 
 
 @given(GAPS, st.lists(st.integers(0, 40), max_size=4), st.integers(0, 5))
-def test_it_knows_every_record_whatever_it_was_copied_in(gaps, cuts, trailing):
+def test_the_map_has_every_record_for_any_copied_batches(gaps, cuts, trailing):
     places = places_of(gaps)
     found, position = OffsetsMap(), 0
     for cut in [*sorted(cuts), len(places)]:
@@ -39,7 +39,7 @@ def test_it_knows_every_record_whatever_it_was_copied_in(gaps, cuts, trailing):
         found.new_offset(next_old + 1)
 
 
-def test_what_does_not_follow_is_refused():
+def test_runs_that_do_not_follow_are_refused():
     found = OffsetsMap().extended([Run(10, 0, 5)], 15)
     for runs, next_old in (([Run(14, 5, 1)], 16), ([Run(15, 4, 1)], 16), ([Run(15, 5, 1)], 15), ([], 14)):
         with pytest.raises(ValueError, match=r"does not follow|cannot go back"):

@@ -91,7 +91,7 @@ _broken = st.sampled_from(
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(_payloads, st.none() | _broken), min_size=18, max_size=40))
-def test_what_is_broken_harms_no_other(pairs: list[tuple[bytes, bytes | None]]) -> None:
+def test_a_broken_payload_affects_no_other(pairs: list[tuple[bytes, bytes | None]]) -> None:
     payloads = [broken if broken is not None else good for good, broken in pairs]
     rows, faults = _read(payloads)
     assert sorted(faults) == [at for at, (_, broken) in enumerate(pairs) if broken is not None]

@@ -214,7 +214,7 @@ def test_fields_of_newer_versions_are_left_out() -> None:
     assert ([row["text"] for row in rows], faults) == (["kept", "kept", "plain"], {})
 
 
-def test_what_is_no_message_says_so() -> None:
+def test_a_malformed_message_is_named() -> None:
     rows, faults = _read([CLASS(i32=1).SerializeToString(), b"\xff\xff\xff", b""])
     assert [row["i32"] for row in rows] == [1, 0]
     assert list(faults) == [1]

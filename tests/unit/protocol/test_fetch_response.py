@@ -51,7 +51,7 @@ def _fill(result: pb.FetchResponse.PartitionRecords, partition: dict) -> None:
 
 
 @given(_topics)
-def test_what_is_written_is_what_the_generated_class_reads(topics: list) -> None:
+def test_the_generated_class_reads_hand_written_responses(topics: list) -> None:
     answer = FetchAnswer()
     for name, topic_id, partitions in topics:
         topic = answer.add_topic(name, topic_id)
@@ -76,7 +76,7 @@ def _address(data: bytes) -> int:
 
 
 @given(_topics, _small_bytes)
-def test_what_the_generated_class_writes_is_read(topics: list, small_bytes: int) -> None:
+def test_responses_of_the_generated_class_are_read(topics: list, small_bytes: int) -> None:
     generated = _generated(topics)
     found = list(read_fetch_response(generated.SerializeToString(), small_bytes=small_bytes))
     expected = [(topic.name, partition) for topic in generated.topics for partition in topic.partitions]

@@ -84,7 +84,7 @@ def test_deadlines_are_the_nearest_that_can_be_said(asked_ms: int, sent_ms: int)
     assert read(data[frames.HEAD_BYTES :])[1] == sent_ms
 
 
-def test_what_fits_into_no_frame_is_not_written() -> None:
+def test_a_message_too_large_for_a_frame_is_not_written() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         frames.request_head(frames.HELLO, 2**31 - 13)
 

@@ -236,7 +236,7 @@ def test_an_older_version_is_read_with_nulls_for_newer_columns() -> None:
         ({"c": pa.array(["a"]).dictionary_encode()}, {"schema_id": 1}, SchemaError, "cast it to its value type"),
     ],
 )
-def test_what_cannot_be_a_batch_is_not_built(
+def test_an_invalid_batch_is_not_built(
     columns: dict[str, pa.Array], options: dict[str, Any], error: type[Exception], problem: str
 ) -> None:
     with pytest.raises(error, match=problem):

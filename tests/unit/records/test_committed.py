@@ -159,7 +159,7 @@ def _is_abort_marker(data: bytes, position: int, header: BatchHeader) -> bool:
     return read_control_type(record.key) is ControlType.ABORT
 
 
-def test_what_is_left_of_a_thinned_batch_is_still_aborted() -> None:
+def test_the_rest_of_a_compacted_batch_is_still_aborted() -> None:
     # Compaction may have removed the record at which the transaction began.
     records = [Record(key=b"k", value=b"v", timestamp_ms=1, offset=12)]
     data = build_rows_batch(

@@ -176,7 +176,7 @@ def test_lz4_header_checksum_counts_from_magic_1_on() -> None:
         decompress(old, Compression.LZ4, magic=1)
 
 
-def test_what_follows_the_lz4_frame_is_ignored() -> None:
+def test_bytes_after_the_lz4_frame_are_ignored() -> None:
     assert decompress(compress(b"data" * 9, Compression.LZ4) + b"more", Compression.LZ4) == b"data" * 9
 
 

@@ -165,7 +165,7 @@ def test_batches_that_compaction_emptied_stay(target: RecordFormat) -> None:
     assert converted(columnar, RecordFormat.ROWS) == empty
 
 
-def test_what_is_as_it_should_be_is_not_written_again() -> None:
+def test_a_batch_of_the_wanted_format_is_not_rewritten() -> None:
     original = [Record(value=b"v" * 9, offset=offset) for offset in range(3)]
     data = b"".join(build_entries(original, magic=magic, compression=Compression.GZIP) for magic in (0, 1, 2))
     assert next(iter(convert(data, RecordFormat.MAGIC_0))) == build_entries(

@@ -95,7 +95,7 @@ def test_a_wrapper_may_not_end_after_its_own_offset() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_what_the_format_cannot_hold_is_refused(magic: int) -> None:
+def test_records_that_the_format_cannot_hold_are_refused(magic: int) -> None:
     with pytest.raises(UnsupportedForFormatError, match="has headers"):
         build_messages([Record(headers=(("h", b"v"),))], magic=magic)
     with pytest.raises(UnsupportedCompressionError, match="zstd"):

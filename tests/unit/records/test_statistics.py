@@ -165,7 +165,7 @@ def test_untrue_statistics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(place=st.integers(0), bit=st.integers(0, 7))
-def test_whatever_bit_turns_over_nothing_untrue_is_said(place: int, bit: int) -> None:
+def test_a_flipped_bit_never_gives_wrong_statistics(place: int, bit: int) -> None:
     batch = build(timestamps_ms=pa.array(range(ROWS)))
     layout = read_columns_header(batch, 0, read_header(batch))
     sound = read(batch)

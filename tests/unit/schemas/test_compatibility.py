@@ -58,7 +58,7 @@ def _orders(**columns: str) -> str:
     ],
 )
 @pytest.mark.parametrize("mode", Mode)
-def test_what_each_mode_allows_of_the_last_version(ddl: str, allowed_by: set[Mode], mode: Mode) -> None:
+def test_changes_that_each_mode_allows_to_the_last_version(ddl: str, allowed_by: set[Mode], mode: Mode) -> None:
     counterpart = Mode(mode.removesuffix("_TRANSITIVE"))
     if counterpart in allowed_by:
         check_evolution([ORDERS], parse_schema(ddl), mode)
@@ -97,12 +97,12 @@ def test_refusals_name_column_change_mode_and_version() -> None:
 
 @pytest.mark.parametrize("ddl", ["v INT", "k BIGINT, v INT", "k STRING, v INT"])
 @pytest.mark.parametrize("mode", Mode)
-def test_a_key_column_stays_whatever_the_mode(ddl: str, mode: Mode) -> None:
+def test_a_key_column_stays_in_every_mode(ddl: str, mode: Mode) -> None:
     with pytest.raises(IncompatibleSchemaError, match=r"column k is .*, and it is a key column: .* never possible"):
         check_evolution([parse_schema("k INT, v INT")], parse_schema(ddl), mode, ["k"])
 
 
-def test_what_is_no_schema_is_refused_as_such() -> None:
+def test_an_invalid_schema_is_refused_as_such() -> None:
     with pytest.raises(SchemaError, match="columns city and City"):
         check_evolution([ORDERS], pa.schema([*ORDERS, pa.field("City", pa.string())]))
 
@@ -143,7 +143,7 @@ def test_backward_one_way_is_forward_the_other_way(left: pa.Schema, right: pa.Sc
 
 
 @given(st.lists(_schemas, min_size=2, max_size=4), st.sampled_from(list(Mode)))
-def test_what_is_allowed_can_be_read(schemas: list[pa.Schema], mode: Mode) -> None:
+def test_records_of_allowed_versions_can_be_read(schemas: list[pa.Schema], mode: Mode) -> None:
     versions = schemas[:1]
     for schema in schemas[1:]:
         try:

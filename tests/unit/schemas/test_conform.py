@@ -66,7 +66,7 @@ def test_lossless_casts(ddl: str, values: pa.Array, expected: list[Any]) -> None
     assert _fit(ddl, values).to_pylist() == expected
 
 
-def test_instants_keep_their_time_whatever_zone_they_come_in() -> None:
+def test_instants_keep_their_time_in_any_zone() -> None:
     fitted = _fit("TIMESTAMP", pa.array([0], pa.timestamp("s", tz="Europe/Paris")))
     assert fitted.type == pa.timestamp("us", tz="UTC")
     assert fitted.cast(pa.int64()).to_pylist() == [0]
@@ -135,7 +135,7 @@ def test_empty_tables_conform() -> None:
 
 
 @given(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=50), st.integers(1, 7))
-def test_the_first_bad_row_is_named_whatever_the_chunks(values: list[int], chunk: int) -> None:
+def test_the_first_bad_row_is_named_for_any_chunks(values: list[int], chunk: int) -> None:
     chunks = pa.chunked_array([values[at : at + chunk] for at in range(0, len(values), chunk)], type=pa.int64())
     bad = next((row for row, value in enumerate(values) if not -(2**31) <= value < 2**31), None)
     if bad is None:

@@ -47,7 +47,7 @@ def test_a_directory_that_another_topic_of_the_name_has_now_is_not_read(segment:
     assert mapped(segment, OTHER) == BATCH
 
 
-def test_what_cannot_be_read_is_said(segment: Path, tmp_path: Path) -> None:
+def test_an_unreadable_segment_is_reported(segment: Path, tmp_path: Path) -> None:
     assert mapped("") == "the broker does not name its files"
     assert mapped(tmp_path / "none") == f"{tmp_path}/none: No such file or directory"
     assert mapped(segment, end=len(BATCH) + 1) == (

@@ -43,7 +43,7 @@ def test_an_empty_extent_has_no_chunks(log: tuple[str, list[bytes]]) -> None:
     assert list(read_remote_extent(log[0], 10, 10)) == []
 
 
-def test_what_is_gone_or_too_short_is_said(log: tuple[str, list[bytes]], tmp_path: Path) -> None:
+def test_a_missing_or_truncated_object_is_reported(log: tuple[str, list[bytes]], tmp_path: Path) -> None:
     uri, batches = log
     with pytest.raises(OffsetsLostError, match="was removed"):
         list(read_remote_extent((tmp_path / "none.log").as_uri(), 0, 100))

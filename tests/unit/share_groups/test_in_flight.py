@@ -90,7 +90,7 @@ def test_acknowledgements_are_taken_all_or_none() -> None:
     assert partition.start_offset == 0
 
 
-def test_what_is_no_record_is_passed_over() -> None:
+def test_offsets_without_records_are_skipped() -> None:
     partition = delivery()
     read = [ReadRange(0, 0, has_records=False), ReadRange(1, 2), ReadRange(5, 5)]
     assert given(partition.acquire("a", read, 10, 0)) == [(1, 2, 1), (5, 5, 1)]
@@ -124,7 +124,7 @@ def test_a_log_that_begins_later_takes_records_away() -> None:
     assert not partition.start_at(7)
 
 
-def test_what_is_written_down_does_not_know_of_deliveries_in_progress() -> None:
+def test_a_snapshot_has_no_deliveries_in_progress() -> None:
     partition = delivery()
     partition.acquire("a", [ReadRange(0, 9)], 10, 0)
     partition.acknowledge("a", [(3, 4, ACCEPT), (5, 5, RELEASE)], 1)
@@ -133,7 +133,7 @@ def test_what_is_written_down_does_not_know_of_deliveries_in_progress() -> None:
     assert given(again.acquire("c", [ReadRange(0, 9)], 10, 5)) == [(0, 2, 1), (5, 5, 2), (6, 9, 1)]
 
 
-def test_what_a_snapshot_leaves_out_is_available() -> None:
+def test_records_missing_from_a_snapshot_are_available() -> None:
     snapshot = Snapshot(
         5, (InFlightBatch(7, 7, RecordState.ACKNOWLEDGED, 2), InFlightBatch(9, 9, RecordState.AVAILABLE, 2))
     )

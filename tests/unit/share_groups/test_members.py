@@ -75,7 +75,7 @@ def test_members_have_a_session() -> None:
     assert not group.is_overdue("a", 149)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_heartbeats_are_refused() -> None:
     group = members(size_max=1)
     with pytest.raises(InvalidRequestError):
         group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH), count_of, 0)

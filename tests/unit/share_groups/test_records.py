@@ -32,7 +32,7 @@ RUNS = st.lists(
 
 
 @given(st.text(max_size=20), st.integers(0, 2**31 - 1), RUNS)
-def test_what_was_written_is_read(group_id: str, partition: int, sizes: list[tuple[int, int, RecordState]]) -> None:
+def test_records_survive_a_round_trip(group_id: str, partition: int, sizes: list[tuple[int, int, RecordState]]) -> None:
     batches, offset = [], 10
     for count, size, state in sizes:
         batches.append(InFlightBatch(offset, offset + size - 1, state, count))

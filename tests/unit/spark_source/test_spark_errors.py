@@ -62,7 +62,7 @@ def test_an_error_that_is_newer_than_this_program_keeps_its_message():
     assert explain(error) == "something new"
 
 
-def test_what_is_not_ours_is_one_line_as_well():
+def test_an_error_of_spark_is_one_line_as_well():
     java = JavaError(
         "org.apache.spark.SparkException: [INTERNAL_ERROR] The Spark SQL phase analysis failed. SQLSTATE: XX000",
         JavaError("java.lang.NullPointerException: Cannot invoke String.getBytes"),

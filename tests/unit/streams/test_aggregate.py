@@ -129,7 +129,7 @@ def same(left: object, right: object) -> bool:
 
 @settings(deadline=None, max_examples=150)
 @given(script=scripts, window=windows, data=st.data())
-def test_every_update_is_the_models_whatever_the_batches_are(script, window, data):
+def test_every_update_is_the_models_for_any_batches(script, window, data):
     driver, model = TopologyTestDriver(build(window, "every")), Model(window)
     for batch in cut(script, data):
         pipe(driver, batch)

@@ -119,7 +119,7 @@ def test_a_table_of_means_is_looked_up_as_means() -> None:
     assert [entry.value["m"] for entry in driver.entries(store)] == [2.5]
 
 
-def test_what_is_left_of_a_group_is_exact_again_when_its_last_value_has_gone() -> None:
+def test_the_sum_of_a_group_is_exact_after_its_last_value_is_removed() -> None:
     builder = StreamsBuilder()
     table = builder.table(
         "in", schema=pa.schema([("id", pa.string()), ("g", pa.string()), ("x", pa.float64())]), key_columns=["id"]

@@ -83,7 +83,7 @@ def changed(**change: Any) -> Build:
     ],
     ids=["nothing", "a filter before", "grace", "retention", "sink"],
 )
-def test_what_state_does_not_depend_on_may_change(change: dict[str, Any]) -> None:
+def test_changes_that_do_not_affect_state_are_allowed(change: dict[str, Any]) -> None:
     assert list(differences_between(manifest(hours), manifest(changed(**change)))) == []
 
 
@@ -101,7 +101,7 @@ def test_what_state_does_not_depend_on_may_change(change: dict[str, Any]) -> Non
         ({"store": "per-hour"}, "its store hours is now called per-hour: set store='hours'"),
     ],
 )
-def test_what_state_depends_on_is_named(change: dict[str, Any], said: str) -> None:
+def test_changes_that_affect_state_are_named(change: dict[str, Any], said: str) -> None:
     found = list(differences_between(manifest(hours), manifest(changed(**change))))
     assert any(said in clause for clause in found), found
     assert all(clause.startswith("KSTREAM-") for clause in found), found
@@ -181,7 +181,7 @@ def named_as(named: dict[str, str], join: str) -> dict[str, Any]:
     return {"name": named[join]} if named else {}
 
 
-def test_what_named_joins_keep_stays_theirs_when_a_node_is_put_before_them() -> None:
+def test_named_joins_keep_their_state_when_a_node_is_inserted_before_them() -> None:
     named = {join: f"the-{join}" for join in ("pairs", "waiting", "carriers", "looked-up")}
     before, now = (manifest(joined(named, filtered=filtered)) for filtered in (False, True))
     assert list(differences_between(before, now)) == []

@@ -104,7 +104,7 @@ def test_each_batch_gives_the_last_update_of_each_key(kind: str, script: list[Te
         assert driver.read_records("last") == [record for _, record in last]
 
 
-def test_what_must_say_what_it_replaces_gives_every_update() -> None:
+def test_an_aggregation_that_must_emit_replaced_values_emits_every_update() -> None:
     builder = StreamsBuilder()
     sums = builder.stream("x", **TYPES).group_by_key().reduce(add, emit="last")
     sums.to_delta("sums")

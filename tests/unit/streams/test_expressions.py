@@ -85,7 +85,7 @@ def test_python_connectives_are_refused_with_the_remedy():
         bool(col("a") > 1)
 
 
-def test_what_cannot_be_in_an_expression_is_refused():
+def test_an_invalid_expression_is_refused():
     with pytest.raises(TopologyError, match=r"\[\] \(list\) cannot be part"):
         assert (col("a") == []) is not None
     with pytest.raises(TopologyError, match="cast to 'number': not a type; one of bigint, binary"):
@@ -195,6 +195,6 @@ def test_times_texts_and_structs_are_taken_apart(expression, expected):
         (lambda: result_types([to_polars(col("d").part("hour"))], times().schema, "mine"), "mine: the expression does"),
     ],
 )
-def test_what_cannot_be_taken_apart_is_refused(make, message):
+def test_a_value_that_cannot_be_unpacked_is_refused(make, message):
     with pytest.raises(TopologyError, match=message):
         make()

@@ -26,7 +26,7 @@ def given(rows: list[dict[str, Any]]) -> list[tuple[Any, Any, Any]]:
     ]
 
 
-def test_what_is_made_of_a_record_keeps_its_headers() -> None:
+def test_results_of_a_record_keep_its_headers() -> None:
     builder = StreamsBuilder()
     numbers, others = builder.stream("numbers", **TYPES), builder.table("others", **TYPES)
     numbers.filter(lambda value: value > 0).map_values(lambda value: value * 10, value="long").to("passed")

@@ -213,7 +213,7 @@ def lit_note() -> Any:
         ),
     ],
 )
-def test_what_cannot_be_joined_so_is_refused(
+def test_invalid_joins_by_expressions_are_refused(
     build: Callable[[Any, Any], Any], error: type[Exception], message: str
 ) -> None:
     def compiled() -> None:

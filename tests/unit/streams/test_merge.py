@@ -85,7 +85,7 @@ def test_several_topics_are_read_as_one_stream() -> None:
         (5, "source of 5: a topic is given by its name"),
     ],
 )
-def test_what_names_no_topics_is_refused(topics: Any, message: str) -> None:
+def test_arguments_that_name_no_topic_are_refused(topics: Any, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         StreamsBuilder().stream(topics, key="string", value="long")
     if topics:

@@ -80,7 +80,7 @@ def plan_of(build: Any) -> Plan:
     return TopologyTestDriver(builder.build()).plan
 
 
-def test_only_what_nobody_can_tell_is_split() -> None:
+def test_only_aggregations_with_equal_results_are_split() -> None:
     assert is_split(plan_of(lambda words: words.group_by_key().count().to_delta("t")))
     # Reasons against two parts: every update is needed, doubles are added in order, records are repartitioned, or a
     # function may fail.

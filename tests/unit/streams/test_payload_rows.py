@@ -83,7 +83,7 @@ def test_a_topic_of_payloads_becomes_columns_and_no_payload_a_row_without_a_valu
 
 
 @pytest.mark.parametrize("kind", SERDES)
-def test_what_is_no_payload_is_named_with_its_place(kind: str) -> None:
+def test_a_malformed_payload_is_named_with_its_position(kind: str) -> None:
     serde = SERDES[kind]
     with pytest.raises(
         UserFunctionError, match=f"the value of the record at offset 41 of orders-3 is not a valid {kind} of id"

@@ -102,7 +102,7 @@ def test_nothing_overlaps_and_records_flow_downwards(run: int, seed: int) -> Non
         assert numbers[1] < numbers[-1]
 
 
-def test_what_is_no_format_is_refused() -> None:
+def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(TopologyError, match="format='dot': describe as text, svg or mermaid"):
         enriched().describe("dot")  # type: ignore[arg-type]
 

@@ -211,7 +211,7 @@ KAFKAS: dict[type, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("api", KAFKAS, ids=lambda api: api.__name__)
-def test_what_kafkas_interface_has_is_there_or_documented_as_absent(api: type) -> None:
+def test_every_method_of_kafkas_interface_exists_or_is_documented_as_absent(api: type) -> None:
     semantics = (Path(__file__).parents[3] / "docs" / "streams" / "semantics.md").read_text(encoding="utf-8")
     absent = semantics.partition("Not there, and why:")[2].partition("\n\nA function")[0]
     for name in KAFKAS[api]:

@@ -163,7 +163,7 @@ def test_a_topic_to_go_through_is_written_alike() -> None:
         ),
     ],
 )
-def test_what_a_serde_cannot_write_is_refused_by_all_runners(
+def test_values_that_a_serde_cannot_write_are_refused_by_all_runners(
     build: Callable[[StreamsBuilder], Any], message: str
 ) -> None:
     def made() -> TopologyTestDriver:

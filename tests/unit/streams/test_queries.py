@@ -153,7 +153,7 @@ def test_stores_of_processors(state: StoredState) -> None:
     assert starts == [0, 10, 30]
 
 
-def test_what_cannot_be_asked_is_said(state: StoredState) -> None:
+def test_impossible_queries_are_refused(state: StoredState) -> None:
     with pytest.raises(UsageError, match=r"no store is named hours: the stores are columns, counts, "):
         state.store("hours")
     with pytest.raises(UsageError, match="counts has no windows"):

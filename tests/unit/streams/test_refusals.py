@@ -140,7 +140,7 @@ def test_misuse_is_refused_where_it_is_written(build: Callable[[StreamsBuilder],
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a/b", "..", None, "x" * 250])
-def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
+def test_an_invalid_topic_is_refused(topic: Any) -> None:
     builder = StreamsBuilder()
     stream(builder).to(topic)
     with pytest.raises(TopologyError, match=r"KSTREAM-SINK-0000000001: .* cannot be a topic's name: letters, digits"):
@@ -232,7 +232,7 @@ def test_what_cannot_be_a_topic_is_refused(topic: Any) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused_by_the_compiler(
+def test_nodes_that_do_not_fit_together_are_refused_by_the_compiler(
     build: Callable[[StreamsBuilder], Any], message: str
 ) -> None:
     builder = StreamsBuilder()
@@ -275,7 +275,7 @@ def test_aggregates_that_begin_as_what_they_are_not_are_refused(
         compile_topology(builder.build(), {})
 
 
-def test_what_can_be_known_without_the_topics_is_refused_when_it_is_built() -> None:
+def test_errors_independent_of_the_topics_are_raised_at_build_time() -> None:
     declared, found = StreamsBuilder(), StreamsBuilder()
     stream(declared).filter(col("amount") > 1).to("o")
     with pytest.raises(UnknownColumnError, match="KSTREAM-FILTER-0000000001: no column amount in its input"):
@@ -377,7 +377,7 @@ def test_a_processor_that_cannot_begin_is_named() -> None:
         TopologyTestDriver(builder.build())
 
 
-def test_what_two_builders_made_is_not_put_together() -> None:
+def test_nodes_of_two_builders_are_not_combined() -> None:
     one, other = StreamsBuilder(), StreamsBuilder()
     for build in (
         lambda: stream(one).merge(stream(other)),

@@ -294,7 +294,7 @@ def large(longs: StoreSpec) -> tuple[MemoryVariables, Limits]:
     return variables, limits
 
 
-def test_what_is_wanted_is_brought_at_once_and_read_from_few_pages() -> None:
+def test_wanted_rows_are_loaded_at_once_from_few_pages() -> None:
     longs = spec({"key": pa.string(), "value": pa.int64()})
     kept = kept_rows(longs, *large(longs))
     store = store_over(longs, kept)
@@ -320,7 +320,7 @@ def test_after_many_that_were_not_announced_everything_is_brought() -> None:
     assert store.commit() == Change(entries={"0": None}, numbers={}, touched=True)
 
 
-def test_of_what_waits_for_windows_to_close_only_what_is_due_is_read() -> None:
+def test_only_rows_of_closing_windows_are_read() -> None:
     # Expired rows are in no page.
     columns = {"key": pa.string(), "window_start": WINDOW_TYPE, "window_end": WINDOW_TYPE, "value": pa.int64()}
     layout = Layout(

@@ -128,7 +128,7 @@ def test_names_are_the_users_where_given():
         ),
     ],
 )
-def test_what_is_no_topology_is_refused(build, message):
+def test_an_invalid_topology_is_refused(build, message):
     builder = StreamsBuilder()
     build(builder)
     with pytest.raises(TopologyError, match=message):
@@ -212,7 +212,7 @@ def test_windows_say_what_they_are():
         ),
     ],
 )
-def test_what_does_not_fit_the_schema_is_refused_with_the_nodes_name(build, error, message):
+def test_a_node_that_does_not_fit_the_schema_is_named(build, error, message):
     builder = StreamsBuilder()
     build(builder.stream("flights"))
     with pytest.raises(error, match=message):
@@ -375,6 +375,6 @@ def test_a_topic_of_bytes_needs_serdes_that_read_bytes(types, message):
         ),
     ],
 )
-def test_what_another_kind_of_handle_can_do_is_told(use, message):
+def test_a_missing_method_names_the_handle_that_has_it(use, message):
     with pytest.raises(AttributeError, match=message):
         use(StreamsBuilder().stream("flights", schema=FLIGHTS.schema, key_columns=["origin"]))

@@ -82,7 +82,7 @@ def test_results_are_kept_until_the_window_closes_or_longer() -> None:
     assert within(3).before(1).after(2) == JoinWindows(before_ms=1, after_ms=2)
 
 
-def test_a_retention_that_nobody_chose_goes_with_the_grace() -> None:
+def test_the_default_retention_follows_the_grace() -> None:
     assert tumbling(10).grace(5).retention_ms == 15
     assert tumbling(10, grace=9).grace(5).retention_ms == 15
     assert tumbling(10).retain(30).grace(5).retention_ms == 30

@@ -322,9 +322,7 @@ def updates(stream: Any, other: Any) -> None:
 @pytest.mark.parametrize("buckets", [1, 3])
 @settings(max_examples=10)
 @given(script=scripts, cuts=st.sets(st.integers(1, 19), max_size=4))
-def test_a_key_has_the_same_updates_whatever_the_micro_batches_are(
-    buckets: int, script: Script, cuts: set[int]
-) -> None:
+def test_a_key_has_the_same_updates_for_any_micro_batches(buckets: int, script: Script, cuts: set[int]) -> None:
     edges = sorted({0, len(script), *(cut for cut in cuts if cut < len(script))})
     batches = [script[start:end] for start, end in pairwise(edges)]
     driver = TopologyTestDriver(topology(updates))

@@ -225,7 +225,7 @@ def test_an_attempt_can_be_aborted_while_it_is_the_present_one() -> None:
 
 
 @pytest.mark.parametrize("event", ["taken over", "aborted", "committed"])
-def test_who_has_a_place_and_has_not_begun_cannot_begin_any_more(event: str) -> None:
+def test_a_producer_that_had_not_begun_cannot_begin_after_the_attempt(event: str) -> None:
     # A task that was about to write when its attempt ended would leave an open transaction that no client ends.
     waiting = replace(open_transaction(0), state=TransactionState.EMPTY, partitions=frozenset())
     manager = manager_of(waiting, open_transaction(1))

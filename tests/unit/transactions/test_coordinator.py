@@ -235,7 +235,7 @@ def test_ids_that_are_not_used_are_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("markers_before", [0, 1])
 @pytest.mark.parametrize("committed", [True, False])
-def test_what_was_decided_is_ended_everywhere_after_a_restart(
+def test_decided_transactions_are_completed_everywhere_after_a_restart(
     tmp_path: Path, markers: Markers, committed: bool, markers_before: int
 ) -> None:
     async def scenario() -> None:
@@ -296,7 +296,7 @@ def test_a_call_that_is_cancelled_does_not_undo_what_it_began(tmp_path: Path) ->
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_cannot_be_written_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         append = StateLog.append
 

@@ -58,7 +58,7 @@ def read(record: StateRecord) -> TransactionMetadata:
 
 
 @given(transactions())
-def test_what_was_written_is_read_again(transaction: TransactionMetadata) -> None:
+def test_metadata_survives_a_round_trip(transaction: TransactionMetadata) -> None:
     again = read(transaction.record())
     has_ended = transaction.state not in (TransactionState.EMPTY, TransactionState.ONGOING)
     assert again.last_epoch == (transaction.epoch - 1 if has_ended else -1)

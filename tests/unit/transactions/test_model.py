@@ -375,5 +375,5 @@ class Coordinators(RuleBasedStateMachine):
         return change
 
 
-def test_whatever_happens_each_transaction_is_decided_once() -> None:
+def test_each_transaction_is_decided_once_under_random_events() -> None:
     run_state_machine_as_test(Coordinators, settings=settings(max_examples=150, stateful_step_count=40))

@@ -93,7 +93,7 @@ def test_taking_over_from_an_open_transaction_aborts_it_first() -> None:
 
 
 @pytest.mark.parametrize("current", [COMMITTING, ABORTING, ROTATING])
-def test_nobody_takes_over_while_markers_are_being_written(current: TransactionMetadata) -> None:
+def test_no_producer_takes_over_while_markers_are_being_written(current: TransactionMetadata) -> None:
     with pytest.raises(ConcurrentTransactionsError):
         init(current)
 
@@ -215,7 +215,7 @@ def test_the_end_raises_the_epoch_and_says_so(committed: bool) -> None:
     assert states.next_producer(completed) == ProducerIdAndEpoch(5, 4)
 
 
-def test_who_repeats_the_end_gets_the_same_answer_once_it_is_done() -> None:
+def test_a_retried_end_gets_the_same_answer_once_it_is_done() -> None:
     with pytest.raises(ConcurrentTransactionsError):
         end(COMMITTING)
     assert end(COMMITTED) is None
@@ -251,7 +251,7 @@ def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
 
 
 @pytest.mark.parametrize("current", [EMPTY, COMMITTED, ABORTED, FENCED])
-def test_what_has_not_begun_can_be_aborted_but_not_committed(current: TransactionMetadata) -> None:
+def test_an_unbegun_transaction_can_be_aborted_but_not_committed(current: TransactionMetadata) -> None:
     after = end(current, current.producer, committed=False)
     assert after is not None
     assert (after.state, after.epoch) == (TransactionState.PREPARE_ABORT, current.epoch + 1)
@@ -260,7 +260,7 @@ def test_what_has_not_begun_can_be_aborted_but_not_committed(current: Transactio
         end(current, current.producer)
 
 
-def test_it_is_ended_by_the_present_producer_only() -> None:
+def test_only_the_present_producer_ends_its_transaction() -> None:
     for current, producer, error in [
         (None, THEIRS, InvalidProducerIdMappingError),
         (ONGOING, ProducerIdAndEpoch(6, 3), InvalidProducerIdMappingError),
@@ -289,7 +289,7 @@ def test_a_transaction_whose_time_is_up_is_aborted_and_its_producer_fenced() -> 
         assert states.time_out(current, THEIRS, 2000) is None, "that transaction has ended"
 
 
-def test_a_fenced_last_epoch_is_given_to_nobody() -> None:
+def test_a_fenced_last_epoch_is_never_assigned() -> None:
     fenced = states.complete(states.fence(EPOCHS_USED_UP, 50), 60)
     assert fenced.producer == ProducerIdAndEpoch(5, EPOCH_MAX)
     assert init(fenced).producer == ProducerIdAndEpoch(NEW_ID, 0)

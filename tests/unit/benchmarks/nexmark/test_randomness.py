@@ -11,7 +11,7 @@ NUMBERS = np.arange(1000, dtype=np.int64)
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.sets(st.integers(0, 999), min_size=1), st.integers(1, 2**31 - 1))
-def test_what_an_event_draws_does_not_depend_on_the_others(seed: int, chosen: set[int], limit: int) -> None:
+def test_an_events_draws_do_not_depend_on_other_events(seed: int, chosen: set[int], limit: int) -> None:
     places = np.array(sorted(chosen))
     every, some = Draws(seed, NUMBERS), Draws(seed, NUMBERS[places])
     for _ in range(3):

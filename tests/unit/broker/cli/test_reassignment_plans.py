@@ -56,7 +56,7 @@ def test_a_plan_is_written_as_it_is_read() -> None:
         ),
     ],
 )
-def test_what_is_no_plan_is_refused(text: str, message: str) -> None:
+def test_an_invalid_plan_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_plan(text)
 
@@ -90,7 +90,7 @@ def test_a_limit_is_on_those_who_have_a_partition_and_those_who_get_it() -> None
     assert options == {"t": {LEADER_THROTTLED: "0:1,0:4", FOLLOWER_THROTTLED: "0:2,0:3"}}
 
 
-def test_what_moves_already_keeps_its_limit_when_more_begins_to_move() -> None:
+def test_partitions_in_a_move_keep_their_throttle_when_further_moves_begin() -> None:
     """Check that partitions which already move keep their throttle.
 
     This includes moves to other brokers than planned: throttles name the old replicas as senders, not the replicas of

@@ -51,7 +51,7 @@ class Controller:
         }
 
 
-def test_what_is_asked_for_meanwhile_goes_in_the_next_request() -> None:
+def test_isr_changes_during_a_request_go_into_the_next_one() -> None:
     async def scenario() -> None:
         controller = Controller()
         requests = IsrRequests(controller.send)
@@ -87,7 +87,7 @@ def test_it_is_repeated_until_a_controller_answers_and_each_gets_its_own_answer(
     asyncio.run(scenario())
 
 
-def test_who_waits_hears_of_the_end() -> None:
+def test_waiting_callers_get_the_end_of_the_broker() -> None:
     async def scenario() -> None:
         controller = Controller()
         controller.gate.clear()

@@ -38,7 +38,7 @@ def test_subscribers_are_told_in_their_order_and_find_the_new_configuration_in_f
     assert told == [("first", 6, 6), ("second", 6, 6)]
 
 
-def test_an_option_that_is_refused_changes_nothing_and_nobody_is_told(live: LiveConfig) -> None:
+def test_a_refused_option_changes_nothing_and_notifies_no_listener(live: LiveConfig) -> None:
     live.subscribe(lambda config: pytest.fail("nothing has changed"))
     with pytest.raises(InvalidConfigError):
         live.alter("", {"num.io.threads": "4000"}, set())

@@ -144,7 +144,7 @@ def test_controlled_shutdown_moves_leaders_first_and_gives_it_no_more() -> None:
     assert world.led("v-0") == (3, 0, (3,))
 
 
-def test_controlled_shutdown_tells_what_nobody_else_can_lead() -> None:
+def test_controlled_shutdown_returns_partitions_without_another_leader() -> None:
     world = started(1, 2)
     world.create("t", (1, 2))
     world.stop(2)
@@ -328,7 +328,7 @@ def test_requests_of_a_failover_are_few() -> None:
     assert sum(isinstance(each, SendRequests) for each in world.effects) < 8
 
 
-def test_who_is_alive_is_known_with_its_rack() -> None:
+def test_live_brokers_are_known_with_their_racks() -> None:
     world = started()
     world.brokers[4] = LiveBroker(999, "rack-a")
     world.event("brokers_changed")
@@ -352,7 +352,7 @@ def test_a_partition_whose_disk_has_failed_is_led_elsewhere_until_its_broker_is_
     assert sorted(world.led("t-0")[2]) == [1, 2]
 
 
-def test_what_the_controller_counts() -> None:
+def test_the_controller_counts_brokers_topics_and_elections() -> None:
     world = started(1, 2, 3)
     world.create("t", (1, 2), (2, 3), (3, 1))
     counted = statistics_of(controller_of(world).context)

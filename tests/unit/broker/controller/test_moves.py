@@ -220,7 +220,7 @@ def test_the_same_target_twice_is_the_same() -> None:
         ("t-0", (1, 9), InvalidReplicaAssignmentError),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_half_done(
+def test_an_impossible_reassignment_is_refused_without_effect(
     name: str, target: tuple[int, ...] | None, error: type[Exception]
 ) -> None:
     world = with_topic((1, 2))
@@ -330,7 +330,7 @@ def test_changes_that_do_not_fit_are_refused(changes: dict[str, object], error: 
     assert world.leadership[tp("t-0")] == held
 
 
-def test_nobody_but_the_leader_says_who_is_in_sync_with_it() -> None:
+def test_only_the_leader_changes_the_isr() -> None:
     world = with_topic((1, 2, 3))
     held = world.leadership[tp("t-0")]
     refused = change(world, isr=(1, 2), by=2)
@@ -339,7 +339,7 @@ def test_nobody_but_the_leader_says_who_is_in_sync_with_it() -> None:
     assert world.leadership[tp("t-0")] == held
 
 
-def test_who_is_shutting_down_or_away_cannot_come_in() -> None:
+def test_a_broker_that_is_shutting_down_or_dead_does_not_join_the_isr() -> None:
     world = with_topic((1, 2, 3))
     change(world, isr=(1,))
     world.event("shut_down", 2, world.brokers[2].epoch)

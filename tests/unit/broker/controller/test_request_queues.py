@@ -61,7 +61,7 @@ def test_each_broker_hears_everything_in_order_and_waits_for_no_other() -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_meant_for_an_earlier_life_of_a_broker_is_dropped() -> None:
+def test_requests_for_an_earlier_broker_epoch_are_dropped() -> None:
     async def scenario() -> None:
         brokers = Brokers()
         brokers.queues.keep({1: LiveBroker(1)})

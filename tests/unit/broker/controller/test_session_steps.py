@@ -153,7 +153,7 @@ async def run(protocol: Protocol, dies_at: int, how: str) -> int:
 
 @pytest.mark.parametrize("how", ["before", "after", "lost before", "lost after"])
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_what_is_asked_of_a_controller_is_done_though_its_session_ends(name: str, how: str) -> None:
+def test_requests_to_a_controller_are_done_although_its_session_ends(name: str, how: str) -> None:
     dies_at = 1
     while asyncio.run(run(PROTOCOLS[name], dies_at, how)) >= dies_at:
         dies_at += 1

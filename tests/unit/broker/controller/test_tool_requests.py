@@ -84,7 +84,7 @@ def test_the_next_controller_continues_with_a_move() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_request_wants_otherwise_is_asked_for_by_the_node_no_more() -> None:
+def test_a_cancelled_reassignment_is_removed_from_the_reassignment_node() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1, 2) as cluster:
             cluster.create("t", (0, 1))
@@ -135,7 +135,7 @@ def test_preferred_leaders_are_elected_and_the_node_goes() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"partitions":[{"topic":"t","partition":0,"replicas":["x"]}]}', b'{"partitions":[{}]}']
 )
-def test_what_cannot_be_read_is_named_and_the_controller_continues(
+def test_an_unreadable_node_is_named_and_the_controller_continues(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:

@@ -51,7 +51,7 @@ def test_a_brokers_own_options_win_over_those_of_all_and_these_over_its_file(ses
 
 
 @pytest.mark.parametrize("name", ["", "1", "2"])
-def test_what_is_refused_is_not_written(session: Coordination, name: str) -> None:
+def test_a_refused_option_is_not_written(session: Coordination, name: str) -> None:
     configs = configs_of(session)
     for values, removals in (
         ({"log.retention.ms": "5", "num.partitions": "3"}, set()),
@@ -96,9 +96,7 @@ def test_a_broker_that_was_configured_is_configured_while_it_is_away(session: Co
         configs.alter("2", {"log.retention.ms": "5"}, {"log.retention.ms"})
 
 
-def test_what_others_wrote_and_means_nothing_here_is_passed_over(
-    session: Coordination, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_options_written_by_others_are_ignored(session: Coordination, caplog: pytest.LogCaptureFixture) -> None:
     written = {"log.retention.ms": "5", "sasl.jaas.config": "secret", "message.max.bytes": "many"}
     session.create(paths.config_path("brokers/1"), ConfigNode(written).encode())
     configs = configs_of(session)

@@ -96,7 +96,7 @@ def test_producer_ids_are_unique_over_brokers_and_restarts() -> None:
     assert block == {"version": 1, "broker": 1, "block_start": "4000", "block_end": "4999"}
 
 
-def test_a_block_that_nobody_can_read_is_an_error_and_not_a_second_use() -> None:
+def test_an_unreadable_producer_id_block_is_an_error() -> None:
     session = EmbeddedStore().connect()
     registration.ensure_roots(session)
     session.set(paths.PRODUCER_ID_BLOCK, b"garbage")

@@ -17,7 +17,7 @@ def refused(host: str, port: int) -> bool:
     return asyncio.run(is_refused(host, port, 0.5))
 
 
-def test_a_port_is_refused_once_nobody_listens_there() -> None:
+def test_a_port_refuses_connections_once_its_listener_is_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert not refused("127.0.0.1", port), "the kernel has accepted the connection, and no process has"

@@ -49,7 +49,7 @@ async def test_a_waiter_is_woken_when_enough_arrived_in_its_partitions(arrivals:
 
 
 @running
-async def test_what_arrived_before_the_wait_but_after_the_watch_counts(arrivals: Arrivals) -> None:
+async def test_an_arrival_between_watch_and_wait_counts(arrivals: Arrivals) -> None:
     arrivals.arrived(ORDERS, 100)
     watch = arrivals.watch([ORDERS])
     assert not watch.has(1)
@@ -64,7 +64,7 @@ async def test_a_wait_ends_at_its_time(arrivals: Arrivals) -> None:
 
 
 @running
-async def test_a_changed_partition_wakes_whatever_was_wanted(arrivals: Arrivals) -> None:
+async def test_a_changed_partition_wakes_every_fetch_of_it(arrivals: Arrivals) -> None:
     arrivals.arrived(ORDERS, 100)
     watch = arrivals.watch([ORDERS])
     waiting = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=2**30, timeout_s=AN_HOUR_S))
@@ -75,7 +75,7 @@ async def test_a_changed_partition_wakes_whatever_was_wanted(arrivals: Arrivals)
 
 
 @running
-async def test_nobody_waits_once_it_is_closed(arrivals: Arrivals) -> None:
+async def test_no_fetch_waits_after_the_close(arrivals: Arrivals) -> None:
     before = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=AN_HOUR_S))
     await _settle()
     arrivals.close()

@@ -72,7 +72,7 @@ async def test_a_call_that_is_cancelled_leaves_nothing(conditions: Conditions[st
 
 
 @running
-async def test_nobody_waits_for_a_broker_that_stops(conditions: Conditions[str]) -> None:
+async def test_no_call_waits_for_a_stopping_broker(conditions: Conditions[str]) -> None:
     waiting = asyncio.create_task(conditions.until("a", lambda: False, 600_000))
     await settle()
     conditions.close()

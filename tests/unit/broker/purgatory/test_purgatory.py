@@ -132,7 +132,7 @@ def purgatory():
     return Purgatory("test", Timer(ManualClock()))
 
 
-def test_what_changes_while_it_is_put_away_is_seen(purgatory):
+def test_a_change_while_an_operation_is_parked_is_noticed(purgatory):
     # The condition becomes true after the first check, by a change that finds no watcher yet.
     counters = {"a": 0}
 

@@ -20,7 +20,7 @@ class ManualClock:
         return self.seconds
 
 
-def test_what_is_due_is_run_in_order():
+def test_expired_tasks_run_in_order():
     clock, ran = ManualClock(), []
     timer = Timer(clock)
     for delay in (30, 10, 20):

@@ -21,7 +21,7 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_who_asks_for_more_bytes_than_are_left_waits_for_them() -> None:
+def test_a_request_for_more_bytes_than_are_left_waits() -> None:
     async def work() -> None:
         budget = ByteBudget(10)
         assert await budget.take(7) == 7

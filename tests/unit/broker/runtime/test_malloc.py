@@ -44,7 +44,7 @@ def test_blocks_of_answers_are_used_again_without_the_kernel() -> None:
     run(f"pages = faults({answer_bytes}, 6); assert pages < 500, pages")
 
 
-def test_what_a_burst_took_is_given_back_also_under_a_block_that_stays() -> None:
+def test_memory_of_a_burst_is_returned_also_below_a_remaining_block() -> None:
     # By default glibc would allocate the next burst on the heap after the first block is freed, and the remaining block
     # would then hold that memory.
     run(

@@ -81,7 +81,7 @@ def test_a_task_is_made_only_for_what_must_wait(steps: int) -> None:
     asyncio.run(run())
 
 
-def test_what_it_waits_for_may_fail_and_be_dealt_with() -> None:
+def test_a_failure_of_an_awaited_future_can_be_caught() -> None:
     async def work(waited: asyncio.Future[None]) -> str:
         try:
             await waited
@@ -137,7 +137,7 @@ async def _divided() -> list[int]:
     return [each.result() for each in parts]
 
 
-def test_what_needs_a_current_task_works_in_the_first_step() -> None:
+def test_code_that_needs_a_current_task_works_in_the_first_step() -> None:
     async def run() -> None:
         started: list[asyncio.Task[Any]] = []
         assert await begun(_impatient(0.01), _starting(started)) == "too late"

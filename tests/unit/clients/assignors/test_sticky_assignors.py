@@ -175,7 +175,7 @@ def test_a_claim_of_an_older_generation_yields_to_a_newer_one(assignor: Assignor
 
 
 @both
-def test_what_two_members_claim_in_one_generation_is_neithers(assignor: Assignor) -> None:
+def test_a_partition_that_two_members_claim_in_one_generation_belongs_to_neither(assignor: Assignor) -> None:
     wishes = equal_wishes({"a": 2}, ["x", "y"])
     contested = [TopicPartition("a", 0)]
     assignment = assignor.assign({"a": 2}, rejoin(assignor, wishes, {"x": contested, "y": contested}, 3))

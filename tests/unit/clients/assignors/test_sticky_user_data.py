@@ -25,7 +25,7 @@ partitions = st.lists(st.builds(TopicPartition, st.sampled_from("abc"), int32))
 
 
 @given(partitions, int32)
-def test_what_was_written_reads_back(owned: list[TopicPartition], generation: int) -> None:
+def test_user_data_survives_a_round_trip(owned: list[TopicPartition], generation: int) -> None:
     claim = decode_sticky(encode_sticky(owned, generation))
     assert list(claim.partitions) == sorted(owned, key=lambda partition: partition.topic)
     assert claim.generation == generation
@@ -51,7 +51,7 @@ def test_any_bytes_are_read(data: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\0", b"\x7f\xff\xff\xff", b"\0\0\0\1\0\1a\xff\xff\xff\xff"])
-def test_what_cannot_be_read_claims_nothing(data: bytes | None) -> None:
+def test_unreadable_user_data_claims_no_partition(data: bytes | None) -> None:
     assert decode_sticky(data) == Claim((), -1)
 
 

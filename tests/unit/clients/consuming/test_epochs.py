@@ -118,7 +118,7 @@ def test_epochs_of_a_topic_that_is_gone_count_for_nothing(checks: EpochChecks, k
     assert (state.leader_epoch, state.offset_epoch) == (0, -1)
 
 
-def test_what_was_fetched_ahead_in_an_older_epoch_is_dropped(checks: EpochChecks, known: Known) -> None:
+def test_records_prefetched_in_an_older_epoch_are_dropped(checks: EpochChecks, known: Known) -> None:
     state = _state(5, 0)
     state.topic_id, state.leader_epoch = known.topic_id, 0
     state.fetch_offset = 9

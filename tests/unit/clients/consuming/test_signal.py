@@ -12,7 +12,7 @@ from millrace.errors import ConcurrentUseError, WakeupError
 from ....integration.waiting import AN_HOUR_MS, STALL_S
 
 
-def test_what_rang_since_one_looked_is_not_missed() -> None:
+def test_a_signal_since_the_last_check_is_not_missed() -> None:
     signal = Signal()
     serial = signal.serial
     signal.ring()

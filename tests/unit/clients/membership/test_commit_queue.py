@@ -40,7 +40,7 @@ def test_only_who_waits_has_a_commit_repeated() -> None:
     assert queue.request(0.1)[1] is waiting
 
 
-def test_what_will_not_pass_is_not_repeated() -> None:
+def test_a_commit_with_a_permanent_error_is_not_retried() -> None:
     for error in (IllegalGenerationError("x"), UnknownTopicOrPartitionError("x")):
         queue, _ = CommitQueue().submitted(_commit(1, deadline=10.0)).request(0.0)
         assert queue.answered(error, 0.0)[1]
@@ -51,7 +51,7 @@ def test_repeating_ends_when_time_is_up() -> None:
     assert queue.answered(BrokerUnavailableError("x"), 0.95)[1]
 
 
-def test_a_commit_that_nobody_waits_for_any_more_is_not_made() -> None:
+def test_an_abandoned_commit_is_not_sent() -> None:
     first, second = _commit(1, 10.0), _commit(2, 10.0)
     queue, _ = CommitQueue().submitted(first).submitted(second).request(0.0)
     queue = queue.withdrawn(second)

@@ -109,7 +109,7 @@ def test_a_member_that_was_thrown_out_loses_its_partitions(error: MillraceError,
     assert state.prepared(prepare).phase is Phase.JOINING
 
 
-def test_what_is_lost_while_partitions_are_given_up_is_told_too() -> None:
+def test_partitions_lost_during_a_revocation_are_reported_too() -> None:
     other = TopicPartition("u", 0)
     state = _joined(_member(is_cooperative=True), {A, other}).subscribed(frozenset({"u"}))
     state, prepare = state.polled(3.0)
@@ -161,7 +161,7 @@ def test_a_fenced_member_does_not_come_back() -> None:
     assert state.polled(4.0) == (state.polled(4.0)[0], None)
 
 
-def test_what_is_refused_for_good_is_told_and_tried_again_when_polled() -> None:
+def test_a_join_with_a_permanent_error_is_retried_after_the_poll_that_raised_it() -> None:
     state, _ = _member().polled(0.0)
     state, join = state.request(0.0)
     assert isinstance(join, Join)

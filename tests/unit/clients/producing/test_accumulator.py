@@ -191,7 +191,7 @@ def _append_many(buffer: RecordBuffer, accepted: list[SendFuture[RecordMetadata]
             accepted.append(future)
 
 
-def test_what_is_appended_is_counted_until_it_is_acknowledged() -> None:
+def test_appended_records_are_counted_until_their_acknowledgement() -> None:
     world = _World(_topic(1), {"buffer.memory": 4000, "batch.size": 1000})
     buffer = world.accumulator.buffer(world.topic)
     with pytest.raises(MillraceError, match=r"buffer\.memory=4000"):

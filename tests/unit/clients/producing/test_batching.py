@@ -113,7 +113,7 @@ def test_batches_above_the_limit_are_halved_and_single_rows_refused() -> None:
     assert sent == [0, 1, 3]
 
 
-def test_what_stands_beside_the_columns() -> None:
+def test_metadata_columns_become_fields_of_the_records() -> None:
     topic = _topic(2, "id INT, name STRING")
     table = pa.table(
         {

@@ -28,7 +28,7 @@ def test_errors_are_raised_and_waiting_ends() -> None:
         future.result()
 
 
-def test_a_callback_that_fails_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_callback_delays_no_waiter(caplog: pytest.LogCaptureFixture) -> None:
     future: ValueFuture[int] = ValueFuture(Outcomes())
     called: list[int] = []
     future.add_done_callback(lambda done: 1 / 0)

@@ -32,7 +32,7 @@ def test_memory_blocks_until_there_is_room() -> None:
     assert memory.used_bytes == 30
 
 
-def test_what_is_larger_than_all_memory_passes_alone() -> None:
+def test_a_request_larger_than_the_memory_is_granted_alone() -> None:
     memory = BufferMemory(100)
     memory.acquire(500, 0)
     memory.release(500)
@@ -41,7 +41,7 @@ def test_what_is_larger_than_all_memory_passes_alone() -> None:
         memory.acquire(500, 0)
 
 
-def test_who_begins_to_wait_has_what_is_held_sent() -> None:
+def test_a_waiting_request_causes_a_send_of_held_records() -> None:
     told: list[bool] = []
     memory = BufferMemory(100, on_wait=lambda: told.append(memory.is_exhausted))
     memory.acquire(100, 0)
@@ -66,7 +66,7 @@ _steps = st.lists(
 
 
 @given(_steps)
-def test_those_who_wait_are_served_in_turn_and_within_the_limit(steps: list[tuple[str, int]]) -> None:
+def test_waiting_requests_are_granted_in_order_and_within_the_limit(steps: list[tuple[str, int]]) -> None:
     # The model is a queue of sizes and the granted bytes.
     memory = BufferMemory(100)
     woken: list[int] = []

@@ -239,7 +239,7 @@ def test_a_request_that_was_not_received_to_its_end_had_no_effect(broker: _Broke
 
 
 @_WAYS
-def test_what_is_no_answer_is_refused(broker: _Broker, client: _Client, way: str) -> None:
+def test_a_malformed_answer_is_refused(broker: _Broker, client: _Client, way: str) -> None:
     broker.behaviour = _answering(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(InvalidRequestError):
         getattr(client, way)()
@@ -357,7 +357,7 @@ def test_many_calls_at_a_time_each_have_a_connection(broker: _Broker, client: _C
     assert broker.greetings == 20
 
 
-def test_what_follows_a_call_keeps_no_other_waiting(broker: _Broker, client: _Client) -> None:
+def test_a_callback_of_one_call_delays_no_other_call(broker: _Broker, client: _Client) -> None:
     broker.behaviour = _answering(_ANSWER)
     go_on = threading.Event()
     blocked = [client.begin(on_done=lambda *outcome: go_on.wait(STALL_S)) for _ in range(5)]
@@ -394,7 +394,7 @@ def test_who_helps_is_woken_by_others(broker: _Broker, client: _Client) -> None:
         (b"", OSError),
     ],
 )
-def test_what_is_no_greeting_ends_the_connection(answer: bytes, error: type[Exception]) -> None:
+def test_an_invalid_greeting_ends_the_connection(answer: bytes, error: type[Exception]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

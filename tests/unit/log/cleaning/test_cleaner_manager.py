@@ -67,7 +67,7 @@ def test_young_segments_wait() -> None:
     assert range_of(options={"min.compaction.lag.ms": 1000}).first_uncleanable_offset == 40
 
 
-def test_what_has_waited_too_long_is_cleaned_whatever_the_ratio() -> None:
+def test_a_log_beyond_the_maximum_compaction_lag_is_cleaned_at_any_ratio() -> None:
     options = {"max.compaction.lag.ms": 1500, "min.cleanable.dirty.ratio": 1.0}
     found = range_of(checkpoint=30, options=options)
     assert found.is_overdue

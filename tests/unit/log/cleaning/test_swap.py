@@ -155,7 +155,7 @@ def test_indexes_left_alone_are_rebuilt(tmp_path: Path, lost: str) -> None:
     assert not list((tmp_path / "log").glob("*.swap"))
 
 
-def test_what_was_read_before_the_swap_continues(tmp_path: Path) -> None:
+def test_a_read_from_before_the_swap_continues(tmp_path: Path) -> None:
     pairs = fill(tmp_path / "log")
     log = reopen(tmp_path / "log", was_clean=True)
     old = log.segments

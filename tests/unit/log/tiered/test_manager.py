@@ -99,7 +99,7 @@ def test_reads_and_lookups_continue_from_the_store(
     assert [bool(extent.uri) for extent in extents] == [True, True, True, False]
 
 
-def test_what_is_not_synced_is_not_copied(
+def test_unsynced_segments_are_not_copied(
     tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, batch: Callable[..., bytes]
 ) -> None:
     log = tiered_log(segments=1)

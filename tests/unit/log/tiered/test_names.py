@@ -77,6 +77,6 @@ def test_a_manifest_survives_encoding(
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 2}', b"\xff", b"null"])
-def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+def test_a_malformed_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptBatchError, match="cannot be read"):
         Manifest.decode(data)

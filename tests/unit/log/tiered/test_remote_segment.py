@@ -82,7 +82,7 @@ def test_the_cache_lets_go_of_what_was_used_longest_ago() -> None:
     assert cache.held_bytes == 40
 
 
-def test_what_is_busy_is_let_go_of_later() -> None:
+def test_an_entry_in_use_is_evicted_later() -> None:
     cache = RemoteCache(bytes_max=50)
     busy, other = Holder(40), Holder(40)
     busy.is_busy = True

@@ -70,7 +70,7 @@ def ranges(batch):
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_what_each_batch_read(tmp_path, version):
+def test_the_offsets_of_each_batch(tmp_path, version):
     query = Query(tmp_path / "c", version)
     query.batch(0, offsets(a0=5, started_from={"a0": 1}), "-").batch(1, offsets(a0=5, b0=3), '{"logOffset":3}')
     query.batch(3, offsets(a0=9), "-", done=False)
@@ -174,7 +174,7 @@ def test_a_query_that_went_on_since_the_plan_was_made_keeps_its_checkpoint(query
     assert query.read().newest.batch_id == 1
 
 
-def test_who_logs_the_batch_first_has_it(query, monkeypatch):
+def test_the_first_query_that_logs_a_batch_owns_it(query, monkeypatch):
     # A query without our lock may log the batch at the last moment. Its entry stays, and no file of the reset is left.
     import os
 

@@ -32,7 +32,7 @@ def test_whichever_comes_first(compaction, due):
         ({"target_bytes": 0}, "target_bytes=0"),
     ],
 )
-def test_what_is_no_plan_is_refused(wrong, problem):
+def test_an_invalid_plan_is_refused(wrong, problem):
     with pytest.raises(UsageError, match=problem):
         Compaction(**wrong)
 

@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         list(DataFiles(str(tmp_path), SCHEMA)(batches(1)))
 
 
-def test_what_spark_is_told_is_what_comes():
+def test_the_declared_ddl_is_that_of_the_files_schema():
     assert parse_ddl(FILE_DDL) == FILE_SCHEMA
 
 

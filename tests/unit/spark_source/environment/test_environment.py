@@ -158,7 +158,7 @@ def test_the_pin_is_that_of_the_delta_package():
 # --- settings ------------------------------------------------------------------------------------------------
 
 
-def test_what_was_given_stands_and_extensions_add_up():
+def test_given_settings_stay_and_extensions_are_added():
     merged = merge_settings(
         default_settings(local=True, delta=True),
         {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.extensions": "a.B, c.D"},
@@ -271,6 +271,6 @@ def test_a_function_travels_in_an_option():
 
 
 @pytest.mark.parametrize("text", ["not base64!", "aGVsbG8=", "gAVLBS4="])
-def test_what_is_no_function_is_refused(text):
+def test_a_value_that_is_no_function_is_refused(text):
     with pytest.raises(UsageError, match="transform contains"):
         decode_transform(text)

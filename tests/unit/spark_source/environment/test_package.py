@@ -49,7 +49,7 @@ def test_the_same_code_gives_the_same_bytes(package, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["again.zip"]
 
 
-def test_what_must_be_installed_is_what_is_compiled():
+def test_the_packages_to_install_are_the_compiled_ones():
     names = {text.split(">")[0] for text in requirements()}
     assert names == {"google-crc32c", "grpcio", "numpy", "protobuf", "pyarrow", "pydantic"}
 

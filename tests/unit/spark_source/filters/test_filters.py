@@ -81,7 +81,7 @@ def test_a_condition_means_what_it_means_in_sql(text, expected):
      ("a = DATE 'x'", 5), ("AND a = 1", 1), ("1 = 2", 5), ("a = b", 5),
      ("a = date 5", 5), ("  ?", 3), ("a LIKE 5", 9), ("(" * 200 + "a" + ")" * 200, 101)],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_with_its_place(text, place):
+def test_an_invalid_condition_is_refused_with_its_position(text, place):
     with pytest.raises(UsageError, match=f"at character {place};"):
         parse_filter(text)
 

@@ -16,7 +16,7 @@ def test_each_batch_is_reported_once(capsys):
 
 
 @pytest.mark.parametrize(("stopped", "code"), [(False, 1), (True, 0)])
-def test_what_fails_is_told_in_a_sentence_unless_it_was_to_stop(capsys, stopped, code):
+def test_a_failure_is_reported_in_a_sentence_unless_the_job_was_stopped(capsys, stopped, code):
     def run(arguments, stopping):
         if stopped:
             stopping.set()

@@ -134,7 +134,7 @@ def test_of_queries_that_ended_the_last_are_kept(cluster):
     assert {query_id for query_id, _ in totals.reads} == {f"e-{number}" for number in range(50, 150)}
 
 
-def test_what_tasks_read_is_added_up_by_topic(cluster):
+def test_records_read_by_tasks_are_summed_by_topic(cluster):
     for query in ("q-1", "q-1", ""):
         cluster.measurements.read(ReadReport(query, "t", 5, 2, 300, 64, 0.25, 3, 1000))
     topic = LABELS | {"topic": "t"}

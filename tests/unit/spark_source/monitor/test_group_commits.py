@@ -32,7 +32,7 @@ class Broker:
         self.commits.append((group_id, offsets[P]))
 
 
-def test_the_newest_offsets_are_committed_and_nobody_waits():
+def test_the_newest_offsets_are_committed_in_the_background():
     broker = Broker()
     written = []
     commits = GroupCommits(broker.connect, after=lambda: written.append(len(broker.commits)))

@@ -185,13 +185,13 @@ def test_an_unknown_option_is_refused_with_the_nearest_names():
     "option",
     ["path", "topic", "kafka.auto.offset.reset"],
 )
-def test_what_is_not_supported_says_why(option):
+def test_an_unsupported_option_is_refused_with_the_reason(option):
     message = refusal(**{option: "1"})
     assert "is not supported: " in message
     assert option.lower() in message
 
 
-def test_what_makes_no_sense_in_this_kind_of_query():
+def test_options_of_another_kind_of_query_are_refused():
     with pytest.raises(UsageError, match=r"startingOffsets='latest' is not possible"):
         parse_options({**BASE, "startingOffsets": "latest"}).batch_range()
     with pytest.raises(UsageError, match=r"endingOffsets='earliest' is not possible"):

@@ -134,7 +134,7 @@ def test_lost_records_are_named_exactly(start, end, log, message):
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
-def test_what_is_left_is_exactly_what_is_in_the_log(start, end, log_start, length):
+def test_the_remaining_range_is_exactly_that_of_the_log(start, end, log_start, length):
     log_end = log_start + length
     report = LossReport(fail=False)
     left = clip_to_log(wanted(start, end), log_start, log_end, report)
@@ -150,7 +150,7 @@ def test_the_cluster_is_kept_and_taken_up_by_older_checkpoints():
     assert newer.advanced_to(at(p0=6).next_offsets, {"t": ID}).cluster_id == "c-1"
 
 
-def test_what_may_have_removed_records():
+def test_removed_records_are_explained_by_the_topics_options():
     assert why_removed({"retention.ms": "1000", "retention.bytes": "-1"}) == (
         "by retention, retention.ms=1000, retention.bytes=-1, or DeleteRecords"
     )
@@ -179,7 +179,7 @@ def test_a_cluster_that_is_another_is_told_from_a_topic_that_is():
     assert "deleted and created again" in sentence
 
 
-def test_what_was_left_of_a_topic_created_again_is_named_and_its_partitions_are_not_named_again():
+def test_a_recreated_topics_unread_records_are_named_once():
     newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID})
     [sentence] = lost(at(p0=3, p1=7), newest)
     assert "offsets of t-0 from 3 on, t-1 from 7 on of the old topic are lost" in sentence

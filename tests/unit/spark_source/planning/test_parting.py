@@ -58,7 +58,7 @@ events = st.lists(
 
 @given(events)
 @example([("append", 1), ("elect", 0), ("append", 1), ("read", 0), ("elect", 1), ("read", 0)])
-def test_what_parted_is_found_and_nothing_else(happened):
+def test_only_diverged_records_are_found(happened):
     log, since, read, had_all = Log(), None, [], True
     for kind, number in happened:
         if kind == "append":

@@ -27,7 +27,7 @@ def test_a_client_that_waits_as_asked_keeps_the_rate(reads):
         assert total <= RATE * now * 1.000001
 
 
-def test_time_that_nobody_used_is_not_saved_up():
+def test_unused_time_gives_no_credit():
     assert used_up_to(3.0, 100.0, 500, RATE) == 100.5
 
 

@@ -50,7 +50,7 @@ def test_time_to_use_batches_is_not_counted(monkeypatch):
     assert counters.seconds == 3
 
 
-def test_what_was_at_hand_and_not_decoded_was_skipped():
+def test_bytes_that_were_fetched_and_not_decoded_count_as_skipped():
     assert ReadCounters(decoded_bytes=300, located_bytes=364).skipped_bytes == 64
     # A read that failed and was repeated in another way decodes nothing twice, but may fetch it twice.
     assert ReadCounters(decoded_bytes=300, located_bytes=200).skipped_bytes == 0

@@ -187,7 +187,7 @@ def test_without_columns_rows_are_counted(directory):
 
 
 @pytest.mark.parametrize("obstacle", ["no path", "no file", "another topic", "short file"])
-def test_what_cannot_be_mapped_comes_over_the_network(directory, obstacle):
+def test_segments_that_cannot_be_mapped_are_fetched_over_the_network(directory, obstacle):
     log = a_log(directory, topic_id=uuid.UUID(int=10) if obstacle == "another topic" else ID)
     split = log.split(0, log.end_offset)
     if obstacle == "no path":

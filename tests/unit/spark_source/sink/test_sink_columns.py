@@ -68,7 +68,7 @@ def test_a_partition_is_none_or_one_that_there_may_be(name):
     assert typed.apply(pa.table({"partition": pa.array([-1], pa.int32())})).num_rows == 1
 
 
-def test_a_typed_topic_takes_its_own_columns_whatever_they_are_called():
+def test_a_typed_topic_takes_its_own_columns_of_any_name():
     found = route("timestamp string, id int, __timestamp timestamp, __offset bigint, __timestamp_type int", TYPED)
     assert found == {name: name for name in ("timestamp", "id", "__timestamp")}
     assert route("topic string, id int", TYPED, topic_from="topic") == {"id": "id"}
@@ -97,13 +97,13 @@ def test_a_typed_topic_takes_its_own_columns_whatever_they_are_called():
         ("id int, __tombstone int", TYPED, SchemaMismatchError, "column __tombstone is INT, expected BOOLEAN"),
     ],
 )
-def test_what_does_not_fit_is_named(ddl, topic_schema, kind, message):
+def test_a_column_that_does_not_fit_is_named(ddl, topic_schema, kind, message):
     with pytest.raises(kind) as caught:
         route(ddl, topic_schema)
     assert message in caught.value.message
 
 
-def test_what_may_be_null_and_collations_make_no_other_type():
+def test_nullability_and_collations_do_not_change_a_type():
     assert "value" in route("value folded")
 
 

@@ -239,7 +239,7 @@ def test_an_answer_to_an_older_question_changes_nothing() -> None:
     assert follower.high_watermark == 0
 
 
-def test_what_the_leader_has_deleted_is_deleted() -> None:
+def test_records_that_the_leader_has_deleted_are_deleted() -> None:
     follower = following(log_of(0, 0, 0))
     asked = follower.question(NOW)
     assert isinstance(asked, FetchFrom)

@@ -177,7 +177,7 @@ def heal(cluster: Cluster) -> None:
                 cluster.fetch_round(broker.broker_id)
 
 
-def test_a_fenced_leader_answers_nobody_until_the_controller_decides_again_perhaps_in_the_same_epoch() -> None:
+def test_a_fenced_leader_answers_no_request_until_the_controller_decides_again() -> None:
     cluster = Cluster()
     fenced = cluster.brokers[0]
     assert cluster.produce(0, "before")

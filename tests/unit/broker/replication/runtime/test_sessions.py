@@ -41,7 +41,7 @@ def test_the_session_that_was_used_longest_ago_goes_first() -> None:
         sessions.of_request(second.id, 1, follower=2)
 
 
-def test_what_was_told_is_told_again_to_another_topic_of_the_name() -> None:
+def test_a_recreated_topic_gets_all_data_again() -> None:
     session = FetchSessions().of_request(0, 0, follower=2)
     session.take({("t", 0): fetch(1)}, [])
     session.fetches["t", 0].told = (5, 0)
