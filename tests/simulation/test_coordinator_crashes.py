@@ -77,6 +77,7 @@ async def crash(directory: Path, seed: int) -> int:
     return len(crashes.images)
 
 
+@pytest.mark.slow
 @pytest.mark.dial("COORDINATOR_CRASH_ROUNDS", seconds=5)
 def test_crashes_of_coordinators(rounds: int, tmp_path: Path) -> None:
     first = int(os.environ.get("COORDINATOR_CRASH_SEED", 0)) or None

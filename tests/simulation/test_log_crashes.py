@@ -11,6 +11,7 @@ from .world import World
 STEPS = 120
 
 
+@pytest.mark.slow
 @pytest.mark.dial("LOG_CRASH_ROUNDS", seconds=5)
 def test_crashes_at_every_step(rounds: int) -> None:
     first = int(os.environ.get("LOG_CRASH_SEED", 0)) or None

@@ -22,6 +22,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.dial("CLUSTER_SIM_SEEDS", seconds=8)
 def test_clusters_keep_their_promises(rounds: int, seed: int) -> None:
     ran = simulate("--seeds", str(rounds), "--first", str(seed))
@@ -58,6 +59,7 @@ def found() -> dict[str, str]:
     return dict(line.split(": ", 1) for line in ran.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found_as_what_it_is(fault: str, found: dict[str, str]) -> None:
     says = re.fullmatch(r"seed \d+, step \d+, [\d.]+ s: (.*)", found[fault])

@@ -234,6 +234,7 @@ def test_a_kill_is_taken_over_while_its_module_and_its_test_have_the_same_code(t
     assert kills().known([name, timed]) == {}
 
 
+@pytest.mark.slow
 def test_mutants_are_judged_and_a_second_run_continues_where_the_first_stopped(tmp_path: Path) -> None:
     arguments = ["--only", "filters/condition", "--tests", "tests/unit/spark_source/filters/test_filters.py"]
     arguments += ["--state", str(tmp_path), "--seed", "1", "--controls", "2", "--fresh"]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = """
 from hypothesis import given, strategies as st
@@ -40,6 +42,7 @@ def seeds(output: str) -> set[str]:
     return set(re.findall(r"TEST_SEED=(\d+)", output))
 
 
+@pytest.mark.slow
 def test_each_run_draws_other_examples_in_the_same_order_of_tests(tmp_path: Path) -> None:
     first, second = (run(tmp_path, "--randomly-seed=5", HYPOTHESIS_STORAGE_DIRECTORY=str(tmp_path / n)) for n in "ab")
     assert examples(first)
@@ -47,6 +50,7 @@ def test_each_run_draws_other_examples_in_the_same_order_of_tests(tmp_path: Path
     assert seeds(first) == seeds(second), "pytest's seed repeats the seeds of other random tests"
 
 
+@pytest.mark.slow
 def test_a_failing_example_is_printed_and_is_the_first_of_the_next_run(tmp_path: Path) -> None:
     failed = run(tmp_path)
     assert "@reproduce_failure(" in failed

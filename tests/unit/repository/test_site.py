@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.slow
 def test_the_reference_pages_are_generated_from_the_definitions_as_they_are() -> None:
     done = subprocess.run(
         [sys.executable, "docs/generate_reference.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -18,6 +21,7 @@ def test_the_reference_pages_are_generated_from_the_definitions_as_they_are() ->
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_broken_link_or_a_page_outside_the_navigation(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],

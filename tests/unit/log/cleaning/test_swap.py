@@ -80,6 +80,7 @@ def reopen(directory: Path, files: OsFiles | None = None, *, was_clean: bool = F
     return open_partition(directory, files, was_clean=was_clean, options={"segment.bytes": 4000})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_flushed", [True, False])
 def test_death_at_every_step(tmp_path: Path, was_flushed: bool) -> None:
     pairs = fill(tmp_path / "filled")

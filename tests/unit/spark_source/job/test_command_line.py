@@ -133,6 +133,7 @@ def test_a_stream_ends_with_what_is_there_unless_it_continues(parse):
     assert trigger(parse("--source", "a", "--continuous")) == {"processingTime": "1 second"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted((ROOT / "conf" / "jobs").iterdir()), ids=lambda file: file.stem)
 def test_the_files_that_come_with_the_jobs_name_their_options(file, tmp_path):
     # The test takes commented options as given, because a name that is no option ends the job with 2.
