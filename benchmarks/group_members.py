@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import grpc.aio
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -24,7 +23,6 @@ from millrace.clients import TopicPartition
 from millrace.clients.membership.protocol import encode_assignment, encode_subscription
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace.protocol.millrace_pb2_grpc import BrokerStub
 
 MEMBERS = 1000
 _SESSION_MS = 60_000
@@ -118,9 +116,10 @@ class OurLink:
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
 
-    async def greet(self) -> None:
-        """Send the first frame of a connection."""
-        await self.call("", pb.HelloRequest(client_id="member"))
+    async def greet(self) -> pb.HelloResponse:
+        """Send the first frame of a connection, and return the broker's description of itself."""
+        _, answer = await self.call("", pb.HelloRequest(client_id="member"))
+        return pb.HelloResponse.FromString(answer)
 
     async def call(self, name: str, request: Any) -> tuple[int, bytes]:
         """Return the error, or 0, and the message of the answer."""
@@ -268,11 +267,8 @@ async def _links(address: str, side: str) -> list[Link]:
     host, _, port = address.rpartition(":")
     if side == "peer":
         return [KafkaLink(*await asyncio.open_connection(host, int(port), limit=2**24)) for _ in range(MEMBERS)]
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub: Any = BrokerStub(channel)
-        await stub.FindCoordinator(pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[_GROUP]))
-        broker = await stub.ApiVersions(pb.ApiVersionsRequest())
-    links = [OurLink(*await asyncio.open_connection(host, broker.frame_port, limit=2**24)) for _ in range(MEMBERS)]
+    links = [OurLink(*await asyncio.open_connection(host, int(port), limit=2**24)) for _ in range(MEMBERS)]
     for link in links:
         await link.greet()
+    await links[0].call("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.GROUP, keys=[_GROUP]))
     return list(links)

@@ -141,14 +141,15 @@ class _Connections:
 
 
 async def _connect(bootstrap: str) -> _Connections:
-    options = [("grpc.use_local_subchannel_pool", 1)]  # otherwise all channels would share one connection
-    connections = _Connections([grpc.aio.insecure_channel(bootstrap, options) for _ in range(GRPC_CONNECTIONS)], [])
-    stub: Any = BrokerStub(connections.channels[0])
-    frame_port = (await stub.ApiVersions(pb.ApiVersionsRequest())).frame_port
-    host = bootstrap.rpartition(":")[0]
+    connections = _Connections([], [])
+    host, _, port = bootstrap.rpartition(":")
     for _ in range(FRAME_CONNECTIONS):
-        connections.links.append(OurLink(*await asyncio.open_connection(host, frame_port)))
-        await connections.links[-1].greet()
+        connections.links.append(OurLink(*await asyncio.open_connection(host, int(port))))
+        endpoints = (await connections.links[-1].greet()).endpoints
+    (grpc_port,) = (each.port for each in endpoints if each.protocol == "grpc")
+    options = [("grpc.use_local_subchannel_pool", 1)]  # or all channels would share one connection
+    for _ in range(GRPC_CONNECTIONS):
+        connections.channels.append(grpc.aio.insecure_channel(f"{host}:{grpc_port}", options))
     return connections
 
 

@@ -14,8 +14,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import grpc
-
 from benchmarks import cluster_produce, machine
 from benchmarks.clusters import MillraceCluster
 from benchmarks.harness import Context, Measure, Sample
@@ -24,7 +22,6 @@ from benchmarks.workspace import BenchmarkError
 from millrace.clients import Producer
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace.protocol.millrace_pb2_grpc import BrokerStub
 
 CONSUMERS: Final = 50
 FETCH_BYTES: Final = 16 * 2**20
@@ -85,13 +82,8 @@ def _cluster(context: Context, name: str) -> Iterator[tuple[MillraceCluster, Mea
 
 
 def _targets(cluster: MillraceCluster) -> list[tuple[int, int]]:
-    """Return the frame port of each partition's leader, and the partition."""
-    frame_ports = {}
-    for broker, port in cluster.ports.items():
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub: Any = BrokerStub(channel)
-            frame_ports[broker] = stub.ApiVersions(pb.ApiVersionsRequest()).frame_port
-    return [(frame_ports[found.leader], number) for number, found in cluster.partitions(_TOPIC).items()]
+    """Return the port of each partition's leader, and the partition."""
+    return [(cluster.ports[found.leader], number) for number, found in cluster.partitions(_TOPIC).items()]
 
 
 @contextlib.contextmanager
@@ -131,7 +123,8 @@ def _asked(port: int, partition: int) -> socket.socket:
     hello = pb.HelloRequest(client_id="slow").SerializeToString()
     connection.sendall(frames.hello_request(hello))
     with connection.makefile("rb", buffering=0) as stream:
-        _exactly(stream, frames.read_response_head(_exactly(stream, frames.RESPONSE_HEAD_BYTES)).body_bytes)
+        head = frames.read_response_head(_exactly(stream, frames.RESPONSE_HEAD_BYTES), frames.HELLO_ID)
+        _exactly(stream, head.body_bytes)
     request = pb.FetchRequest(replica_id=-1, max_wait_ms=600_000, min_bytes=1, max_bytes=FETCH_BYTES)
     wanted = pb.FetchRequest.PartitionFetch(
         partition=partition, partition_max_bytes=FETCH_BYTES, current_leader_epoch=-1

@@ -1,16 +1,17 @@
 """Broker without its network: the record of its parts, and their life cycle.
 
 ``opening`` builds each part from the few parts it uses. Only the call handlers of ``millrace_broker.api`` get the whole
-broker. ``Broker.announce`` registers the broker's address, and ``Broker.close`` shuts down cleanly.
+broker. ``Broker.announce`` registers the broker's addresses, and ``Broker.close`` shuts down cleanly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.coordination import Coordination
 from millrace.errors import InvalidRequestError
 from millrace_broker.cluster.interface import Membership
@@ -77,10 +78,8 @@ class BrokerStatistics:
 class Broker:
     """One broker, standalone or in a cluster. ``opening`` builds it."""
 
-    address: Listener
-    """Address for clients."""
-    frame_port: int
-    """Port for calls as frames; 0 if there is none."""
+    endpoints: Mapping[str, Listener]
+    """Advertised addresses of the listeners, by their names."""
     clock: Clock
     timer: Timer
     executors: Executors
@@ -131,8 +130,8 @@ class Broker:
         return self.cluster_member
 
     async def announce(self) -> None:
-        """Register the advertised address, and start the periodic work."""
-        await self.membership.announce(self.address, self.frame_port)
+        """Register the advertised addresses, and start the periodic work."""
+        await self.membership.announce(self.endpoints)
         self.periodic_work.start()
 
     async def leave(self) -> None:

@@ -7,14 +7,15 @@ fails, the resources of all earlier steps are closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import FOLLOWER_RATE, LEADER_RATE, MOVE_RATE
+from millrace.config.listeners import Listener
 from millrace.coordination import SessionStore
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.interface import Membership, OpenedMetadata
@@ -115,8 +116,7 @@ class _Coordinators:
 async def open_broker(
     config: BrokerConfig,
     *,
-    address: Listener,
-    frame_port: int = 0,
+    endpoints: Mapping[str, Listener],
     clock: Clock | None = None,
     files: Files | None = None,
     peers: Peers | None = None,
@@ -126,9 +126,10 @@ async def open_broker(
 ) -> Broker:
     """Lock the data directories, recover the logs, finish interrupted deletions, and construct all parts.
 
-    ``store`` replaces the configured ZooKeeper, and ``peers`` the network between brokers. With ``has_controller`` the
-    broker leads a partition only after a controller has decided so; this is the default in a cluster. ``on_progress``
-    is called from another thread with the number of recovered logs and of all logs.
+    ``endpoints`` are the advertised addresses of the listeners. ``store`` replaces the configured ZooKeeper, and
+    ``peers`` the network between brokers. With ``has_controller`` the broker leads a partition only after a controller
+    has decided so; this is the default in a cluster. ``on_progress`` is called from another thread with the number of
+    recovered logs and of all logs.
 
     Raises ``EnvironmentProblemError`` if a directory is not writable, is in use, or belongs to another broker. Then all
     resources are closed again.
@@ -139,7 +140,7 @@ async def open_broker(
             undo,
             clock=clock or SystemClock(),
             files=files or OsFiles(),
-            peers=peers or Peers(client_id=f"broker-{config.broker_id}"),
+            peers=peers or Peers(config.inter_broker_listener, client_id=f"broker-{config.broker_id}"),
             has_controller=config.is_clustered if has_controller is None else has_controller,
         )
         storage = await _open_storage(config, base, undo, store, on_progress)
@@ -167,7 +168,7 @@ async def open_broker(
         coordinators.transactions.start()
         undo.pop_all()
     return _assemble(
-        base, storage, replicas, membership, changes, partitions, appends, coordinators, admission, address, frame_port
+        base, storage, replicas, membership, changes, partitions, appends, coordinators, admission, endpoints
     )
 
 
@@ -181,13 +182,11 @@ def _assemble(
     appends: Appends,
     coordinators: _Coordinators,
     admission: Admission,
-    address: Listener,
-    frame_port: int,
+    endpoints: Mapping[str, Listener],
 ) -> Broker:
     """Collect all parts in the ``Broker`` record."""
     return Broker(
-        address=address,
-        frame_port=frame_port,
+        endpoints=endpoints,
         clock=base.clock,
         timer=base.timer,
         executors=base.executors,

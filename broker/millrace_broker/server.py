@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener, ListenerProtocol
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
-from millrace_broker.listeners.grpc_server import add_handlers, bind, make_server
+from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.listeners.grpc_server import GrpcListener
 from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.log import Files
 from millrace_broker.log.recovery_threads import Progress
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_GRPC_LISTENER: Final = "PLAINTEXT"
-"""Name of the listener for gRPC, as in ``listeners``."""
-_FRAME_LISTENER: Final = "FRAMES"
-"""Name of the listener at ``frame.listener.port``."""
 _GRACE_S: Final = 5.0
 """How long calls in progress may take to end when the server stops."""
 
@@ -51,30 +49,41 @@ class BrokerServer:
         self._clock: Final = clock
         self._files: Final = files
         self._has_controller: Final = has_controller
-        self._frames: TcpListener | None = None
+        self._listeners: Final[list[TcpListener | GrpcListener]] = []
+        self._ports: Final[dict[str, int]] = {}
         self._metrics: MetricsListener | None = None
         self._is_started = False
-        self._port = self._frame_port = self._metrics_port = 0
+        self._metrics_port = 0
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The ports of the listeners by their names, once started."""
+        return self._ports
 
     @property
     def port(self) -> int:
-        """The listener's port, once started."""
-        return self._port
+        """Port of the first listener for Kafka's framing, once started."""
+        return self.address.port
 
     @property
-    def frame_port(self) -> int:
-        """The port for frames, once started; 0 if there is none."""
-        return self._frame_port
+    def address(self) -> Listener:
+        """Address of the first listener for Kafka's framing, once started."""
+        return self._address_of(ListenerProtocol.KAFKA)
+
+    @property
+    def grpc_address(self) -> Listener:
+        """Address of the first listener for gRPC, once started."""
+        return self._address_of(ListenerProtocol.GRPC)
+
+    def _address_of(self, protocol: ListenerProtocol) -> Listener:
+        addresses = self._config.listener_addresses
+        name = next(name for name in addresses if self._config.protocol_of(name) is protocol)
+        return addresses[name]._replace(port=self._ports[name])
 
     @property
     def metrics_port(self) -> int:
         """The port for metrics, once started; 0 if there is none."""
         return self._metrics_port
-
-    @property
-    def address(self) -> Listener:
-        """The listener's address, once started."""
-        return Listener(self._config.listener.host, self._port)
 
     @property
     def data_directories(self) -> list[Path]:
@@ -87,33 +96,34 @@ class BrokerServer:
         Raises ``EnvironmentProblemError`` and then releases everything. ``on_progress`` gets the numbers of loaded and
         of all logs, from another thread.
         """
-        # Bind first: if the address is taken, the data is not opened.
-        self._server = make_server(self._config)
-        self._port = bind(self._server, self._config.listener)
         try:
-            frame_port = self._bind_frames()
-            advertised = self._config.advertised
+            self._bind()  # first: if an address is taken, the data is not opened
             broker = await open_broker(
                 self._config,
-                address=Listener(_reachable(advertised.host), advertised.port or self._port),
-                frame_port=frame_port,
+                endpoints=self._endpoints(),
                 clock=self._clock,
                 files=self._files,
                 has_controller=self._has_controller,
                 on_progress=on_progress,
             )
         except BaseException:
-            await self._stop_listening(None)
+            await self._stop_listening(0)
             raise
         self.broker = broker
         try:
             await self._serve(broker)
         except BaseException:
-            await self._stop_listening(None)
+            await self._stop_listening(0)
             await broker.close()
             raise
         self._is_started = True
-        _logger.info("broker %d of cluster %s listens at %s", self._config.broker_id, self.cluster_id, self.address)
+        addresses = self._config.listener_addresses
+        _logger.info(
+            "broker %d of cluster %s listens at %s",
+            self._config.broker_id,
+            self.cluster_id,
+            ", ".join(f"{name}://{address._replace(port=self._ports[name])}" for name, address in addresses.items()),
+        )
 
     async def _serve(self, broker: Broker) -> None:
         self._serve_metrics()
@@ -121,10 +131,8 @@ class BrokerServer:
         # announced.
         if not self._config.is_clustered:
             await broker.announce()
-        if self._frames is not None:
-            await self._frames.start(broker)
-        add_handlers(self._server, broker, _GRPC_LISTENER)
-        await self._server.start()
+        for listener in self._listeners:
+            await listener.start(broker)
         if self._config.is_clustered:
             await broker.announce()
 
@@ -147,13 +155,24 @@ class BrokerServer:
         await self.broker.close()
         _logger.info("broker %d has stopped", self._config.broker_id)
 
-    def _bind_frames(self) -> int:
-        """Bind the listener for frames. Return the port to advertise."""
-        if self._config.frame_listener_port < 0:
-            return 0
-        self._frames = TcpListener(self._config, _FRAME_LISTENER)
-        self._frame_port = self._frames.bind(Listener(self._config.listener.host, self._config.frame_listener_port))
-        return self._config.advertised_frame_port or self._frame_port
+    def _bind(self) -> None:
+        """Bind all listeners."""
+        calls = kafka_calls(self._config)
+        for name, address in self._config.listener_addresses.items():
+            listener: TcpListener | GrpcListener
+            if self._config.protocol_of(name) is ListenerProtocol.KAFKA:
+                listener = TcpListener(self._config, name, calls)
+            else:
+                listener = GrpcListener(self._config, name)
+            self._listeners.append(listener)
+            self._ports[name] = listener.bind(address)
+
+    def _endpoints(self) -> dict[str, Listener]:
+        """Return the addresses to advertise."""
+        return {
+            name: Listener(_reachable(address.host), address.port or self._ports[name])
+            for name, address in self._config.advertised_addresses.items()
+        }
 
     def _serve_metrics(self) -> None:
         if self._config.metrics_port < 0:
@@ -161,14 +180,13 @@ class BrokerServer:
         from millrace_broker.metrics import MetricsListener
 
         metrics = MetricsListener(self.broker.statistics)
-        self._metrics_port = metrics.serve(self._config.listener.host, self._config.metrics_port)
+        host = next(iter(self._config.listener_addresses.values())).host
+        self._metrics_port = metrics.serve(host, self._config.metrics_port)
         self._metrics = metrics
-        _logger.info("metrics are served at http://%s:%d/metrics", self._config.listener.host, self._metrics_port)
+        _logger.info("metrics are served at http://%s:%d/metrics", host, self._metrics_port)
 
-    async def _stop_listening(self, grace_s: float | None) -> None:
-        stopping: list[Awaitable[None]] = [self._server.stop(grace_s)]
-        if self._frames is not None:
-            stopping.append(self._frames.stop(grace_s or 0))
+    async def _stop_listening(self, grace_s: float) -> None:
+        stopping: list[Awaitable[None]] = [listener.stop(grace_s) for listener in self._listeners]
         if self._metrics is not None:
             stopping.append(asyncio.to_thread(self._metrics.close))
         await asyncio.gather(*stopping)

@@ -79,7 +79,7 @@ class FaultyCluster:
             stack.callback(subprocess.run, ["umount", "-l", str(directory)], check=True)
         else:
             self.has_disks = False
-        name, port, frame_port = _name(broker_id), free_port(), free_port()
+        name, port = _name(broker_id), free_port()
         way = self._network.way_to(name, port)
         options = (
             OPTIONS
@@ -88,8 +88,6 @@ class FaultyCluster:
                 "broker.id": str(broker_id),
                 "zookeeper.connect": connect,
                 "advertised.listeners": f"PLAINTEXT://127.0.0.1:{way}",
-                "frame.listener.port": str(frame_port),
-                "advertised.frame.port": str(self._network.way_to(name, frame_port)),
             }
         )
         self._bootstrap.append(f"127.0.0.1:{way}")

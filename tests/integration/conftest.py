@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients import Admin
+from millrace.clients.transport import Links
+from millrace.config.client import ClientConfig
 from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol import millrace_pb2_grpc as rpc
@@ -40,8 +42,20 @@ NOW_MS = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
 
 
+def grpc_address(address: str) -> str:
+    """The address for gRPC that a broker names at ``address``."""
+    links = Links(ClientConfig.of(address))
+    try:
+        return links.to(address)._find_grpc()
+    finally:
+        links.close()
+
+
 class Calls:
-    """A gRPC stub with shorter names. An error of a whole request is raised as ``MillraceError``."""
+    """A gRPC stub with shorter names. An error of a whole request is raised as ``MillraceError``.
+
+    ``address`` is that of a broker, which names its listener for gRPC.
+    """
 
     def __init__(self, address: str) -> None:
         options = [
@@ -49,7 +63,8 @@ class Calls:
             ("grpc.max_receive_message_length", -1),
             ("grpc.use_local_subchannel_pool", 1),  # a connection of its own
         ]
-        self.channel = grpc.insecure_channel(address, options=options)
+        self.address = grpc_address(address)
+        self.channel = grpc.insecure_channel(self.address, options=options)
         self.stub = rpc.BrokerStub(self.channel)
 
     def call(self, name: str, request: Any, timeout_s: float = STALL_S) -> Any:

@@ -81,7 +81,7 @@ class Reader:
     """A user who runs the blocks of pages.
 
     All blocks run in one directory, against one broker and one Spark session. They run as they stand, except for
-    addresses and directories (``localhost:9092``, ``localhost:9093``, ``/data``, ``tables/``, ``checkpoints/``). Python
+    addresses and directories (``localhost:9092``, ``/data``, ``tables/``, ``checkpoints/``). Python
     runs in this process, so that ``session()`` gives the session of the tests, and so do commands without pipes and the
     like. The names of a page's Python blocks are shared, as in one Python session.
     """
@@ -90,7 +90,6 @@ class Reader:
         self, broker: EmbeddedBroker, spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.servers = {"bootstrap.servers": broker.bootstrap_servers}
-        self.kafka_address = f"127.0.0.1:{broker.frame_port}"
         self.directory = directory
         self.names: dict[str, Any] = {}
         """The names of the last page's Python blocks."""
@@ -136,7 +135,6 @@ class Reader:
     def _moved(self, text: str) -> str:
         """Put the broker and the directories of this test into a block."""
         text = text.replace("localhost:9092", self.servers["bootstrap.servers"])
-        text = text.replace("localhost:9093", self.kafka_address)
         text = re.sub(r"(?<![\w.])/data\b", str(self.directory), text)
         return re.sub(r"(?<![\w/.])(tables|checkpoints)/", rf"{self.directory}/\1/", text)
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 from millrace.errors import error_of
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.server import BrokerServer
 from millrace_broker.testing import EmbeddedBroker
 
@@ -16,16 +17,21 @@ UNKNOWN = 30_000
 """The API key of a call that no broker knows."""
 
 
+def framing(server: BrokerServer) -> TcpListener:
+    """The first listener of a broker for Kafka's framing."""
+    return next(each for each in server._listeners if isinstance(each, TcpListener))
+
+
 class Frames:
     """One connection. Call ``greet`` first."""
 
     def __init__(self, broker: EmbeddedBroker | BrokerServer, timeout_s: float = 20) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
+        self.sock = socket.create_connection(("127.0.0.1", broker.port), timeout_s)
 
     def greet(self, client_id: str = "test") -> pb.HelloResponse:
         message = pb.HelloRequest(client_id=client_id).SerializeToString()
         self.sock.sendall(frames.hello_request(message))
-        return pb.HelloResponse.FromString(self.receive())
+        return pb.HelloResponse.FromString(self.receive(frames.HELLO_ID))
 
     def exactly(self, size: int) -> bytes:
         data = b""
@@ -44,12 +50,12 @@ class Frames:
         message = request if isinstance(request, bytes) else request.SerializeToString()
         return frames.request_head(frames.API_KEYS.get(name, UNKNOWN), len(message), deadline_ms) + message
 
-    def head(self) -> frames.ResponseHead:
-        return frames.read_response_head(self.exactly(frames.RESPONSE_HEAD_BYTES))
+    def head(self, correlation_id: int = 0) -> frames.ResponseHead:
+        return frames.read_response_head(self.exactly(frames.RESPONSE_HEAD_BYTES), correlation_id)
 
-    def receive(self) -> bytes:
+    def receive(self, correlation_id: int = 0) -> bytes:
         """Return the message of a response, or raise its error."""
-        head = self.head()
+        head = self.head(correlation_id)
         body = self.exactly(head.body_bytes)
         if head.error:
             raise error_of(head.error, body.decode())

@@ -15,7 +15,7 @@ from .waiting import STALL_S, Stall
 
 def address(broker: EmbeddedBroker) -> str:
     """Return the broker's address for Kafka clients."""
-    return f"127.0.0.1:{broker.frame_port}"
+    return f"127.0.0.1:{broker.port}"
 
 
 def create_topic(broker: EmbeddedBroker, name: str, partitions: int = 1, **config: str) -> None:

@@ -30,8 +30,10 @@ def written(request: Message, version: int, correlation_id: int = 0, client_id: 
 class KafkaWire:
     """One connection. It sends no request before the test's first one."""
 
-    def __init__(self, broker: EmbeddedBroker, timeout_s: float = 60) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", broker.frame_port), timeout_s)
+    def __init__(self, broker: EmbeddedBroker | int, timeout_s: float = 60) -> None:
+        """``broker`` is a broker, or a port of one."""
+        port = broker if isinstance(broker, int) else broker.port
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout_s)
 
     def send(self, request: Message, version: int, correlation_id: int = 0) -> None:
         self.sock.sendall(written(request, version, correlation_id))

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 from millrace.clients import Consumer
 from millrace.clients import TopicPartition as Place
 from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener, listeners_at
 from millrace.coordination import NoNodeError, ensure_path, paths
 from millrace.coordination.nodes import ConfigNode, PartitionStateNode, TopicNode
 from millrace.errors import FencedLeaderEpochError, InvalidUpdateVersionError, MillraceError
@@ -50,7 +51,6 @@ OPTIONS = {
     "replica.fetch.backoff.ms": "50",
     "replica.high.watermark.checkpoint.interval.ms": "100",
     "group.initial.rebalance.delay.ms": "0",
-    "frame.listener.port": "-1",
     "log.retention.ms": "-1",
 }
 
@@ -102,7 +102,7 @@ class ReplicaCluster:
                 **self._options,
                 "broker.id": str(broker_id),
                 "log.dirs": str(self._directory / str(broker_id)),
-                "listeners": f"PLAINTEXT://127.0.0.1:{self.addresses.get(broker_id, 0)}",
+                "listeners": listeners_at(Listener("127.0.0.1", self.addresses.get(broker_id, 0))),
                 **{name.replace("_", "."): value for name, value in options.items()},
             }
         )
@@ -123,10 +123,8 @@ class ReplicaCluster:
         live = tuple(
             LiveBroker(
                 broker_id=each,
-                host="127.0.0.1",
-                port=self.addresses[each],
                 rack=self.servers[each].broker.config.broker_rack,
-                frame_port=self.servers[each].frame_port,
+                endpoints=self.servers[each].broker.endpoints,
             )
             for each in sorted(self.servers)
         )
@@ -134,7 +132,7 @@ class ReplicaCluster:
             setattr(server.broker.membership, "_brokers", live)  # noqa: B010 - the store of each knows only itself
             server.broker.replicas.brokers_alive(frozenset(self.servers))
             for each in live:
-                server.broker.peers.know(each.broker_id, each.host, each.port)
+                server.broker.peers.know(each.broker_id, each.endpoints)
 
     def stop(self, broker_id: int) -> None:
         """Stop a broker cleanly."""

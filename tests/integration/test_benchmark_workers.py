@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import grpc
 import pytest
 from benchmarks import idle_fetches, slow_consumers
 
 from millrace.clients import Admin, Producer
-from millrace.protocol import millrace_pb2 as pb
-from millrace.protocol.millrace_pb2_grpc import BrokerStub
 from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import eventually
@@ -42,9 +39,7 @@ def test_slow_consumers_keep_answers_waiting_that_they_could_read(
             admin.create_topic("unread", partitions=1)
             for _ in range(slow_consumers.FETCH_BYTES // slow_consumers._VALUE_BYTES):
                 producer.send("unread", bytes(slow_consumers._VALUE_BYTES), partition=0)
-        with grpc.insecure_channel(broker.bootstrap_servers) as channel:
-            port = BrokerStub(channel).ApiVersions(pb.ApiVersionsRequest()).frame_port
-        with slow_consumers.serve(targets=[(port, 0)]) as look:
+        with slow_consumers.serve(targets=[(broker.port, 0)]) as look:
             # One response takes all memory for responses, and the other consumers wait for it.
             eventually(lambda: broker.server.broker.statistics().admission.parked == 3)
             eventually(lambda: look() == {"filled": 1})

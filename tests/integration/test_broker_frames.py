@@ -41,7 +41,11 @@ def test_a_greeting_says_who_answers(module_broker: EmbeddedBroker, calls: Any) 
     with Frames(module_broker) as opened:
         answer = opened.greet()
     assert (answer.broker_id, answer.cluster_id) == (asked.broker_id, asked.cluster_id)
-    assert asked.frame_port == module_broker.frame_port
+    assert list(answer.endpoints) == list(asked.endpoints)
+    assert {(each.listener, each.protocol, f"{each.host}:{each.port}") for each in answer.endpoints} == {
+        ("PLAINTEXT", "kafka", module_broker.bootstrap_servers),
+        ("GRPC", "grpc", module_broker.grpc_address),
+    }
     assert answer.cluster_id
     assert answer.request_bytes_max > 100_000_000
     assert answer.idle_ms_max == 600_000
@@ -60,6 +64,13 @@ def test_every_call_is_answered_as_over_grpc(connection: Frames, calls: Any, nam
             outcomes.append(call())
         except errors.MillraceError as error:
             outcomes.append((type(error), error.message))
+    if name == "Metadata":  # it has the ports of the listener
+        answers = [pb.MetadataResponse.FromString(outcome) for outcome in outcomes]
+        grpc_port = int(calls.address.rpartition(":")[2])
+        assert [each.brokers[0].port for each in answers] == [grpc_port, connection.sock.getpeername()[1]]
+        for answer in answers:
+            answer.brokers[0].ClearField("port")
+        outcomes = answers
     if name in ("InitProducerId", "JoinGroup"):  # these give new ids
         assert type(outcomes[0]) is type(outcomes[1])
     else:

@@ -67,7 +67,7 @@ def _leave_hanging(broker: EmbeddedBroker, topic: str) -> None:
     batch = build_columnar_batch(pa.record_batch({"value": pa.array([b"x"], pa.binary())}), timestamps_ms=NOW_MS)
     parts = stamped_parts(batch, ProducerStamp(4711, 0, 0, is_transactional=True))
     request = encode_produce_request(-1, 10_000, [(topic, [(0, parts)])], transactional_id="ghost")
-    with grpc.insecure_channel(broker.bootstrap_servers) as channel:
+    with grpc.insecure_channel(broker.grpc_address) as channel:
         response = BrokerStub(channel).Produce(pb.ProduceRequest.FromString(request))
     assert not response.topics[0].partitions[0].error.code, response
 

@@ -180,7 +180,7 @@ def _append(server: object, topic: str, batch: bytes) -> None:
     from millrace.protocol import millrace_pb2 as pb
     from millrace.protocol.millrace_pb2_grpc import BrokerStub
 
-    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:  # type: ignore[attr-defined]
+    with grpc.insecure_channel(str(server.grpc_address)) as channel:  # type: ignore[attr-defined]
         data = pb.ProduceRequest.PartitionData(partition=0, records=batch)
         topics = [pb.ProduceRequest.TopicData(name=topic, partitions=[data])]
         response = BrokerStub(channel).Produce(pb.ProduceRequest(acks=-1, timeout_ms=5000, topics=topics))

@@ -1,11 +1,10 @@
-"""Tests of the clients' transports: how clients find the frame port, and what they do without it.
+"""Tests of the clients' transports: how clients find a broker's listeners.
 
 Callers see no difference.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -23,19 +22,20 @@ from millrace.errors import (
     BrokerUnavailableError,
     ClientClosedError,
     InvalidConfigError,
+    InvalidRequestError,
     MessageTooLargeError,
     UnknownTopicOrPartitionError,
     WakeupError,
 )
 from millrace_broker.testing import EmbeddedBroker
 
+from .frame_calls import framing
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 
 def _frames(broker: EmbeddedBroker) -> int:
-    """Return the number of open frame connections at the broker."""
-    assert broker.server._frames is not None
-    return len(broker.server._frames._connections)
+    """Return the number of open connections in Kafka's framing at the broker."""
+    return len(framing(broker.server)._connections)
 
 
 @pytest.fixture(params=["auto", "grpc"])
@@ -62,7 +62,7 @@ def test_the_transport_is_the_one_that_was_asked_for(tmp_path: Path, transport: 
     with EmbeddedBroker(tmp_path / "data") as broker:
         with Admin({"bootstrap.servers": broker.bootstrap_servers, "transport": transport}) as admin:
             admin.list_topics()
-            assert _frames(broker) == (transport == "auto")
+            eventually(lambda: _frames(broker) == (transport == "auto"))
         eventually(lambda: _frames(broker) == 0)
 
 
@@ -186,57 +186,66 @@ def test_callbacks_come_in_a_thread_of_the_producers(config: dict[str, Any], rea
 # --- discovery --------------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_without_frames_is_spoken_to_over_grpc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with EmbeddedBroker(tmp_path / "data", frame_listener_port=-1) as broker:
-        assert broker.frame_port == 0
-        with caplog.at_level(logging.INFO, "millrace.clients"), Admin(broker.bootstrap_servers) as admin:
+def test_an_address_for_grpc_is_refused_with_the_right_one(module_broker: EmbeddedBroker) -> None:
+    with Admin(module_broker.grpc_address) as admin, pytest.raises(InvalidConfigError) as caught:
+        admin.list_topics()
+    assert f"set bootstrap.servers={module_broker.bootstrap_servers}, or transport=grpc" in caught.value.message
+    config = {"bootstrap.servers": module_broker.grpc_address, "transport": "grpc"}
+    with Admin(config) as admin:
+        assert admin.describe_cluster().cluster_id == module_broker.server.cluster_id
+
+
+def test_a_server_of_another_protocol_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(100)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        config = {"bootstrap.servers": f"127.0.0.1:{port}", "socket.connection.setup.timeout.ms": 2000}
+        with Admin(config) as admin, pytest.raises(InvalidRequestError, match="listener of another protocol"):
+            admin.list_topics()
+        server.shutdown(socket.SHUT_RDWR)
+    serving.join(STALL_S)
+
+
+def test_a_client_learns_the_address_of_the_listener_by_which_it_came(tmp_path: Path) -> None:
+    listeners = "INTERNAL://127.0.0.1:0,EXTERNAL://127.0.0.1:0,GRPC://127.0.0.1:0,FOREIGN://127.0.0.1:0"
+    options = {"listeners": listeners, "listener.protocol.map": "GRPC:grpc,FOREIGN:grpc"}
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        ports = broker.server.ports
+        assert len(set(ports.values())) == 4
+        for name in ("INTERNAL", "EXTERNAL"):
+            with Admin(f"127.0.0.1:{ports[name]}") as admin:
+                assert [each.port for each in admin.describe_cluster().brokers] == [ports[name]]
+        for name in ("GRPC", "FOREIGN"):
+            with Admin({"bootstrap.servers": f"127.0.0.1:{ports[name]}", "transport": "grpc"}) as admin:
+                assert [each.port for each in admin.describe_cluster().brokers] == [ports[name]]
+
+
+def test_a_broker_without_a_listener_for_grpc_is_reached_by_frames_alone(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", options={"listeners": "PLAINTEXT://127.0.0.1:0"}) as broker:
+        with Admin(broker.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=1)
             assert [topic.name for topic in admin.list_topics()] == ["t"]
-        assert not caplog.records
+        config = {"bootstrap.servers": broker.bootstrap_servers, "transport": "grpc"}
+        with Admin(config) as admin, pytest.raises(InvalidConfigError, match="GRPC://host:port"):
+            admin.list_topics()
 
 
-def test_a_port_that_is_not_reached_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        unreachable = taken.getsockname()[1]
-    with EmbeddedBroker(tmp_path / "data", advertised_frame_port=unreachable) as broker:
-        with Admin(broker.bootstrap_servers) as admin:
-            for _ in range(5):
-                admin.list_topics()
-        with Producer(broker.bootstrap_servers) as producer, pytest.raises(UnknownTopicOrPartitionError):
-            producer.send("nowhere", b"x").result(STALL_S)
-    lines = [record.getMessage() for record in caplog.records if "go over gRPC" in record.getMessage()]
-    assert len(lines) == 2  # one for each client
-    assert str(unreachable) in lines[0]
-
-
-def test_a_port_of_another_broker_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        EmbeddedBroker(tmp_path / "other") as other,
-        EmbeddedBroker(tmp_path / "data", advertised_frame_port=other.frame_port) as broker,
-        Admin(broker.bootstrap_servers) as admin,
-    ):
-        admin.create_topic("here", partitions=1)
-        assert [topic.name for topic in admin.list_topics()] == ["here"]
-        assert _frames(broker) == 0
-        eventually(lambda: _frames(other) == 0)
-    assert "advertised.frame.port" in caplog.text
-
-
-def test_a_port_without_frames_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with EmbeddedBroker(tmp_path / "data") as probe:
-        port = probe.port
-    with (
-        EmbeddedBroker(tmp_path / "data", port=port, advertised_frame_port=port) as broker,
-        Admin(broker.bootstrap_servers) as admin,
-    ):
-        admin.list_topics()
-    assert "go over gRPC" in caplog.text
-
-
-def test_a_broker_that_comes_back_at_another_port_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_comes_back_with_another_port_for_grpc_is_found(tmp_path: Path, transport: str) -> None:
     with EmbeddedBroker(tmp_path / "data") as first:
         port = first.port
-    config = {"bootstrap.servers": f"127.0.0.1:{port}", "retry.backoff.ms": 10}
+    config = {"bootstrap.servers": f"127.0.0.1:{port}", "retry.backoff.ms": 10, "transport": transport}
     broker = EmbeddedBroker(tmp_path / "data", port=port).start()
     with (
         Admin(config) as admin,
@@ -247,17 +256,15 @@ def test_a_broker_that_comes_back_at_another_port_is_found(tmp_path: Path, caplo
         consumer.assign(consumer.partitions_for("t"))
         ports = set()
         for number in range(3):
-            ports.add(broker.frame_port)
+            ports.add(broker.grpc_address)
             producer.send("t", str(number)).result(STALL_S)
             assert [record.value for record in consumer.poll(30_000)] == [str(number).encode()]
-            assert _frames(broker) >= 2
             broker.stop()
             broker.start()
         producer.send("t", b"last").result(STALL_S)
         assert [topic.name for topic in admin.list_topics()] == ["t"]
     broker.stop()
     assert len(ports) > 1
-    assert "go over gRPC" not in caplog.text
 
 
 def test_a_process_that_was_forked_has_connections_of_its_own(module_broker: EmbeddedBroker, topic: str) -> None:

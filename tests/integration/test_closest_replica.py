@@ -33,7 +33,7 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
     """A listener before the leader. It forwards calls, and answers those that need a broker with followers."""
 
     def __init__(self, leader: EmbeddedBroker, replica_port: int) -> None:
-        self._channel = grpc.insecure_channel(leader.bootstrap_servers)
+        self._channel = grpc.insecure_channel(leader.grpc_address)
         self._replica_port = replica_port
         self.replica_end = RECORDS
         """The end offset of the replica's log as the leader knows it."""
@@ -47,7 +47,6 @@ class Leader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in it
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         forward: Any = self._channel.unary_unary(details.method, None, None)
         answers: dict[str, Callable[[bytes, Any], bytes]] = {
-            "ApiVersions": _without_frames,
             "Metadata": self._metadata,
             "Fetch": self._fetch,
         }
@@ -84,13 +83,6 @@ def _pass_on(request: bytes, call: Callable[..., bytes]) -> bytes:
     return call(request, timeout=STALL_S)
 
 
-def _without_frames(request: bytes, call: Callable[..., bytes]) -> bytes:
-    """Remove the frame port, so that all clients use this listener."""
-    response = pb.ApiVersionsResponse.FromString(call(request, timeout=STALL_S))
-    response.frame_port = 0
-    return response.SerializeToString()
-
-
 def _view(broker_id: int, rack: str, end: int) -> ReplicaView:
     return ReplicaView(
         broker_id=broker_id, rack=rack, log_start_offset=0, log_end_offset=end, caught_up_ms_ago=0, is_in_sync=True
@@ -111,12 +103,13 @@ class Pair:
         self.near = EmbeddedBroker(directory / "near").start()
         _fill(self.far, "far", RECORDS)
         _fill(self.near, "near", replica_records)
-        self.leader = Leader(self.far, self.near.port)
+        self.leader = Leader(self.far, self.near.server.grpc_address.port)
 
     def consumer(self, rack: str, **options: Any) -> Consumer:
         consumer = Consumer(
             {
                 "bootstrap.servers": f"127.0.0.1:{self.leader.port}",
+                "transport": "grpc",
                 "client.rack": rack,
                 "auto.offset.reset": "earliest",
                 "direct.reads": "never",

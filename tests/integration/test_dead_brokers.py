@@ -265,10 +265,8 @@ def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_
     ports = [Listener(each) for each in targets]
     cluster.start(
         3,
-        listeners=f"PLAINTEXT://127.0.0.1:{targets[0]}",
-        frame_listener_port=str(targets[1]),
-        advertised_listeners=f"PLAINTEXT://127.0.0.1:{ports[0].port}",
-        advertised_frame_port=str(ports[1].port),
+        listeners=f"PLAINTEXT://127.0.0.1:{targets[0]},GRPC://127.0.0.1:{targets[1]}",
+        advertised_listeners=f"PLAINTEXT://127.0.0.1:{ports[0].port},GRPC://127.0.0.1:{ports[1].port}",
     )
     try:
         admin = Admin(f"{cluster.processes[1].address},{cluster.processes[2].address}")
@@ -282,7 +280,7 @@ def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_
             eventually(lambda: registrations.epoch(3) not in (-1, epoch), PATIENCE_S)
             assert registrations.session(3) == session, "the broker registered again in its session"
             # at the port that does not refuse, and that gets no controller requests
-            behind = calls_to(f"127.0.0.1:{targets[0]}")
+            behind = calls_to(f"127.0.0.1:{targets[1]}")
             assert behind.fetch(topic, 0).error.code == NotLeaderError.code, "the broker knows that it no longer leads"
             for port in ports:
                 port.accept_again()

@@ -38,8 +38,13 @@ def fill(servers):
         producer.send_table(TOPIC, pa.table({"value": pa.array(VALUES, pa.binary())}))
 
 
-def read_directly(servers):
-    options = {"kafka.bootstrap.servers": servers, "subscribe": TOPIC, "directReads": "always"}
+def read_directly(servers, transport="auto"):
+    options = {
+        "kafka.bootstrap.servers": servers,
+        "kafka.transport": transport,
+        "subscribe": TOPIC,
+        "directReads": "always",
+    }
     source = DefaultSource(options)
     reader = source.reader(source.schema())
     return [
@@ -64,14 +69,14 @@ def paths_told(broker, *, is_local):
     return {extent.path for extent in answer.extents}
 
 
-@pytest.mark.parametrize("transport", ["frames", "grpc"])
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
 def test_a_broker_at_an_address_of_its_host_names_files_to_who_is_there(tmp_path, transport):
     address = own_address()
-    options = {"listeners": f"PLAINTEXT://{address}:0"} | ({"frame.listener.port": "-1"} if transport == "grpc" else {})
+    options = {"listeners": f"PLAINTEXT://{address}:0,GRPC://{address}:0"}
     with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
         servers = f"{address}:{broker.port}"
         fill(servers)
-        assert read_directly(servers) == VALUES
+        assert read_directly(servers, transport) == VALUES
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_topics_are_created_described_and_deleted(module_broker: EmbeddedBroker,
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS
     described = client.list_topics(topic, STALL_S)
     assert [each.leader for each in described.topics[topic].partitions.values()] == [0, 0, 0]
-    assert {(each.host, each.port) for each in described.brokers.values()} == {("127.0.0.1", module_broker.frame_port)}
+    assert {(each.host, each.port) for each in described.brokers.values()} == {("127.0.0.1", module_broker.port)}
     client.delete_topics([topic])[topic].result(STALL_S)
     assert topic not in client.list_topics(timeout=STALL_S).topics
 

@@ -44,7 +44,7 @@ def client(module_broker: EmbeddedBroker) -> AdminClient:
 
 def test_the_cluster_is_described(module_broker: EmbeddedBroker, client: AdminClient) -> None:
     found = client.describe_cluster(include_authorized_operations=True).result(STALL_S)
-    assert [(node.id, node.port) for node in found.nodes] == [(0, module_broker.frame_port)]
+    assert [(node.id, node.port) for node in found.nodes] == [(0, module_broker.port)]
     assert found.cluster_id == module_broker.server.cluster_id
     assert found.controller.id == 0
     assert found.authorized_operations

@@ -24,7 +24,7 @@ def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPath
 
 
 def _options(cluster: Cluster, *broker_ids: int) -> dict[str, Any]:
-    ports = [cluster.brokers[each].frame_port for each in broker_ids]
+    ports = [cluster.brokers[each].port for each in broker_ids]
     return {"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports), "reconnect.backoff.max.ms": 500}
 
 
@@ -33,7 +33,7 @@ def test_kafkas_clients_find_leaders_and_coordinators_and_continue_when_they_mov
     admin.create_topics([NewTopic(topic, 6, 3)])[topic].result(STALL_S)
     described = admin.list_topics(topic, STALL_S)
     assert {(each.id, each.port) for each in described.brokers.values()} == {
-        (number, broker.frame_port) for number, broker in cluster.brokers.items()
+        (number, broker.port) for number, broker in cluster.brokers.items()
     }
     assert {each.leader for each in described.topics[topic].partitions.values()} == {1, 2, 3}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millrace.errors import UnsupportedVersionError
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
@@ -226,6 +227,10 @@ def test_a_broker_may_refuse_the_clients_of_kafka(tmp_path: Path, caplog: pytest
         with Frames(broker) as own:
             own.greet()
             own.call("ApiVersions", b"")
+            own.sock.sendall(written(ApiVersionsRequest(), 0))
+            with pytest.raises(UnsupportedVersionError, match=r"kafka\.clients\.enable=false"):
+                own.receive()
+            assert own.is_closed
     (line,) = _closings(caplog)
     assert "kafka.clients.enable=false" in line
 

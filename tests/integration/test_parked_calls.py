@@ -20,7 +20,7 @@ from millrace_broker.quotas import PARKED_CALL_BYTES, AdmissionStatistics
 from millrace_broker.server import BrokerServer
 from millrace_broker.testing import EmbeddedBroker
 
-from .frame_calls import Frames
+from .frame_calls import Frames, framing
 from .replica_cluster import ReplicaCluster, append
 from .waiting import STALL_S, eventually
 
@@ -261,7 +261,7 @@ def test_a_client_that_reads_no_answer_fills_no_memory_beyond_one_answer(
                 pytest.fail("the broker reads requests without a limit")
             found = _admission(broker)
             assert found.bytes_in_use < 2 * 4_000_000
-            (connection,) = broker.server._frames._connections  # type: ignore[union-attr]
+            (connection,) = framing(broker.server)._connections
             assert len(connection._rest) <= 256 * 1024
         eventually(lambda: _admission(broker).bytes_in_use == 0)
 
@@ -318,13 +318,12 @@ def test_a_greeting_of_a_broker_has_a_place_that_clients_cannot_take(tmp_path: P
         hello = pb.HelloRequest(client_software_name="millrace-broker").SerializeToString()
         peer = opened.enter_context(Frames(broker))
         peer.sock.sendall(frames.hello_request(hello))
-        peer.receive()
+        peer.receive(frames.HELLO_ID)
         peer.call("Fetch", pb.FetchRequest(replica_id=-1))
 
 
 def test_consumers_that_read_no_answer_do_not_stall_replication(tmp_path: Path) -> None:
     options = {
-        "frame.listener.port": "0",
         "queued.max.request.bytes": "16000000",
         "fetch.max.bytes": "8000000",
         "replica.lag.time.max.ms": "30000",

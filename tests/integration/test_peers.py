@@ -1,4 +1,4 @@
-"""Tests of calls between real brokers: as frames, or over gRPC without a frame port."""
+"""Tests of calls between real brokers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.network.peers import Peers
 from millrace_broker.testing import EmbeddedBroker
 
+from .frame_calls import framing
 from .waiting import STALL_S, eventually_async
 
 VERSIONS = pb.ApiVersionsRequest()
@@ -31,9 +32,9 @@ def with_peers(broker: EmbeddedBroker, work: Any, *, cluster_id: str = "") -> An
     """Run ``work(peers)``, which has the broker's address."""
 
     async def run() -> Any:
-        peers = Peers(cluster_id)
-        peers.know(1, "127.0.0.1", broker.port)  # under its own broker id, and under another one
-        peers.know(2, "127.0.0.1", broker.port)
+        peers = Peers("PLAINTEXT", cluster_id)
+        peers.know(1, broker.server.broker.endpoints)  # under its own broker id, and under another one
+        peers.know(2, broker.server.broker.endpoints)
         try:
             return await work(peers)
         finally:
@@ -43,9 +44,8 @@ def with_peers(broker: EmbeddedBroker, work: Any, *, cluster_id: str = "") -> An
 
 
 def connections(broker: EmbeddedBroker) -> int:
-    """Return the number of frame connections."""
-    frames = broker.server._frames
-    return 0 if frames is None else len(frames._connections)
+    """Return the number of connections in Kafka's framing."""
+    return len(framing(broker.server)._connections)
 
 
 def fetch(wait_ms: int) -> pb.FetchRequest:
@@ -114,9 +114,9 @@ def test_after_a_call_that_was_given_up_the_next_has_its_own_answer(tmp_path: Pa
         with_peers(broker, work)
 
 
-def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path: Path) -> None:
+def test_a_broker_that_comes_back_is_reached_again(tmp_path: Path) -> None:
     first = broker_one(tmp_path).start()
-    port, frame_port = first.port, first.frame_port
+    port = first.port
 
     async def work(peers: Peers) -> None:
         await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)
@@ -126,7 +126,6 @@ def test_a_broker_that_comes_back_is_reached_at_its_new_port_for_frames(tmp_path
         second = broker_one(tmp_path, port=port)
         await asyncio.to_thread(second.start)
         try:
-            assert second.frame_port != frame_port
             await _until_reached(lambda: peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S))
             assert connections(second) == 1
         finally:
@@ -145,30 +144,43 @@ async def _until_reached(call: Callable[[], Awaitable[Any]]) -> None:
     await eventually_async(is_reached, "the broker to be reached again")
 
 
-def test_where_no_frames_are_answered_calls_go_over_grpc(tmp_path: Path) -> None:
+def test_a_broker_is_called_at_the_listener_between_brokers(tmp_path: Path) -> None:
     async def work(peers: Peers) -> str:
         return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)).cluster_id)
 
-    with broker_one(tmp_path, frame_listener_port=-1) as broker:
-        assert with_peers(broker, work) == broker.server.cluster_id
+    async def run(broker: EmbeddedBroker) -> str:
+        peers = Peers("INTERNAL")
+        peers.know(1, broker.server.broker.endpoints)
+        try:
+            return await work(peers)
+        finally:
+            await peers.close()
 
-
-def test_frames_of_another_broker_are_not_taken_for_the_one_that_is_called(tmp_path: Path) -> None:
-    async def work(peers: Peers) -> str:
-        return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)).cluster_id)
-
+    options = {"listeners": "PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:0"}
+    with broker_one(tmp_path / "named", options=options) as named:
+        assert asyncio.run(run(named)) == named.server.cluster_id
     with (
-        broker_one(tmp_path / "other") as other,
-        broker_one(tmp_path / "named", advertised_frame_port=other.frame_port) as named,
+        broker_one(tmp_path / "unnamed") as unnamed,
+        pytest.raises(BrokerUnavailableError, match=r"no listener INTERNAL.*inter\.broker\.listener\.name"),
     ):
-        assert with_peers(named, work) == named.server.cluster_id
+        asyncio.run(run(unnamed))
 
 
-@pytest.mark.parametrize("frame_port", [0, -1])
+def test_a_listener_for_grpc_is_no_listener_between_brokers(tmp_path: Path) -> None:
+    async def run(broker: EmbeddedBroker) -> None:
+        peers = Peers("PLAINTEXT")
+        peers.know(1, {"PLAINTEXT": broker.server.grpc_address})
+        try:
+            await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)
+        finally:
+            await peers.close()
+
+    with broker_one(tmp_path) as broker, pytest.raises(BrokerUnavailableError, match="listener of another protocol"):
+        asyncio.run(run(broker))
+
+
 @pytest.mark.parametrize(("called", "cluster_id"), [(2, ""), (1, "another")])
-def test_a_broker_of_another_id_or_cluster_is_asked_nothing(
-    tmp_path: Path, called: int, cluster_id: str, frame_port: int
-) -> None:
+def test_a_broker_of_another_id_or_cluster_is_asked_nothing(tmp_path: Path, called: int, cluster_id: str) -> None:
     async def work(peers: Peers) -> None:
         for _ in range(2):
             with pytest.raises(BrokerUnavailableError, match=f"broker 1 of cluster .* where broker {called} should be"):
@@ -176,7 +188,7 @@ def test_a_broker_of_another_id_or_cluster_is_asked_nothing(
 
     creation = pb.CreateTopicsRequest()
     creation.topics.add(name="t", num_partitions=1, replication_factor=1)
-    with broker_one(tmp_path, frame_listener_port=frame_port) as broker:
+    with broker_one(tmp_path) as broker:
         with_peers(broker, work, cluster_id=cluster_id)
         assert "t" not in broker.server.broker.catalog.topics
         with_peers(broker, lambda peers: peers.call(1, "CreateTopics", creation, timeout_s=STALL_S))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from millrace.clients import Admin, Consumer, Producer, ShareConsumer
 from millrace.clients.aio import AsyncConsumer
+from millrace.config.listeners import Listener
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker import api
 from millrace_broker.api import RequestContext
@@ -24,7 +25,7 @@ from .consumer_groups import QUICK, QUICK_GROUPS
 from .frame_calls import Frames
 from .waiting import STALL_S, eventually
 
-LISTENERS = {"auto": "FRAMES", "grpc": "PLAINTEXT"}
+LISTENERS = {"auto": "PLAINTEXT", "grpc": "GRPC"}
 """Listeners by the clients' option ``transport``."""
 STRANGE_ID = "grün grpc-java/1.5 of team a"
 
@@ -109,9 +110,7 @@ def test_handlers_get_the_client_id_of_every_kind_of_client(
         "sharer": {"ShareGroupHeartbeat", "FindCoordinator"},
     }
     for context in contexts:
-        # Clients ask over gRPC for the port that answers frames.
-        listener = "PLAINTEXT" if context.api_name == "ApiVersions" else LISTENERS[transport]
-        check(context, listener=listener, client_id=context.client_id)
+        check(context, listener=LISTENERS[transport], client_id=context.client_id)
         assert context.client_id in names
     for client_id, calls in names.items():
         made = {context.api_name for context in contexts if context.client_id == client_id}
@@ -129,7 +128,7 @@ def test_handlers_get_the_client_id_of_an_asyncio_client(
             await consumer.partitions_for("t")
 
     asyncio.run(work())
-    check(contexts[-1], listener="FRAMES", client_id="loop")
+    check(contexts[-1], listener="PLAINTEXT", client_id="loop")
 
 
 def test_handlers_of_streams_get_the_context_of_the_call(
@@ -140,7 +139,7 @@ def test_handlers_of_streams_get_the_context_of_the_call(
     calls.produce("t", calls.batch(b"1"))
     request = pb.ReadRangeRequest(topic="t", start_offset=0, end_offset=1)
     assert list(calls.stub.ReadRange(request, timeout=STALL_S))
-    check(contexts[-1], listener="PLAINTEXT", client_id="")
+    check(contexts[-1], listener="GRPC", client_id="")
     assert contexts[-1].api_name == "ReadRange"
 
 
@@ -152,23 +151,20 @@ def test_two_connections_for_frames_keep_their_own_contexts(
             connection.greet(client_id)
         for connection, client_id in ((first, "first"), (second, "second"), (first, "first")):
             connection.call("ApiVersions", b"")
-            check(contexts[-1], listener="FRAMES", client_id=client_id)
+            check(contexts[-1], listener="PLAINTEXT", client_id=client_id)
             assert tuple(contexts[-1].client_address) == connection.sock.getsockname()
 
 
-@pytest.mark.parametrize("options", [{}, {"frame.listener.port": "-1"}], ids=["frames", "grpc"])
-def test_another_broker_is_a_client_with_the_id_of_that_broker(
-    tmp_path: Path, contexts: list[RequestContext], options: dict[str, str]
-) -> None:
-    async def work(port: int) -> None:
-        peers = Peers(client_id="broker-7")
-        peers.know(1, "127.0.0.1", port)
+def test_another_broker_is_a_client_with_the_id_of_that_broker(tmp_path: Path, contexts: list[RequestContext]) -> None:
+    async def work(endpoints: Mapping[str, Listener]) -> None:
+        peers = Peers("PLAINTEXT", client_id="broker-7")
+        peers.know(1, endpoints)
         try:
             await peers.call(1, "Metadata", pb.MetadataRequest(), timeout_s=STALL_S)
         finally:
             await peers.close()
 
-    with EmbeddedBroker(tmp_path / "data", broker_id=1, options=options) as broker:
-        asyncio.run(work(broker.port))
+    with EmbeddedBroker(tmp_path / "data", broker_id=1) as broker:
+        asyncio.run(work(broker.server.broker.endpoints))
     assert {context.client_id for context in contexts} == {"broker-7"}
-    check(contexts[-1], listener="PLAINTEXT" if options else "FRAMES", client_id="broker-7")
+    check(contexts[-1], listener="PLAINTEXT", client_id="broker-7")

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace.errors import CoordinatorLoadInProgressError, MillraceError, UnknownMemberError
 from millrace.records import ControlType, Record, build_rows_batch, read_end_marker, read_rows
@@ -126,7 +127,7 @@ def config(directory: Path, *, syncs: bool) -> BrokerConfig:
 @asynccontextmanager
 async def opened(directory: Path, disk: SimulatedDisk, clock: WorldClock, *, syncs: bool) -> AsyncIterator[Broker]:
     broker = await open_broker(
-        config(directory, syncs=syncs), address=Listener("127.0.0.1", 1), clock=clock, files=disk
+        config(directory, syncs=syncs), endpoints={"PLAINTEXT": Listener("127.0.0.1", 1)}, clock=clock, files=disk
     )
     await broker.announce()
     try:

@@ -14,14 +14,22 @@ PROTOCOL_VERSION: Final = 1
 
 
 async def handle(broker: Broker, request: pb.ApiVersionsRequest, context: RequestContext) -> pb.ApiVersionsResponse:
-    """Answer with the software and protocol versions, the broker's and cluster's ids, and the port for frames."""
+    """Answer with the software and protocol versions, the broker's and cluster's ids, and its listeners."""
     return pb.ApiVersionsResponse(
         software_version=software_version(),
         protocol_version=PROTOCOL_VERSION,
         broker_id=broker.config.broker_id,
         cluster_id=broker.cluster_id,
-        frame_port=broker.frame_port,
+        endpoints=endpoints(broker),
     )
+
+
+def endpoints(broker: Broker) -> list[pb.Endpoint]:
+    """Return the advertised listeners of this broker with their protocols."""
+    return [
+        pb.Endpoint(listener=name, host=address.host, port=address.port, protocol=broker.config.protocol_of(name))
+        for name, address in broker.endpoints.items()
+    ]
 
 
 @cache

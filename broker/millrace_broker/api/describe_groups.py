@@ -31,7 +31,7 @@ async def handle(
                 _describe_shared(result, found)
             else:
                 _describe(result, found)
-            _set_coordinator(result, broker)
+            _set_coordinator(result, broker, context.listener_name)
         except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.state = "Dead"
             result.error.CopyFrom(error_message(error))
@@ -77,7 +77,7 @@ def _describe_shared(result: pb.DescribeGroupsResponse.Group, group: ShareGroup)
         )
 
 
-def _set_coordinator(result: pb.DescribeGroupsResponse.Group, broker: Broker) -> None:
-    host, port = broker.address
+def _set_coordinator(result: pb.DescribeGroupsResponse.Group, broker: Broker, listener: str) -> None:
+    host, port = broker.endpoints.get(listener, ("", -1))  # a listener may not be advertised
     rack = broker.config.broker_rack
     result.coordinator.CopyFrom(pb.BrokerNode(node_id=broker.config.broker_id, host=host, port=port, rack=rack))

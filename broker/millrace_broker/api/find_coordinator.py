@@ -36,14 +36,15 @@ async def handle(
     for key in request.keys:
         result = response.coordinators.add(key=key)
         try:
-            node = await _find(broker, request.key_type, key)
-            result.node.CopyFrom(pb.BrokerNode(node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack))
+            node = await _find(broker, request.key_type, key, context.listener_name)
+            host, port = node.endpoints[context.listener_name]
+            result.node.CopyFrom(pb.BrokerNode(node_id=node.broker_id, host=host, port=port, rack=node.rack))
         except Exception as error:  # noqa: BLE001 - the key's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
 
 
-async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str) -> LiveBroker:
+async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str, listener: str) -> LiveBroker:
     if not key:
         if kind == pb.TRANSACTION:
             raise InvalidRequestError("the transactional id is empty: set transactional.id")
@@ -52,5 +53,10 @@ async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str) ->
     partition = topic.partitions[partition_of(key, len(topic.partitions))]
     for node in broker.live_brokers():
         if node.broker_id == partition.leader:
+            if listener not in node.endpoints:
+                raise CoordinatorNotAvailableError(
+                    f"broker {node.broker_id} coordinates {key} and has no listener {listener}: give all brokers of "
+                    "the cluster the same listeners"
+                )
             return node
     raise CoordinatorNotAvailableError(f"{topic.name}-{partition.partition} has no leader now: try again")

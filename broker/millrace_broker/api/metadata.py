@@ -6,7 +6,7 @@ import contextlib
 from typing import Final
 
 from millrace.coordinator_records import INTERNAL_TOPICS
-from millrace.errors import MillraceError, TopicExistsError, UnknownTopicOrPartitionError
+from millrace.errors import ListenerNotFoundError, MillraceError, TopicExistsError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
@@ -19,19 +19,24 @@ _CREATION_WAIT_MS: Final = 5_000
 
 
 async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestContext) -> pb.MetadataResponse:
-    """Describe the requested topics, or all.
+    """Describe the requested topics, or all, and the brokers with the listener by which the request came.
 
     An unknown topic gets an error, or is created if auto-creation is enabled.
     """
     live_brokers = broker.live_brokers()
+    unreachable = {each.broker_id for each in live_brokers if context.listener_name not in each.endpoints}
     response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.membership.controller_id)
     for live in live_brokers:
-        response.brokers.add(node_id=live.broker_id, host=live.host, port=live.port, rack=live.rack)
+        if live.broker_id not in unreachable:
+            host, port = live.endpoints[context.listener_name]
+            response.brokers.add(node_id=live.broker_id, host=host, port=port, rack=live.rack)
     for name in request.topics or broker.catalog.topics:
         topic = response.topics.add(name=name)
         try:
             info = await _find(broker, name, may_create=request.allow_auto_topic_creation)
             _describe(topic, info, include_schema=request.include_schemas)
+            if unreachable:
+                _hide_leaders(topic, unreachable, context.listener_name)
         except MillraceError as error:
             topic.error.CopyFrom(error_message(error))
     return response
@@ -59,6 +64,18 @@ def _describe(topic: pb.Topic, info: TopicInfo, *, include_schema: bool) -> None
         newest = info.schemas[-1]
         topic.schema.CopyFrom(pb.Schema(id=newest.id, version=newest.version, arrow_schema=newest.arrow_schema))
         topic.read_schema = info.read_schema
+
+
+def _hide_leaders(topic: pb.Topic, unreachable: set[int], listener: str) -> None:
+    """Give partitions an error whose leaders do not have the listener of the client (KIP-103)."""
+    for partition in topic.partitions:
+        if partition.leader in unreachable:
+            error = ListenerNotFoundError(
+                f"broker {partition.leader} leads {topic.name}-{partition.partition} and has no listener {listener}: "
+                "give all brokers of the cluster the same listeners"
+            )
+            partition.leader = LEADER_NONE
+            partition.error.CopyFrom(error_message(error))
 
 
 def _partition(info: PartitionInfo) -> pb.Partition:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -33,6 +33,8 @@ _PROGRESS_INTERVAL_S = 1.0
 
 DEFAULT_FILE = "broker.properties"
 """Properties file in millrace's ``conf`` directory that is loaded if no file is named."""
+_OF_LISTENERS: Final = ("advertised.listeners", "listener.protocol.map", "inter.broker.listener.name")
+"""Options of the file that belong to its listeners, which ``--listen`` replaces."""
 
 
 def broker(
@@ -44,7 +46,11 @@ def broker(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address at which the broker listens; port 0: any free port."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address for clients of Kafka and millrace, port 0: any free port. gRPC gets a free port. "
+            "It replaces listeners.",
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -88,8 +94,12 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
     from millrace.cli.paths import conf_dir
     from millrace.config.base import read_properties
     from millrace.config.broker import BrokerConfig
+    from millrace.config.listeners import Listener, listeners_at
 
     values: dict[str, Any] = {**read_properties(config or conf_dir() / DEFAULT_FILE)}
+    if listen is not None:
+        for name in _OF_LISTENERS:
+            values.pop(name, None)
     for text in options:
         name, separator, value = text.partition("=")
         if not separator:
@@ -98,8 +108,10 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
     if data_dir is not None:
         values["log.dirs"] = data_dir
     if listen is not None:
-        values["listeners"] = listen
-        values.pop("advertised.listeners", None)
+        try:
+            values["listeners"] = listeners_at(Listener.parse(listen))
+        except ValueError as error:
+            raise UsageError(f"--listen {error}") from None
     return BrokerConfig.load(values)
 
 

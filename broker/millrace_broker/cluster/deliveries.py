@@ -58,7 +58,7 @@ class Deliveries:
         """Set the brokers' addresses that the controller has read."""
         self._addresses = {each: registration.live_broker(each, node) for each, node in nodes.items()}
         for broker in self._addresses.values():
-            self._peers.know(broker.broker_id, broker.host, broker.port)
+            self._peers.know(broker.broker_id, broker.endpoints)
 
     async def deliver(self, broker_id: int, request: BrokerRequest) -> Answers:
         """Send a request to a broker; returns its answers. Raises the broker's error, ``BrokerUnavailableError``."""

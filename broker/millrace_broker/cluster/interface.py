@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from millrace.config.broker import Listener
+from millrace.config.listeners import Listener
 from millrace.coordination import Coordination, Operation
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
 from millrace_broker.metadata import LiveBroker, TopicCatalog, TopicInfo
@@ -52,8 +52,8 @@ class Membership(Protocol):
         """Return the consequences of topic changes; finishes those that the last process left undone. It blocks."""
         ...
 
-    async def announce(self, address: Listener, frame_port: int) -> None:
-        """Register under this address, and this port of its host for Kafka's framing.
+    async def announce(self, endpoints: Mapping[str, Listener]) -> None:
+        """Register under these addresses of the listeners, by their names.
 
         Raises ``EnvironmentProblemError`` when the broker's id is taken.
         """

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.config.topic import TopicConfig
 from millrace.coordination import (
     Coordination,
@@ -165,13 +166,13 @@ class Member:
 
     # --- sessions ----------------------------------------------------------------------------------------------
 
-    async def announce(self, address: Listener, frame_port: int) -> None:
+    async def announce(self, endpoints: Mapping[str, Listener]) -> None:
         """Register, run for controller, and wait for the first UpdateMetadata of a controller.
 
         Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller sends one in time.
         """
         self._node = registration.broker_node(
-            *address, frame_port, rack=self._config.broker_rack, timestamp_ms=self._clock.now_ms()
+            endpoints, rack=self._config.broker_rack, timestamp_ms=self._clock.now_ms()
         )
         self._replicas.alter_partition = self._isr_requests.alter
         self.controlling.start()
@@ -181,8 +182,8 @@ class Member:
                 await self._heard.wait()
         except TimeoutError:
             raise EnvironmentProblemError(
-                f"broker {self._id} has registered, but the controller does not reach it: check that other brokers "
-                f"can connect to {address.host}:{address.port} (advertised.listeners)"
+                f"broker {self._id} has registered, but the controller does not reach it: check that other brokers can "
+                f"connect to {endpoints[self._config.inter_broker_listener]} (advertised.listeners)"
             ) from None
 
     @property
@@ -314,7 +315,7 @@ class Member:
         """
         self._check(request)
         for leader in leaders:
-            self._peers.know(leader.broker_id, leader.host, leader.port)
+            self._peers.know(leader.broker_id, leader.endpoints)
         await self._executors.administer(self._catalog.know, request.topic_ids)
         return await self._replicas.become(request)
 
@@ -362,7 +363,7 @@ class Member:
         for broker_id in self._brokers.keys() - brokers.keys():
             self._peers.forget(broker_id)
         for broker in brokers.values():
-            self._peers.know(broker.broker_id, broker.host, broker.port)
+            self._peers.know(broker.broker_id, broker.endpoints)
         self._brokers = dict(sorted(brokers.items()))
         if not self._is_closing:
             self._process_watch.keep(brokers.keys() - {self._id})

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore, Operation
 from millrace.errors import (
     ElectionNotNeededError,
@@ -113,11 +114,11 @@ class Standalone:
         alone.resume()
         return alone
 
-    async def announce(self, address: Listener, frame_port: int) -> None:
+    async def announce(self, endpoints: Mapping[str, Listener]) -> None:
         """Register; topic changes read the live brokers from there."""
         config = self._config
         now_ms = self._clock.now_ms()
-        node = registration.broker_node(*address, frame_port, rack=config.broker_rack, timestamp_ms=now_ms)
+        node = registration.broker_node(endpoints, rack=config.broker_rack, timestamp_ms=now_ms)
         await self._executors.administer(registration.register, self._metadata.coordination, config.broker_id, node)
         self._brokers = (registration.live_broker(config.broker_id, node),)
 

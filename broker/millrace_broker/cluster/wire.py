@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from millrace.config.listeners import Listener
 from millrace.errors import MillraceError, error_of
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.decisions import (
@@ -38,20 +39,25 @@ def by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
 
 
 def broker_message(broker: LiveBroker) -> pb.BrokerNode:
-    """Return the message of a broker and its address."""
+    """Return the message of a broker and its addresses."""
     return pb.BrokerNode(
         node_id=broker.broker_id,
-        host=broker.host,
-        port=broker.port,
         rack=broker.rack,
-        frame_port=broker.frame_port,
+        endpoints=[
+            pb.Endpoint(listener=name, host=address.host, port=address.port)
+            for name, address in broker.endpoints.items()
+        ],
     )
 
 
 def read_brokers(nodes: Iterable[pb.BrokerNode]) -> tuple[LiveBroker, ...]:
     """Read brokers, sorted by id."""
     found = [
-        LiveBroker(broker_id=each.node_id, host=each.host, port=each.port, rack=each.rack, frame_port=each.frame_port)
+        LiveBroker(
+            broker_id=each.node_id,
+            rack=each.rack,
+            endpoints={found.listener: Listener(found.host, found.port) for found in each.endpoints},
+        )
         for each in nodes
     ]
     return tuple(sorted(found, key=lambda each: each.broker_id))

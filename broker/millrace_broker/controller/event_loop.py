@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.coordination import (
     ConnectionLossError,
     Coordination,

@@ -17,7 +17,8 @@ class Node(NamedTuple):
     rack: str | None
 
 
-def nodes(broker: Broker) -> Iterator[Node]:
-    """Yield the live brokers, by id. Raises ``BrokerUnavailableError`` while they are unknown."""
+def nodes(broker: Broker, listener: str) -> Iterator[Node]:
+    """Yield the live brokers that have a listener, by id. Raises ``BrokerUnavailableError`` while they are unknown."""
     for live in broker.live_brokers():
-        yield Node(live.broker_id, live.host, live.frame_port, live.rack or None)
+        if listener in live.endpoints:
+            yield Node(live.broker_id, *live.endpoints[listener], live.rack or None)

@@ -30,7 +30,7 @@ async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest)
     names = sorted({topic.name for topic in message.topics} or broker.catalog.topics)
     names = [name for name in names if cursor is None or name >= cursor.topic_name]
     described = await describe(broker, pb.MetadataRequest(topics=names), request.context) if names else None
-    alive = {node.node_id for node in nodes(broker)}
+    alive = {node.node_id for node in nodes(broker, request.context.listener_name)}
     left = min(max(1, message.response_partition_limit), _PARTITIONS_MAX)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     following: DescribeTopicPartitionsResponseCursor | None = None

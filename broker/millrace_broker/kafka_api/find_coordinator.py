@@ -11,12 +11,11 @@ from millrace.kafka_protocol.calls.find_coordinator import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.find_coordinator import handle as find
-from millrace_broker.kafka_api.brokers import Node, nodes
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
 _WITH_BATCHES: Final = 4
-_NO_NODE: Final = Node(-1, "", -1, None)
+_NO_NODE: Final = pb.BrokerNode(node_id=-1, port=-1)
 
 
 async def handle(message: FindCoordinatorRequest, request: KafkaRequest) -> FindCoordinatorResponse:
@@ -25,13 +24,12 @@ async def handle(message: FindCoordinatorRequest, request: KafkaRequest) -> Find
     wanted = pb.FindCoordinatorRequest(keys=keys)
     wanted.key_type = message.key_type  # type: ignore[assignment]  # the handler checks the number
     answer = await find(request.broker, wanted, request.context)
-    addresses = {node.node_id: node for node in nodes(request.broker)}
-    found = tuple(_coordinator(each, addresses) for each in answer.coordinators)
+    found = tuple(_coordinator(each) for each in answer.coordinators)
     return FindCoordinatorResponse(coordinators=found) if request.version >= _WITH_BATCHES else _single(found[0])
 
 
-def _coordinator(result: pb.FindCoordinatorResponse.Coordinator, addresses: dict[int, Node]) -> Coordinator:
-    node = _NO_NODE if result.HasField("error") else addresses.get(result.node.node_id, _NO_NODE)
+def _coordinator(result: pb.FindCoordinatorResponse.Coordinator) -> Coordinator:
+    node = _NO_NODE if result.HasField("error") else result.node
     return Coordinator(
         key=result.key,
         node_id=node.node_id,

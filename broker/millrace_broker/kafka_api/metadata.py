@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from millrace.errors import UnknownTopicIdError
+from millrace.errors import LeaderNotAvailableError, ListenerNotFoundError, UnknownTopicIdError
 from millrace.kafka_protocol.calls.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -24,6 +24,8 @@ from millrace_broker.kafka_api.topics import name_of
 
 _EMPTY_IS_NONE: Final = 1
 """From this version on, an empty list of topics asks for none. Before, it asks for all."""
+_WITH_LISTENER_ERROR: Final = 6
+"""From this version on, clients know the error of a leader without their listener (KIP-222)."""
 _WITH_ERROR: Final = 13
 
 
@@ -37,14 +39,14 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
             names.append(name_of(broker, wanted.name, wanted.topic_id))
         except UnknownTopicIdError as error:
             found.append(_unknown_id(wanted.topic_id, code_of(error)))
-    brokers = tuple(nodes(broker))
+    brokers = tuple(nodes(broker, request.context.listener_name))
     alive = {node.node_id for node in brokers}
     wants_all = message.topics is None or (not message.topics and request.version < _EMPTY_IS_NONE)
     if wants_all or names:
         asked = pb.MetadataRequest(topics=names, allow_auto_topic_creation=message.allow_auto_topic_creation)
         described = await describe(broker, asked, request.context)
         with_operations = message.include_topic_authorized_operations
-        found += [_topic(topic, alive, with_operations=with_operations) for topic in described.topics]
+        found += [_topic(topic, alive, request.version, with_operations=with_operations) for topic in described.topics]
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -59,7 +61,7 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
     )
 
 
-def _topic(topic: pb.Topic, alive: set[int], *, with_operations: bool) -> MetadataResponseTopic:
+def _topic(topic: pb.Topic, alive: set[int], version: int, *, with_operations: bool) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=code_of(topic.error),
         name=topic.name,
@@ -67,7 +69,7 @@ def _topic(topic: pb.Topic, alive: set[int], *, with_operations: bool) -> Metada
         is_internal=topic.is_internal,
         partitions=tuple(
             MetadataResponsePartition(
-                error_code=code_of(each.error),
+                error_code=_partition_error(each.error, version),
                 partition_index=each.partition,
                 leader_id=each.leader,
                 leader_epoch=each.leader_epoch,
@@ -79,6 +81,12 @@ def _topic(topic: pb.Topic, alive: set[int], *, with_operations: bool) -> Metada
         ),
         topic_authorized_operations=operations.bits(operations.TOPIC, is_wanted=with_operations),
     )
+
+
+def _partition_error(error: pb.Error, version: int) -> int:
+    code = code_of(error)
+    is_unknown = code == ListenerNotFoundError.code and version < _WITH_LISTENER_ERROR
+    return LeaderNotAvailableError.code if is_unknown else code
 
 
 def _unknown_id(topic_id: UUID, error_code: int) -> MetadataResponseTopic:

@@ -110,7 +110,7 @@ _ADVERTISED_FROM: Final = {ApiKey.PRODUCE: 0}
 
 
 def kafka_calls(config: BrokerConfig) -> dict[int, KafkaCall]:
-    """Return the calls of a listener by their API keys. They share the listener's state."""
+    """Return the calls of a broker by their API keys. They share the broker's state."""
     state = KafkaState(config)
     calls = {
         key: KafkaCall(key, module.handle, module.refuse, state, version_max=_VERSION_MAX.get(key, -1))

@@ -89,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._received_bytes = 0
         self._skip_bytes = 0
         self._failure: MillraceError | None = None  # the answer to a message that is being discarded
+        self._refusal_id = 0  # correlation id of an error that ends the connection: of HELLO, or of all other calls
         self._is_own = False  # whether the client speaks millrace's protocol
         self._is_broker = False  # whether the peer is a broker
         self._is_counted = False
@@ -233,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
     def _hello(self, head: frames.Head, content: memoryview) -> int:
         """Answer the first call of a client of millrace. Return the size of the request."""
         self._is_own = True
+        self._refusal_id = head.correlation_id
         if self._is_counted:
             raise InvalidRequestError("HELLO is the first call of a connection, and no later one")
         _, position = frames.read_client_id(content)
@@ -246,6 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME
         self._listener.count(self, is_broker=self._is_broker)
         self._is_counted = True
+        self._refusal_id = 0
         answer = self._listener.hello().SerializeToString()
         self._transport.write(frames.response_head(len(answer), correlation_id=head.correlation_id) + answer)
         self._enter(_State.IDLE)
@@ -419,7 +422,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close(error)
             return
         _logger.info("the connection from %s is refused: %s", self._client, error.message)
-        self._writer.write(error_response(0, error))
+        self._writer.write(error_response(self._refusal_id, error))
         if self._transport.can_write_eof() and not self._is_over:
             self._transport.write_eof()
         self._rest = b""

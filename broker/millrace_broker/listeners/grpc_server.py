@@ -19,7 +19,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.errors import EnvironmentProblemError, InvalidRequestError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
@@ -61,13 +62,35 @@ _USER_AGENT: Final = re.compile(r"(?:(?P<client_id>.*) )?grpc-(?!c/)\S+/", re.DO
 _Context = Any  # grpc.aio.ServicerContext is generic in types that this adapter does not use
 
 
-def make_server(config: BrokerConfig) -> grpc.aio.Server:
-    """Create an unbound server with the configured limits. It answers no call before ``add_handlers``."""
-    return grpc.aio.server(options=_options(config))
+class GrpcListener:
+    """Listener of one port for gRPC. Call ``bind`` first, then ``start`` and ``stop`` in the event loop."""
+
+    def __init__(self, config: BrokerConfig, name: str) -> None:
+        self._name: Final = name
+        self._server: Final = grpc.aio.server(options=_options(config))
+
+    def bind(self, address: Listener) -> int:
+        """Bind to an address and return the port. Raises ``EnvironmentProblemError`` if it cannot be bound."""
+        try:
+            port = self._server.add_insecure_port(str(address))
+        except RuntimeError as error:
+            raise EnvironmentProblemError(binding_problem(self._name, address)) from error
+        if port == 0:
+            raise EnvironmentProblemError(binding_problem(self._name, address))
+        return port
+
+    async def start(self, broker: Broker) -> None:
+        """Start to answer calls."""
+        self._server.add_generic_rpc_handlers((_handlers(broker, self._name),))
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``."""
+        await self._server.stop(grace_s)
 
 
-def add_handlers(server: grpc.aio.Server, broker: Broker, listener_name: str) -> None:
-    """Register the broker's handlers of the ``Broker`` service. Call it before the server starts."""
+def _handlers(broker: Broker, listener_name: str) -> grpc.GenericRpcHandler[Any, Any]:
+    """Return the broker's handlers of the ``Broker`` service."""
     handlers = {
         method.name: grpc.stream_unary_rpc_method_handler(
             _unary(broker, listener_name, method.name, method.handler),
@@ -82,22 +105,7 @@ def add_handlers(server: grpc.aio.Server, broker: Broker, listener_name: str) ->
             request_deserializer=GetMessageClass(_SERVICE.methods_by_name[name].input_type).FromString,
             response_serializer=_serialized,
         )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))
-
-
-def bind(server: grpc.aio.Server, listener: Listener) -> int:
-    """Bind to an address and return the port. Raises ``EnvironmentProblemError`` if it cannot be bound."""
-    try:
-        port = server.add_insecure_port(str(listener))
-    except RuntimeError as error:
-        raise EnvironmentProblemError(_problem(listener)) from error
-    if port == 0:
-        raise EnvironmentProblemError(_problem(listener))
-    return port
-
-
-def _problem(listener: Listener) -> str:
-    return binding_problem(str(listener), "listeners (--listen HOST:PORT)")
+    return grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers)
 
 
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Limits and names that both listeners share."""
+"""Limits and names that both kinds of listener share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message_factory import GetMessageClass
 
+from millrace.config.listeners import Listener
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import HANDLERS, UnaryHandler
 
@@ -31,9 +32,9 @@ UNARY_METHODS: Final[dict[bytes, UnaryMethod]] = {
 """Unary methods by their names on the wire."""
 
 
-def binding_problem(address: str, option: str) -> str:
-    """Explain why an address cannot be bound. ``option`` sets the address."""
+def binding_problem(name: str, address: Listener) -> str:
+    """Explain why a listener's address cannot be bound."""
     return (
-        f"cannot listen at {address}: the port is in use, or the address is not this host's. "
-        f"Stop the process that listens there, or set another address with {option}"
+        f"cannot listen at {name}://{address}: the port is in use, or the address is not this host's. "
+        "Stop the process that listens there, or set another address with listeners (--listen HOST:PORT)"
     )

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Mapping
 from typing import Final
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.errors import EnvironmentProblemError, UnsupportedVersionError
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.api_versions import software_version
+from millrace_broker.api.api_versions import endpoints, software_version
 from millrace_broker.broker import Broker
-from millrace_broker.kafka_api import kafka_calls
 from millrace_broker.listeners.connection import Connection
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
 from millrace_broker.listeners.wire_calls import UnknownCall, WireCall, own_calls
@@ -41,7 +42,8 @@ class TcpListener:
     broker: Broker
     """The broker that answers, set by ``start``."""
 
-    def __init__(self, config: BrokerConfig, name: str) -> None:
+    def __init__(self, config: BrokerConfig, name: str, kafka_calls: Mapping[int, WireCall]) -> None:
+        """``kafka_calls`` are the calls of Kafka, which all listeners of a broker share."""
         self.name: Final = name
         self._request_bytes_max: Final = config.socket_request_max_bytes
         self.idle_s_max: Final = config.connections_max_idle_ms / 1000
@@ -52,10 +54,11 @@ class TcpListener:
         """
         self._answers_kafka: Final = config.kafka_clients_enable
         self._own_calls: Final = own_calls()
-        self._kafka_calls: Final = kafka_calls(config)
+        self._kafka_calls: Final = kafka_calls
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
+        self._has_stopped = False
         self._are_closed = asyncio.Event()
         self._checking: asyncio.TimerHandle | None = None
 
@@ -83,9 +86,7 @@ class TcpListener:
                     self._sockets.pop().close()  # "localhost" may name an address that this host does not have
         except OSError as error:
             self.close()
-            raise EnvironmentProblemError(
-                f"{binding_problem(str(address), 'frame.listener.port')} ({error})"
-            ) from error
+            raise EnvironmentProblemError(f"{binding_problem(self.name, address)} ({error})") from error
         return port
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ class TcpListener:
                 server = await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=_BACKLOG)
                 self._servers.append(server)
         except OSError as error:
-            raise EnvironmentProblemError(f"{error}: set another port with frame.listener.port") from error
+            raise EnvironmentProblemError(f"{error}: set another port of {self.name} with listeners") from error
         self._check()
 
     async def stop(self, grace_s: float) -> None:
@@ -112,6 +113,7 @@ class TcpListener:
             server.close()
         if self._checking is not None:
             self._checking.cancel()
+        self._has_stopped = True
         for connection in list(self._connections):
             connection.stop()
         if not await self._are_all_closed(grace_s):
@@ -142,6 +144,7 @@ class TcpListener:
             cluster_id=self.broker.cluster_id,
             request_bytes_max=self._request_bytes_max + FRAMING_BYTES - _HEAD_BYTES,
             idle_ms_max=self.broker.config.connections_max_idle_ms,
+            endpoints=endpoints(self.broker),
         )
 
     def wire_call(self, api_key: int) -> WireCall:
@@ -164,6 +167,8 @@ class TcpListener:
     def opened(self, connection: Connection) -> None:
         """Register a connection."""
         self._connections.add(connection)
+        if self._has_stopped:  # it was accepted just before
+            connection.abort()
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""

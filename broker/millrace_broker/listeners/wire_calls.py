@@ -116,7 +116,7 @@ def own_calls() -> dict[int, WireCall]:
 
 _FOREIGN: Final = (
     (b"\x16\x03", "TLS", "this listener takes plaintext: set security.protocol=PLAINTEXT"),
-    (b"PRI * HTTP/2", "gRPC (HTTP/2)", "gRPC has a port of its own"),
+    (b"PRI * HTTP/2", "gRPC (HTTP/2)", "connect to a listener of the protocol grpc (listener.protocol.map)"),
     (b"GET ", "HTTP", "metrics have a port of their own (metrics.port)"),
     (b"POST ", "HTTP", "this listener takes calls of Kafka and millrace"),
 )

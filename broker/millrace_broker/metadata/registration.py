@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from millrace.config.listeners import Listener
 from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, Write, ensure_path, paths
 from millrace.coordination.nodes import BrokerNode, ClusterIdNode, ControllerNode, Endpoint
 from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError
 from millrace.ids import id_text
 
-FRAMES: Final = "FRAMES"
-"""Name of the listener for Kafka's framing."""
+_SECURITY_PROTOCOL: Final = "PLAINTEXT"
+"""Kafka's security protocol of all listeners."""
 
 
 class BrokerIdTakenError(EnvironmentProblemError):
@@ -29,14 +30,11 @@ class EndpointTakenError(EnvironmentProblemError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBroker:
-    """Registered broker and its address for clients."""
+    """Registered broker, and its addresses for clients and other brokers by the names of its listeners."""
 
     broker_id: int
-    host: str
-    port: int
     rack: str
-    frame_port: int = 0
-    """Port of the same host for Kafka's framing; 0 if there is none."""
+    endpoints: Mapping[str, Listener]
 
 
 def ensure_roots(coordination: Coordination) -> None:
@@ -127,21 +125,19 @@ def live_brokers(coordination: Coordination) -> list[LiveBroker]:
     return [live_broker(each, BrokerNode.decode(node[0])) for each, node in zip(ids, found, strict=True) if node]
 
 
-def broker_node(host: str, port: int, frame_port: int, *, rack: str, timestamp_ms: int) -> BrokerNode:
-    """Return the registration of a broker at its addresses for gRPC and, unless the port is 0, for Kafka's framing."""
-    endpoints = [Endpoint("PLAINTEXT", "PLAINTEXT", host, port)]
-    if frame_port:
-        endpoints.append(Endpoint(FRAMES, "PLAINTEXT", host, frame_port))
-    return BrokerNode.at(tuple(endpoints), rack=rack, timestamp_ms=timestamp_ms)
+def broker_node(endpoints: Mapping[str, Listener], *, rack: str, timestamp_ms: int) -> BrokerNode:
+    """Return the registration of a broker at the advertised addresses of its listeners."""
+    return BrokerNode.at(
+        tuple(Endpoint(name, _SECURITY_PROTOCOL, *address) for name, address in endpoints.items()),
+        rack=rack,
+        timestamp_ms=timestamp_ms,
+    )
 
 
 def live_broker(broker_id: int, node: BrokerNode) -> LiveBroker:
-    """Return the addresses of a registered broker for clients and for other brokers."""
-    endpoint = node.endpoints[0]
-    frame_port = next((each.port for each in node.endpoints if each.listener == FRAMES), 0)
-    return LiveBroker(
-        broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=node.rack, frame_port=frame_port
-    )
+    """Return a registered broker and its addresses."""
+    endpoints = {each.listener: Listener(each.host, each.port) for each in node.endpoints}
+    return LiveBroker(broker_id=broker_id, rack=node.rack, endpoints=endpoints)
 
 
 def become_controller(coordination: Coordination, broker_id: int, *, now_ms: int) -> int:

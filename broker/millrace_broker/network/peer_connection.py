@@ -37,6 +37,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._body: memoryview | None = None
         self._body_filled_bytes = 0
         self._awaited: asyncio.Future[Received] | None = None
+        self._correlation_id = 0
         self._has_said_goodbye = False
         self._lost: Final = asyncio.Event()
 
@@ -48,7 +49,9 @@ class PeerConnection(asyncio.BufferedProtocol):
     async def greet(self, client_id: str) -> pb.HelloResponse:
         """Exchange greetings, and return the broker's description of itself. Raises the errors of ``call``."""
         hello = pb.HelloRequest(client_id=client_id, client_software_name=BROKER_SOFTWARE_NAME).SerializeToString()
+        self._correlation_id = frames.HELLO_ID
         body = await self._send(frames.hello_request(hello))
+        self._correlation_id = 0
         if len(body) > _HELLO_BYTES_MAX:
             raise InvalidRequestError(f"a greeting of {len(body)} bytes is too long for a broker")
         return pb.HelloResponse.FromString(bytes(body))
@@ -117,7 +120,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Parse the buffer."""
         if self._filled_bytes < frames.RESPONSE_HEAD_BYTES:
             return
-        head = self._head = frames.read_response_head(self._buffer)
+        head = self._head = frames.read_response_head(self._buffer, self._correlation_id)
         if head.kind is frames.Kind.GOODBYE or self._awaited is None:
             self._has_said_goodbye = head.kind is frames.Kind.GOODBYE
             self._broken_off("it ends idle connections, or stops")

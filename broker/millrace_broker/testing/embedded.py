@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener, listeners_at
 from millrace_broker.server import BrokerServer
 
 
@@ -33,7 +34,7 @@ class EmbeddedBroker:
         self._config: Final = BrokerConfig.load(
             {
                 "log.dirs": str(data_dir),
-                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                "listeners": listeners_at(Listener("127.0.0.1", port)),
                 **named,
                 **(options or {}),
             }
@@ -43,13 +44,8 @@ class EmbeddedBroker:
 
     @property
     def port(self) -> int:
-        """The listener's port."""
+        """The port for the clients of Kafka and of millrace."""
         return self.server.port
-
-    @property
-    def frame_port(self) -> int:
-        """The port for frames; 0 if there is none."""
-        return self.server.frame_port
 
     @property
     def metrics_port(self) -> int:
@@ -58,8 +54,13 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The clients' ``bootstrap.servers``: ``127.0.0.1:port``."""
-        return f"127.0.0.1:{self.port}"
+        """``bootstrap.servers`` of the clients of Kafka and of millrace: ``127.0.0.1:port``."""
+        return str(self.server.address)
+
+    @property
+    def grpc_address(self) -> str:
+        """The address for gRPC, such as ``127.0.0.1:50051``."""
+        return str(self.server.grpc_address)
 
     def start(self) -> Self:
         """Start the broker. Return when it answers calls. Raises the errors of ``BrokerServer.start``."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator
 
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
+from millrace.config.listener_options import ListenerOptions, refuse_frame_ports
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidConfigError, UsageError
 
@@ -72,50 +73,10 @@ ONLY_OF_TOPICS: Final = frozenset(
 """Topic options without a default at the broker, as in Kafka."""
 
 
-class Listener(NamedTuple):
-    """Address of a listener. Port 0 takes a free port."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Listener:
-        """Parse ``PLAINTEXT://host:port``, ``host:port`` or ``[v6 address]:port``. Raises ``ValueError``."""
-        protocol, separator, address = text.strip().rpartition("://")
-        if separator and protocol.upper() != "PLAINTEXT":
-            raise ValueError(f"protocol {protocol} is not known, the only one is PLAINTEXT")
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"{text!r} is not a listener: expected PLAINTEXT://host:port")
-        return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class BrokerConfig(ClusterOptions):
+class BrokerConfig(ListenerOptions, ClusterOptions):
     """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
     broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Id of this broker, unique in its cluster.")
-    listeners: str = Field(
-        "PLAINTEXT://127.0.0.1:9092",
-        description="Address at which the broker listens. Kafka's default is all interfaces, millrace's is loopback.",
-    )
-    advertised_listeners: str | None = Field(
-        None, description="Address that the broker gives to clients. The default is listeners."
-    )
-    frame_listener_port: int = Field(
-        0,
-        ge=-1,
-        le=65535,
-        description="Port of the same host for Kafka's framing, for all clients; 0: any free port, -1: none.",
-    )
-    advertised_frame_port: int = Field(
-        0,
-        ge=0,
-        le=65535,
-        description="Port for frames that the broker gives to clients; 0: the port at which it listens.",
-    )
     kafka_clients_enable: bool = Field(
         True, description="Whether the broker serves Kafka's clients; false: only clients of millrace."
     )
@@ -123,7 +84,8 @@ class BrokerConfig(ClusterOptions):
         -1,
         ge=-1,
         le=65535,
-        description="Port of the same host that serves metrics to Prometheus; 0: any free port, -1: none.",
+        description="Port that serves metrics to Prometheus, on the host of the first listener; 0: any free port, "
+        "-1: none.",
     )
     log_dirs: str = Field("millrace-data", description="Data directories, separated by commas.")
     num_partitions: _PositiveInt = Field(1, description="Default number of partitions of a new topic.")
@@ -385,6 +347,7 @@ class BrokerConfig(ClusterOptions):
         Raises ``InvalidConfigError``, which names every option that is unknown or has a wrong value.
         """
         own = dict(values)
+        refuse_frame_ports(own)
         zookeeper = take_zookeeper(own)
         topic_values = _take_topic_defaults(own)
         try:
@@ -427,28 +390,9 @@ class BrokerConfig(ClusterOptions):
         return frozenset(own | {TOPIC_DEFAULTS[name][0][0] for name in topic if name in TOPIC_DEFAULTS})
 
     @property
-    def listener(self) -> Listener:
-        """Address of the listener."""
-        return Listener.parse(self.listeners)
-
-    @property
-    def advertised(self) -> Listener:
-        """Address for clients. Its port may be 0, which means the listener's actual port."""
-        return Listener.parse(self.advertised_listeners or self.listeners)
-
-    @property
     def log_directories(self) -> list[str]:
         """The data directories, in the given order."""
         return [part.strip() for part in self.log_dirs.split(",")]
-
-    @field_validator("listeners", "advertised_listeners")
-    @classmethod
-    def _check_listener(cls, value: str | None) -> str | None:
-        if value is not None:
-            if "," in value:
-                raise ValueError("several listeners are not supported: set one PLAINTEXT://host:port")
-            Listener.parse(value)
-        return value
 
     @field_validator("direct_reads_enable", mode="before")
     @classmethod

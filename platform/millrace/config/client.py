@@ -141,7 +141,7 @@ class ClientConfig(Config):
     )
     transport: Transport = Field(
         Transport.AUTO,
-        description="auto: frames over TCP, which cost less, if the broker offers them; grpc: gRPC only.",
+        description="auto: Kafka's framing; grpc: gRPC, which costs more, at the address that the broker names.",
     )
 
     @classmethod

@@ -28,9 +28,6 @@ class ClusterOptions(Config):
 
     zookeeper: Any = Field(None, exclude=True)
     """``ZooKeeperConfig``, or None for a standalone broker, which keeps its metadata beside its data."""
-    inter_broker_listener_name: str = Field(
-        "", description="Listener for requests between brokers. The default is PLAINTEXT, the only one."
-    )
     broker_rack: str = Field("", description="Rack of this broker.")
     default_replication_factor: _PositiveInt = Field(1, description="Default replication factor of a new topic.")
     delete_topic_enable: bool = Field(True, description="Whether topics can be deleted.")
@@ -130,13 +127,6 @@ class ClusterOptions(Config):
         if value and value.rpartition(".")[2] not in _SELECTORS:
             raise ValueError(f"expected one of {', '.join(sorted(_SELECTORS))}, or nothing")
         return value
-
-    @field_validator("inter_broker_listener_name")
-    @classmethod
-    def _check_listener_name(cls, value: str) -> str:
-        if value.upper() not in ("", "PLAINTEXT"):
-            raise ValueError("no listener has that name: the only one is PLAINTEXT")
-        return value.upper()
 
 
 def take_zookeeper(values: dict[str, Any]) -> ZooKeeperConfig | None:

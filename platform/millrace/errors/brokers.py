@@ -56,6 +56,13 @@ class RemoteStorageError(StorageError):
     retriable = True
 
 
+class ListenerNotFoundError(MillraceError):
+    """The leader of the partition does not have the listener by which the client came."""
+
+    code = 72
+    retriable = True
+
+
 class FencedLeaderEpochError(MillraceError):
     """The leader epoch in the request is older than the broker's."""
 

@@ -7,8 +7,8 @@ All numbers are big-endian. Each call begins as a call of Kafka does, with a req
     response = length (int32) correlation id (int32) error (int16) message, or the error's text in UTF-8
 
 A length counts the bytes after it. Errors are numbered as in ``millrace.errors``; 0 is success. The first call of a
-connection is ``HELLO``: its request is a ``HelloRequest``, its response a ``HelloResponse``. The API version of all
-calls is ``VERSION``, the version of this format.
+connection is ``HELLO``, with the correlation id ``HELLO_ID``: its request is a ``HelloRequest``, its response a
+``HelloResponse``. The API version of all calls is ``VERSION``, the version of this format.
 
 Requests of a connection are answered in their order. A response with the correlation id ``GOODBYE_ID`` answers none of
 them. It announces that the broker will answer no further request on this connection. The broker has not started any
@@ -29,6 +29,8 @@ HELLO: Final = 20_000
 """API key of the first call of a connection."""
 OWN_KEYS_MIN: Final = HELLO
 """Smallest API key of millrace. Kafka numbers its calls from 0."""
+HELLO_ID: Final = int.from_bytes(b"mill")
+"""Correlation id of ``HELLO``. No other protocol's first bytes have it by chance, as gRPC's have 0."""
 GOODBYE_ID: Final = -1
 
 _HEAD: Final = Struct(">ihhi")
@@ -149,7 +151,7 @@ def request_head(
 
 def hello_request(message: bytes) -> bytes:
     """Write the first request of a connection. ``message`` is an encoded ``HelloRequest``."""
-    return request_head(HELLO, len(message)) + message
+    return request_head(HELLO, len(message), correlation_id=HELLO_ID) + message
 
 
 def read_head(data: bytes | bytearray | memoryview, position: int = 0) -> Head:
@@ -210,6 +212,6 @@ def read_response_head(data: bytes | bytearray | memoryview, correlation_id: int
     if body_bytes < 0 or answered_id not in (correlation_id, GOODBYE_ID):
         raise InvalidRequestError(
             f"{bytes(data[:RESPONSE_HEAD_BYTES])!r} is not the beginning of a response of millrace to request "
-            f"{correlation_id}: is this a port of another protocol?"
+            f"{correlation_id}: is this a listener of another protocol?"
         )
     return ResponseHead(Kind.GOODBYE if answered_id == GOODBYE_ID else Kind.ANSWER, error, body_bytes)

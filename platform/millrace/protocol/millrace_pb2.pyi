@@ -174,14 +174,16 @@ class ApiVersionsResponse(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     BROKER_ID_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    FRAME_PORT_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     protocol_version: _builtins.int
     """raised when a change is not understood by older clients"""
     broker_id: _builtins.int
     cluster_id: _builtins.str
-    frame_port: _builtins.int
-    """where the same calls are answered over frames (docs/design/0015); 0: nowhere"""
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
+        """the advertised listeners of this broker"""
+
     def __init__(
         self,
         *,
@@ -189,19 +191,51 @@ class ApiVersionsResponse(_message.Message):
         protocol_version: _builtins.int = ...,
         broker_id: _builtins.int = ...,
         cluster_id: _builtins.str = ...,
-        frame_port: _builtins.int = ...,
+        endpoints: _abc.Iterable[Global___Endpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "frame_port", b"frame_port", "protocol_version", b"protocol_version", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "endpoints", b"endpoints", "protocol_version", b"protocol_version", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApiVersionsResponse: _TypeAlias = ApiVersionsResponse  # noqa: Y015
 
 @_typing.final
+class Endpoint(_message.Message):
+    """An advertised address of a broker: that of one of its listeners."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LISTENER_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    listener: _builtins.str
+    """its name in listeners"""
+    host: _builtins.str
+    port: _builtins.int
+    protocol: _builtins.str
+    """kafka: Kafka's framing, grpc: gRPC; empty between brokers"""
+    def __init__(
+        self,
+        *,
+        listener: _builtins.str = ...,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+        protocol: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "listener", b"listener", "port", b"port", "protocol", b"protocol"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
 class HelloRequest(_message.Message):
-    """What a client says first on a connection for frames, and what it is answered: see millrace.protocol.frames."""
+    """What a client says first on a connection in Kafka's framing, and what it is answered: see millrace.protocol.frames."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -246,6 +280,7 @@ class HelloResponse(_message.Message):
     REQUEST_BYTES_MAX_FIELD_NUMBER: _builtins.int
     IDLE_MS_MAX_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     broker_id: _builtins.int
     cluster_id: _builtins.str
@@ -257,6 +292,10 @@ class HelloResponse(_message.Message):
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of the protocol that the broker has, beyond its version"""
 
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
+        """the advertised listeners of this broker, with those for gRPC"""
+
     def __init__(
         self,
         *,
@@ -266,10 +305,11 @@ class HelloResponse(_message.Message):
         request_bytes_max: _builtins.int = ...,
         idle_ms_max: _builtins.int = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        endpoints: _abc.Iterable[Global___Endpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "features", b"features", "idle_ms_max", b"idle_ms_max", "request_bytes_max", b"request_bytes_max", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "endpoints", b"endpoints", "features", b"features", "idle_ms_max", b"idle_ms_max", "request_bytes_max", b"request_bytes_max", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -313,13 +353,16 @@ class BrokerNode(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
-    FRAME_PORT_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     host: _builtins.str
+    """of the listener by which a client came; between brokers, endpoints has the addresses"""
     port: _builtins.int
     rack: _builtins.str
-    frame_port: _builtins.int
-    """between brokers: the port of the same host for Kafka's framing; 0: none"""
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]:
+        """between brokers: the advertised listeners of the broker"""
+
     def __init__(
         self,
         *,
@@ -327,11 +370,11 @@ class BrokerNode(_message.Message):
         host: _builtins.str = ...,
         port: _builtins.int = ...,
         rack: _builtins.str = ...,
-        frame_port: _builtins.int = ...,
+        endpoints: _abc.Iterable[Global___Endpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_port", b"frame_port", "host", b"host", "node_id", b"node_id", "port", b"port", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "host", b"host", "node_id", b"node_id", "port", b"port", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,6 +25,7 @@ _STATUS: Final[dict[type[errors.MillraceError], grpc.StatusCode]] = {
     errors.OffsetsLostError: grpc.StatusCode.DATA_LOSS,
     errors.TopicExistsError: grpc.StatusCode.ALREADY_EXISTS,
     errors.LeaderNotAvailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.ListenerNotFoundError: grpc.StatusCode.UNAVAILABLE,
     errors.NotLeaderError: grpc.StatusCode.UNAVAILABLE,
     errors.BrokerUnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.StorageError: grpc.StatusCode.UNAVAILABLE,

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
 from millrace_broker.opening import open_broker
@@ -145,7 +146,7 @@ class Machine:
         try:
             self.broker = broker = await open_broker(
                 self._config,
-                address=Listener(self.host, _PORT),
+                endpoints={"PLAINTEXT": Listener(self.host, _PORT)},
                 clock=self.clock,
                 files=self.disk,
                 peers=SimulatedPeers(self._network, self.host),

@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message_factory import GetMessageClass
 
+from millrace.config.listeners import Listener
 from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
@@ -37,7 +38,7 @@ _ANSWERS: Final = {
 }
 _BROKERS: Final = "broker-"
 """The prefix of brokers' host names, by which connections name their owner."""
-LISTENER: Final = "SIMULATED"
+LISTENER: Final = "PLAINTEXT"
 """The listener name of every simulated broker."""
 _ADDRESS: Final = ClientAddress("10.0.0.1", 0)
 """The address of all clients. Handlers distinguish hosts by client id, which is the host name."""
@@ -294,14 +295,14 @@ class SimulatedPeers(Peers):
     """
 
     def __init__(self, network: Network, host: str) -> None:
-        super().__init__()
+        super().__init__(LISTENER)
         self._network: Final = network
         self._host: Final = host
         self._hosts: Final[dict[int, str]] = {}
 
-    def know(self, broker_id: int, host: str, port: int) -> None:
-        super().know(broker_id, host, port)
-        self._hosts[broker_id] = host
+    def know(self, broker_id: int, endpoints: Mapping[str, Listener]) -> None:
+        super().know(broker_id, endpoints)
+        self._hosts[broker_id] = endpoints[LISTENER].host
 
     def forget(self, broker_id: int) -> None:
         super().forget(broker_id)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from millrace.config.base import read_properties
-from millrace.config.broker import ONLY_OF_TOPICS, TOPIC_DEFAULTS, BrokerConfig, Listener
+from millrace.config.broker import ONLY_OF_TOPICS, TOPIC_DEFAULTS, BrokerConfig
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidConfigError
 
@@ -44,9 +44,6 @@ def test_the_finer_unit_wins_as_with_kafka(values: dict[str, str], expected_ms: 
         ({"log.retention.hours": "soon"}, "log.retention.hours='soon': expected an integer"),
         ({"log.segment.bytes": "1"}, "log.segment.bytes sets segment.bytes"),
         ({"broker.id": "-1"}, "broker.id='-1'"),
-        ({"listeners": "SSL://host:1"}, "PLAINTEXT"),
-        ({"listeners": "host"}, "PLAINTEXT://host:port"),
-        ({"listeners": "a:1,b:2"}, "several listeners"),
         ({"log.dirs": "a,,b"}, "log.dirs"),
         ({"log.dirs": "a,a"}, "different directories"),
         ({"direct.reads.enable": "everybody"}, "direct.reads.enable='everybody'"),
@@ -57,23 +54,6 @@ def test_a_wrong_value_is_named_with_the_remedy(values: dict[str, str], message:
     with pytest.raises(InvalidConfigError) as caught:
         BrokerConfig.load(values)
     assert message in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("text", "listener"),
-    [
-        ("PLAINTEXT://localhost:9092", ("localhost", 9092)),
-        ("127.0.0.1:0", ("127.0.0.1", 0)),
-        (":9092", ("0.0.0.0", 9092)),
-        ("plaintext://[::1]:80", ("::1", 80)),
-    ],
-)
-def test_listeners_are_read(text: str, listener: tuple[str, int]) -> None:
-    assert Listener.parse(text) == listener
-
-
-def test_an_ipv6_listener_is_written_with_brackets() -> None:
-    assert str(Listener("::1", 80)) == "[::1]:80"
 
 
 def _documented() -> dict[str, str]:
@@ -94,8 +74,7 @@ def test_the_properties_file_shows_every_option_with_its_default() -> None:
     documented = _documented()
     assert sorted(documented) == sorted(BrokerConfig.option_names())
     for name, value in documented.items():
-        if name != "advertised.listeners":
-            assert BrokerConfig.load({name: value}) == BrokerConfig.load({}), name
+        assert BrokerConfig.load({name: value}) == BrokerConfig.load({}), name
 
 
 def test_the_file_for_a_cluster_of_three_machines_loads() -> None:

@@ -53,7 +53,7 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
     gone = GoneTopics(executors)
     alone = Standalone(config, metadata=metadata, logs=logs, executors=executors, clock=clock, gone=gone)
     changes = TopicChanges(config, metadata.coordination, catalog, alone.deploy())
-    await alone.announce(config.listener, 0)
+    await alone.announce(config.advertised_addresses)
     waiters = Waiters(timer)
     replicas = ReplicaManager(
         config,
@@ -63,7 +63,7 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         catalog=catalog,
         logs=logs,
         reads=reads,
-        peers=Peers(),
+        peers=Peers("PLAINTEXT"),
         waiters=waiters,
         has_controller=False,
     )

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
 from millrace.errors import (
     CoordinatorLoadInProgressError,
@@ -72,7 +73,7 @@ async def opened(directory: Path, **options: str) -> AsyncIterator[Broker]:
         "group.initial.rebalance.delay.ms": "0",
         **options,
     }
-    broker = await open_broker(BrokerConfig.load(values), address=Listener("127.0.0.1", 1))
+    broker = await open_broker(BrokerConfig.load(values), endpoints={"PLAINTEXT": Listener("127.0.0.1", 1)})
     await broker.announce()
     await broker.internal_topics.ensure(OFFSETS_TOPIC)
     try:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from millrace.config.broker import BrokerConfig, Listener
+from millrace.config.broker import BrokerConfig
+from millrace.config.listeners import Listener
 from millrace.coordinator_records import OFFSETS_TOPIC, TransactionState
 from millrace.errors import (
     ConcurrentTransactionsError,
@@ -61,7 +62,9 @@ async def opened(
         "transaction.state.log.num.partitions": "2",
         "offsets.topic.num.partitions": str(offsets_partitions),
     }
-    broker = await open_broker(BrokerConfig.load(values), address=Listener("127.0.0.1", 1), clock=clock)
+    broker = await open_broker(
+        BrokerConfig.load(values), endpoints={"PLAINTEXT": Listener("127.0.0.1", 1)}, clock=clock
+    )
     await broker.announce()
     try:
         if "orders" not in broker.catalog.topics:

@@ -208,7 +208,7 @@ class FrameSocket:
 def connect(
     host: str, port: int, hello: pb.HelloRequest, *, timeout_s: float, response_bytes_max: int
 ) -> tuple[FrameSocket, pb.HelloResponse]:
-    """Connect to a broker's port for frames, and make the first call.
+    """Connect to a broker's listener for Kafka's framing, and make the first call.
 
     Raises ``OSError`` without an answer in time, and the error of either side's refusal: ``InvalidRequestError``,
     ``UnsupportedVersionError``, ``ThrottledError``.
@@ -219,7 +219,7 @@ def connect(
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(frames.hello_request(message))
-        head = frames.read_response_head(_exactly(sock, frames.RESPONSE_HEAD_BYTES, deadline))
+        head = frames.read_response_head(_exactly(sock, frames.RESPONSE_HEAD_BYTES, deadline), frames.HELLO_ID)
         if head.body_bytes > _HELLO_BYTES_MAX:
             raise InvalidRequestError(
                 f"a greeting of {head.body_bytes} bytes is too large: the server is not a broker of millrace"

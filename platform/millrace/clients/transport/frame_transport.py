@@ -54,7 +54,7 @@ class Limits(Protocol):
 
 
 class FrameTransport:
-    """Connections to one port. Thread safe; ``connect`` creates one and returns the broker's limits."""
+    """Connections to one broker. Thread safe; ``connect`` creates one and returns the broker's limits."""
 
     def __init__(
         self, address: str, receiver: Receiver, connect: Callable[[float], tuple[FrameSocket, Limits]]
@@ -68,7 +68,6 @@ class FrameTransport:
         self._pending: set[PendingCall[Any]] = set()
         self._request_bytes_max = 2**32
         self._idle_s_max = float("inf")
-        self._is_retired = False
         self._is_closed = False
 
     # --- connections ----------------------------------------------------------------------------------------------
@@ -104,7 +103,7 @@ class FrameTransport:
         sock.idle_since = now
         stale: list[FrameSocket] = []
         with self._lock:
-            if sock.is_spent or self._is_closed or self._is_retired:
+            if sock.is_spent or self._is_closed:
                 stale.append(sock)
             else:
                 self._busy.discard(sock)
@@ -212,15 +211,6 @@ class FrameTransport:
 
     def _too_late(self, call: UnaryCall[Any, Any], timeout_s: float) -> str:
         return f"the broker at {self._address} did not answer {call.name} within {timeout_s * 1000:.0f} ms"
-
-    def retire(self) -> None:
-        """Use these connections only for calls in flight."""
-        with self._lock:
-            self._is_retired = True
-            idle = list(self._idle)
-            self._idle.clear()
-        for sock in idle:
-            self._drop(sock)
 
     def let_go(self) -> None:
         """Close only the descriptors, in a forked process: no lock, and no shutdown that affects the parent."""

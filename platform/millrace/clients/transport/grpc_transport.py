@@ -1,11 +1,13 @@
 """Calls over gRPC, the public protocol with streams and proxy support.
 
-Invariant: one channel to a broker, created on first use; it connects and reconnects by itself.
+Invariant: one channel to a broker, created on first use; it connects and reconnects by itself. When the broker's
+address refuses connections, the next use finds the address again, because the broker may have restarted.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import grpc
@@ -31,31 +33,46 @@ _KEEPALIVE_MS: Final = 300_000
 
 
 class GrpcTransport:
-    """One channel. Thread safe."""
+    """One channel. Thread safe.
 
-    def __init__(self, address: str, config: ClientConfig, response_bytes_max: int, threads: CallThreads) -> None:
+    ``address`` is the broker's in messages. ``find`` returns the address of its listener for gRPC, or raises
+    ``MillraceError``; it may take seconds.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        find: Callable[[], str],
+        config: ClientConfig,
+        response_bytes_max: int,
+        threads: CallThreads,
+    ) -> None:
         self._address = address
+        self._find = find
         self._config = config
         self._response_bytes_max = response_bytes_max
         self._threads = threads
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[Any, bytes]] = {}
-        self._is_kept = False
         self._is_closed = False
 
     def channel(self) -> grpc.Channel:
-        """Return the channel. Raises ``ClientClosedError``."""
+        """Return the channel. Raises ``ClientClosedError``, and the errors of ``find``."""
         with self._lock:
             if self._is_closed:
                 raise ClientClosedError("the client is closed: make a new one")
             if self._channel is None:
-                self._channel = grpc.insecure_channel(self._address, options=self._options())
+                self._channel = grpc.insecure_channel(self._find(), options=self._options())
             return self._channel
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the channel exists, so that a call begins without a wait."""
+        return self._channel is not None
 
     def stub(self) -> BrokerStub:
         """Return the service over the channel, for its streams; ``explain`` converts their errors."""
-        self._is_kept = True
         return BrokerStub(self.channel())
 
     def _options(self) -> list[tuple[str, Any]]:
@@ -85,14 +102,8 @@ class GrpcTransport:
             self._methods[name] = method
         return method
 
-    def call(
-        self, call: UnaryCall[Request, Response], request: Request, timeout_s: float, *, keep: bool = True
-    ) -> Response:
-        """Make a call and wait for it; raises the broker's error, ``BrokerUnavailableError``, ``ClientClosedError``.
-
-        ``keep`` announces further calls, so that ``rest`` does nothing.
-        """
-        self._is_kept |= keep
+    def call(self, call: UnaryCall[Request, Response], request: Request, timeout_s: float) -> Response:
+        """Make a call and wait for it; raises the broker's error, ``BrokerUnavailableError``, ``ClientClosedError``."""
         try:
             data = self._method(call.name)(call.encode(request), timeout=timeout_s)
         except grpc.RpcError as error:
@@ -132,7 +143,6 @@ class GrpcTransport:
     def _begin_future(
         self, call: UnaryCall[Request, Response], request: Request, timeout_s: float, pending: PendingCall[Response]
     ) -> None:
-        self._is_kept = True
         try:
             future: Any = self._method(call.name).future(call.encode(request), timeout=timeout_s)
         except ValueError as error:
@@ -162,18 +172,16 @@ class GrpcTransport:
         if isinstance(explained, BrokerUnavailableError) and not _has_number(error):
             reason = explained.message
             is_refused = "failed to connect" in reason.lower() or "connection refused" in reason.lower()
-            return (not_reached if is_refused else broken_off)(self._address, reason)
+            if not is_refused:
+                return broken_off(self._address, reason)
+            self._close_channel()
+            return not_reached(self._address, reason)
         return explained
 
     def _closed_under(self, error: Exception) -> MillraceError:
         if self._is_closed:
             return ClientClosedError(f"the client was closed during the call: {error}")
         return broken_off(self._address, "the channel was closed")
-
-    def rest(self) -> None:
-        """Release the channel until the next use, unless more calls were announced."""
-        if not self._is_kept:
-            self._close_channel()
 
     def _close_channel(self) -> None:
         with self._lock:

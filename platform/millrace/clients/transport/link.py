@@ -1,17 +1,14 @@
-"""Connection to each broker: frames if it supports them, gRPC otherwise.
+"""Connection to each broker: Kafka's framing, or gRPC with ``transport=grpc`` and for streams.
 
 Invariants
 
-- Over gRPC the broker announces its frame port and its identity. A frame connection is used only if the same broker
-  of the same cluster answers there. Otherwise calls use gRPC, and frames are tried again after
-  ``metadata.max.age.ms``.
-- If a broker's frame port is not reachable, the client asks over gRPC for the current port, because the broker may
-  have restarted.
+- An address of a client is one of a listener for Kafka's framing. The broker names its listener for gRPC in the answer
+  to ``HELLO``.
+- With ``transport=grpc``, an address may also be one of gRPC. Metadata over gRPC has such addresses.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import threading
@@ -29,23 +26,18 @@ from millrace.clients.transport.frame_socket import FrameSocket, connect
 from millrace.clients.transport.frame_transport import FrameTransport
 from millrace.clients.transport.grpc_transport import GrpcTransport
 from millrace.config.client import ClientConfig, ConsumerConfig, Transport
-from millrace.errors import (
-    ClientClosedError,
-    InvalidRequestError,
-    MillraceError,
-    ThrottledError,
-    UnsupportedVersionError,
-)
+from millrace.errors import ClientClosedError, InvalidConfigError, InvalidRequestError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
-
-logger = logging.getLogger(__name__)
 
 _MESSAGE_OVERHEAD_BYTES: Final = 64 * 2**20
 """Margin of a response above ``fetch.max.bytes``, because its first batch is sent whatever its size."""
+_SOFTWARE_NAME: Final = "millrace"
+_KAFKA: Final = "kafka"
+_GRPC: Final = "grpc"
 _API_VERSIONS: Final = unary(lambda stub: stub.ApiVersions)
 _HAS_EPOLL: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
 _GREETING_TIMEOUT_S: Final = 5.0
-"""Maximum wait for a frame port that does not answer, before calls use gRPC."""
+"""Maximum wait for a broker that does not answer the first call of a connection."""
 
 
 @cache
@@ -53,16 +45,12 @@ def _software_version() -> str:
     return version("millrace")
 
 
-class _WrongBrokerError(Exception):
-    """Error for a port where another broker answers than the one that announced it."""
-
-
 class Links:
     """Links of one client to all known brokers, and their shared threads. Thread safe."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._links: dict[str, Link] = {}
         self._is_closed = False
         self.threads = CallThreads("millrace-call")
@@ -74,7 +62,7 @@ class Links:
         links, self._links = list(self._links.values()), {}
         for link in links:
             link.let_go()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.threads = CallThreads("millrace-call")
         self._receiver = None
 
@@ -136,18 +124,16 @@ class Link:
 
     def __init__(self, address: str, config: ClientConfig, owner: Links) -> None:
         self._address = address
-        self._host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+        host, _, port = address.rpartition(":")
+        self._host, self._port = host.removeprefix("[").removesuffix("]"), int(port)
         self._config = config
         self._owner = owner
         fetch_bytes = config.fetch_max_bytes if isinstance(config, ConsumerConfig) else 0
         self._response_bytes_max = fetch_bytes + _MESSAGE_OVERHEAD_BYTES
-        self.grpc: Final = GrpcTransport(address, config, self._response_bytes_max, owner.threads)
-        self._lock = threading.Lock()
+        self.grpc: Final = GrpcTransport(address, self._find_grpc, config, self._response_bytes_max, owner.threads)
         self._frames: FrameTransport | None = None
-        self._broker: pb.ApiVersionsResponse | None = None
-        # Use gRPC if frames are not supported here, or not configured.
-        self._grpc_until = float("inf") if config.transport is Transport.GRPC or not _HAS_EPOLL else 0.0
-        self._is_closed = False
+        if config.transport is not Transport.GRPC and _HAS_EPOLL:
+            self._frames = FrameTransport(address, owner.receiver(), self._greet)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -157,14 +143,11 @@ class Link:
         Raises the broker's error, ``BrokerUnavailableError`` (its ``was_sent`` says whether the broker may have got the
         request), ``RequestTimedOutError``, ``ClientClosedError``.
         """
-        deadline = time.monotonic() + timeout_s
         frames = self._frames
-        sock = frames.idle_socket() if frames is not None else None
-        if frames is None or sock is None:
-            found = self._socket(deadline)
-            if found is None:
-                return self.grpc.call(call, request, max(deadline - time.monotonic(), 0.001))
-            frames, sock = found
+        if frames is None:
+            return self.grpc.call(call, request, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        sock = frames.idle_socket() or self._new_socket(frames, deadline)
         return frames.call(sock, call, request, max(deadline - time.monotonic(), 0.001))
 
     def begin(
@@ -186,125 +169,82 @@ class Link:
         if frames is not None and sock is not None:
             frames.begin(sock, call, request, timeout_s, pending)
             return
-        if self._is_grpc:
+        if frames is None and self.grpc.is_open:
             self.grpc.begin(call, request, timeout_s, pending, cancellable=cancellable)
             return
         deadline = time.monotonic() + timeout_s
 
         def work() -> None:
             try:
-                found = self._socket(deadline)
-                left_s = max(deadline - time.monotonic(), 0.001)
-                if found is None:
-                    self.grpc.begin(call, request, left_s, pending, cancellable=cancellable)
+                if frames is None:
+                    self.grpc.begin(call, request, timeout_s, pending, cancellable=cancellable)
                 else:
-                    found[0].begin(found[1], call, request, left_s, pending)
+                    opened = self._new_socket(frames, deadline)
+                    frames.begin(opened, call, request, max(deadline - time.monotonic(), 0.001), pending)
             except MillraceError as error:
                 pending.complete(None, error)
 
         if not self._owner.threads.start(work):
             raise ClientClosedError("the client is closed: make a new one")
 
-    # --- choosing -------------------------------------------------------------------------------------------------
+    # --- connecting -----------------------------------------------------------------------------------------------
+
+    def _new_socket(self, frames: FrameTransport, deadline: float) -> FrameSocket:
+        """Open a connection.
+
+        Raises ``BrokerUnavailableError`` if no broker answers, ``ThrottledError`` if it has too many connections,
+        ``InvalidConfigError`` at a listener for gRPC.
+        """
+        try:
+            return frames.new_socket(max(min(deadline - time.monotonic(), self._connect_s), 0.001))
+        except OSError as error:
+            raise not_reached(self._address, str(error) or "it did not answer in time") from error
+        except InvalidRequestError as error:
+            raise self._wrong_listener(error) from error
 
     @property
-    def _is_grpc(self) -> bool:
-        return time.monotonic() < self._grpc_until
+    def _connect_s(self) -> float:
+        return min(self._config.socket_connection_setup_timeout_ms / 1000, _GREETING_TIMEOUT_S)
 
-    def _socket(self, deadline: float) -> tuple[FrameTransport, FrameSocket] | None:
-        """Return an idle or new frame connection, or None for gRPC.
-
-        Raises ``BrokerUnavailableError`` if no broker answers, ``ThrottledError`` if it has too many connections.
-        """
-        if self._is_grpc:
-            return None
-        frames = self._frames
-        if frames is not None:
-            sock = frames.idle_socket()
-            try:
-                return frames, sock or frames.new_socket(self._connect_s(deadline))
-            except ThrottledError:
-                raise
-            except (OSError, _WrongBrokerError, InvalidRequestError, UnsupportedVersionError) as error:
-                logger.debug("%s does not answer at its known port for frames: %s", self._address, error)
-        return self._find(deadline, instead_of=frames)
-
-    def _connect_s(self, deadline: float) -> float:
-        longest_s = min(self._config.socket_connection_setup_timeout_ms / 1000, _GREETING_TIMEOUT_S)
-        return max(min(deadline - time.monotonic(), longest_s), 0.001)
-
-    def _find(self, deadline: float, instead_of: FrameTransport | None) -> tuple[FrameTransport, FrameSocket] | None:
-        """Ask the broker for its frame port, and connect; one thread at a time."""
-        with self._lock:
-            if self._is_grpc:
-                return None
-            frames = self._frames
-            if frames is not None and frames is not instead_of:  # another thread was faster
-                return frames, frames.idle_socket() or self._another(frames, deadline)
-            left_s = max(deadline - time.monotonic(), 0.001)
-            broker = self.grpc.call(_API_VERSIONS, self._api_versions(), left_s, keep=False)
-            if not broker.frame_port:
-                logger.debug("the broker at %s offers no port for frames", self._address)
-                self._fall_back()
-                return None
-            found = FrameTransport(
-                self._address, self._owner.receiver(), lambda timeout_s: self._connected(broker, timeout_s)
-            )
-            try:
-                sock = found.new_socket(self._connect_s(deadline))
-            except ThrottledError:
-                raise
-            except (OSError, MillraceError, _WrongBrokerError) as error:
-                found.close()
-                logger.warning(
-                    "calls to %s go over gRPC, because its port for frames, %d, fails: %s",
-                    self._address,
-                    broker.frame_port,
-                    error,
-                )
-                self._fall_back()
-                return None
-            if self._is_closed:
-                found.close()
-                raise ClientClosedError("the client is closed: make a new one")
-            previous, self._frames = self._frames, found
-            self.grpc.rest()
-        if previous is not None:
-            previous.retire()
-        return found, sock
-
-    def _another(self, frames: FrameTransport, deadline: float) -> FrameSocket:
-        try:
-            return frames.new_socket(self._connect_s(deadline))
-        except (OSError, _WrongBrokerError) as error:
-            raise not_reached(self._address, str(error)) from error
-
-    def _fall_back(self) -> None:
-        self._grpc_until = time.monotonic() + self._config.metadata_max_age_ms / 1000
-
-    def _connected(self, broker: pb.ApiVersionsResponse, timeout_s: float) -> tuple[FrameSocket, pb.HelloResponse]:
+    def _greet(self, timeout_s: float) -> tuple[FrameSocket, pb.HelloResponse]:
         hello = pb.HelloRequest(
             client_id=self._config.client_id,
-            client_software_name="millrace",
+            client_software_name=_SOFTWARE_NAME,
             client_software_version=_software_version(),
         )
-        sock, answer = connect(
-            self._host,
-            broker.frame_port,
-            hello,
-            timeout_s=timeout_s,
-            response_bytes_max=self._response_bytes_max,
-        )
-        if (answer.cluster_id, answer.broker_id) != (broker.cluster_id, broker.broker_id):
-            sock.close()
-            raise _WrongBrokerError(
-                f"broker {answer.broker_id} of cluster {answer.cluster_id} answers, not broker {broker.broker_id} of "
-                f"cluster {broker.cluster_id}: is the port forwarded to another one? (advertised.frame.port)"
-            )
-        return sock, answer
+        return connect(self._host, self._port, hello, timeout_s=timeout_s, response_bytes_max=self._response_bytes_max)
 
-    def _api_versions(self) -> pb.ApiVersionsRequest:
-        return pb.ApiVersionsRequest(client_software_name="millrace", client_software_version=_software_version())
+    def _wrong_listener(self, error: InvalidRequestError) -> MillraceError:
+        """Explain an answer that is not in Kafka's framing. If it is gRPC's, name the right addresses."""
+        request = pb.ApiVersionsRequest(
+            client_software_name=_SOFTWARE_NAME, client_software_version=_software_version()
+        )
+        try:
+            broker = self.grpc.call(_API_VERSIONS, request, self._connect_s)
+        except MillraceError:
+            return error
+        right = " or ".join(_host_port(each) for each in broker.endpoints if each.protocol == _KAFKA)
+        return InvalidConfigError(
+            f"{self._address} is the address of broker {broker.broker_id} for gRPC: set bootstrap.servers={right}, "
+            "or transport=grpc"
+        )
+
+    def _find_grpc(self) -> str:
+        """Return the address of the broker's listener for gRPC, on the host of this address if there are several."""
+        try:
+            sock, hello = self._greet(self._connect_s)
+        except OSError as error:
+            raise not_reached(self._address, str(error) or "it did not answer in time") from error
+        except InvalidRequestError:
+            return self._address  # not an answer in Kafka's framing: this is the listener for gRPC
+        sock.close()
+        found = [each for each in hello.endpoints if each.protocol == _GRPC]
+        if not found:
+            raise InvalidConfigError(
+                f"the broker at {self._address} advertises no listener for gRPC, which transport=grpc and reads of "
+                "ranges need: add GRPC://host:port to its listeners (and advertised.listeners)"
+            )
+        return _host_port(next((each for each in found if each.host == self._host), found[0]))
 
     def let_go(self) -> None:
         """Close this process' descriptors; the connections belong to the parent."""
@@ -317,3 +257,8 @@ class Link:
         if self._frames is not None:
             self._frames.close()
         self.grpc.close()
+
+
+def _host_port(endpoint: pb.Endpoint) -> str:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{host}:{endpoint.port}"

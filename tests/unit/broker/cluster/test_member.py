@@ -74,7 +74,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
 def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says() -> None:
     # Without this limit an ISR could not change for so long, even when there is a new controller.
     options = {"zookeeper.connect": "nowhere:2181", "controller.socket.timeout.ms": "1500"}
-    peers = SilentPeers()
+    peers = SilentPeers("PLAINTEXT")
 
     async def ask() -> None:
         member = member_of(BrokerConfig.load(options), peers)
@@ -95,7 +95,7 @@ def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_ta
     stopped = StopReplicaRequest(controller_id=2, controller_epoch=3, broker_epoch=17, partitions={})
 
     async def tell() -> None:
-        member = member_of(BrokerConfig.load(options), SilentPeers())
+        member = member_of(BrokerConfig.load(options), SilentPeers("PLAINTEXT"))
         with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
             await member.leader_and_isr(led, ())
         with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
@@ -112,7 +112,7 @@ def test_between_the_removal_of_its_registration_and_the_next_one_a_broker_takes
     )
 
     async def tell() -> None:
-        member = member_of(BrokerConfig.load(options), SilentPeers())
+        member = member_of(BrokerConfig.load(options), SilentPeers("PLAINTEXT"))
         member._registration.epoch = 17
         member._registration.is_removed = True
         with pytest.raises(BrokerUnavailableError, match="was removed"):

@@ -7,6 +7,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.config.listeners import Listener
 from millrace.errors import FencedLeaderEpochError, MillraceError, StorageError
 from millrace_broker.cluster import wire
 from millrace_broker.decisions import (
@@ -22,7 +23,12 @@ from millrace_broker.decisions import (
 )
 from millrace_broker.metadata import LiveBroker
 
-BROKERS = {n: LiveBroker(broker_id=n, host=f"h{n}", port=9000 + n, rack="r" * n) for n in range(4)}
+
+def _endpoints(broker_id: int) -> dict[str, Listener]:
+    return {name: Listener(f"h{broker_id}", 9000 + broker_id + at) for at, name in enumerate(("A", "B")[:broker_id])}
+
+
+BROKERS = {n: LiveBroker(broker_id=n, rack="r" * n, endpoints=_endpoints(n)) for n in range(4)}
 
 ids = st.integers(0, 3)
 epochs = st.integers(0, 2**31 - 1)

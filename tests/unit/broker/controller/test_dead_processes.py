@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millrace.config.broker import Listener
+from millrace.config.listeners import Listener
 from millrace.coordination import paths
 from millrace.errors import StaleBrokerEpochError
 from millrace_broker.decisions import IsrChange, TopicPartition

@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
-from millrace.coordination import EmbeddedStore, NodeExistsError, paths
+from millrace.config.listeners import Listener
+from millrace.coordination import Create, EmbeddedStore, NodeExistsError, paths
 from millrace.coordination.nodes import BrokerNode
+from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError, StorageError
 from millrace_broker.metadata import LiveBroker, ProducerIds, registration
 from millrace_broker.metadata.producer_ids import BLOCK_SIZE
@@ -35,11 +37,45 @@ def test_a_broker_is_live_as_long_as_its_session_and_its_id_is_taken() -> None:
         registration.register(second, 3, _node(2))
     registration.register(second, 1, _node(2))
     assert registration.live_brokers(second) == [
-        LiveBroker(broker_id=1, host="h", port=2, rack="r"),
-        LiveBroker(broker_id=3, host="h", port=1, rack="r"),
+        LiveBroker(broker_id=1, rack="r", endpoints={"PLAINTEXT": Listener("h", 2)}),
+        LiveBroker(broker_id=3, rack="r", endpoints={"PLAINTEXT": Listener("h", 1)}),
     ]
     first.close()
     assert [broker.broker_id for broker in registration.live_brokers(second)] == [1]
+
+
+def test_a_broker_is_registered_with_all_listeners_by_their_names() -> None:
+    session = EmbeddedStore().connect()
+    registration.ensure_roots(session)
+    endpoints = {"INTERNAL": Listener("in", 9092), "EXTERNAL": Listener("::1", 19092), "GRPC": Listener("in", 9093)}
+    registration.register(session, 3, registration.broker_node(endpoints, rack="r", timestamp_ms=5))
+    written = json.loads(session.get(paths.broker_path(3))[0])
+    assert written["endpoints"] == ["INTERNAL://in:9092", "EXTERNAL://[::1]:19092", "GRPC://in:9093"]
+    assert written["listener_security_protocol_map"] == dict.fromkeys(endpoints, "PLAINTEXT")
+    assert (written["host"], written["port"]) == ("in", 9092)
+    assert registration.live_brokers(session) == [LiveBroker(broker_id=3, rack="r", endpoints=endpoints)]
+
+
+def test_a_registration_of_a_former_release_is_read_and_replaced_at_its_end() -> None:
+    """Then gRPC was at the first endpoint and Kafka's framing at one of the name FRAMES."""
+    store = EmbeddedStore()
+    first, second = store.connect(), store.connect()
+    registration.ensure_roots(first)
+    former = (
+        b'{"version":5,"host":"h","port":9092,"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT",'
+        b'"FRAMES":"PLAINTEXT"},"endpoints":["PLAINTEXT://h:9092","FRAMES://h:40001"],"jmx_port":-1,'
+        b'"timestamp":"5","features":{}}'
+    )
+    settle(first, [Create(paths.broker_path(3), former, ephemeral=True)])
+    (read,) = registration.live_brokers(second)
+    assert read.endpoints == {"PLAINTEXT": Listener("h", 9092), "FRAMES": Listener("h", 40001)}
+    ending = threading.Timer(0.05, first.close)
+    ending.start()
+    endpoints = {"PLAINTEXT": Listener("h", 9092), "GRPC": Listener("h", 40001)}
+    node = registration.broker_node(endpoints, rack="", timestamp_ms=6)
+    registration.register(second, 3, node, patience_s=30)
+    ending.join()
+    assert [each.endpoints for each in registration.live_brokers(second)] == [endpoints]
 
 
 def test_a_broker_waits_for_the_end_of_its_own_last_life() -> None:

@@ -63,7 +63,7 @@ class _Broker:
             take(sock)
             body = self.hello.SerializeToString()
             self.greetings += 1
-            sock.sendall(frames.response_head(len(body)) + body)
+            sock.sendall(frames.response_head(len(body), correlation_id=frames.HELLO_ID) + body)
             self.behaviour(sock)
         except (OSError, EOFError):
             pass
@@ -384,13 +384,18 @@ def test_who_helps_is_woken_by_others(broker: _Broker, client: _Client) -> None:
     assert not client.receiver.help(lambda: False, 60)
 
 
+def _refused(error: int, text: bytes) -> bytes:
+    return frames.response_head(len(text), error, correlation_id=frames.HELLO_ID) + text
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (frames.response_head(4, ThrottledError.code) + b"full", ThrottledError),
-        (frames.response_head(3, UnsupportedVersionError.code) + b"old", UnsupportedVersionError),
+        (_refused(ThrottledError.code, b"full"), ThrottledError),
+        (_refused(UnsupportedVersionError.code, b"old"), UnsupportedVersionError),
         (b"HTTP/1.1 400 Bad Request\r\n", InvalidRequestError),
-        (frames.response_head(2**30), InvalidRequestError),
+        (b"\0\0\x12\4\0\0\0\0\0\0\2\0\0\0\0", InvalidRequestError),  # gRPC's: SETTINGS of HTTP/2
+        (frames.response_head(2**30, correlation_id=frames.HELLO_ID), InvalidRequestError),
         (b"", OSError),
     ],
 )
