@@ -84,7 +84,7 @@ def test_the_schemas_guide_imports_exports_and_decodes(reader: Reader) -> None:
     (reader.directory / "registry.json").write_text(DUMP)
     printed = reader.follow("docs/schemas.md")
     assert "orders-value" in printed
-    assert "is no BIGINT" in printed
+    assert "is not a valid BIGINT" in printed
     assert "orders-value" in (reader.directory / "registry.json").read_text()
 
 
