@@ -237,6 +237,9 @@ def test_a_broker_without_a_listener_for_grpc_is_reached_by_frames_alone(tmp_pat
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=1)
             assert [topic.name for topic in admin.list_topics()] == ["t"]
+            with Producer(broker.bootstrap_servers) as producer:
+                end = producer.send("t", b"x").result(STALL_S).offset + 1
+            assert b"".join(admin.read_range("t", 0, 0, end))
         config = {"bootstrap.servers": broker.bootstrap_servers, "transport": "grpc"}
         with Admin(config) as admin, pytest.raises(InvalidConfigError, match="GRPC://host:port"):
             admin.list_topics()

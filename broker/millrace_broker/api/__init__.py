@@ -59,6 +59,7 @@ from millrace_broker.api import (
     offset_for_leader_epoch,
     produce,
     read_range,
+    read_range_chunk,
     register_payload_schemas,
     share_acknowledge,
     share_fetch,
@@ -132,6 +133,7 @@ HANDLERS: Final[dict[str, UnaryHandler]] = {
     "UpdateMetadata": update_metadata.handle,
     "AlterPartition": alter_partition.handle,
     "ControlledShutdown": controlled_shutdown.handle,
+    "ReadRangeChunk": read_range_chunk.handle,
 }
 """Handlers by the names of their calls in the ``Broker`` service."""
 

@@ -26,8 +26,7 @@ async def handle(
 
     For ``READ_COMMITTED``, the first chunk lists the aborted transactions of the whole range.
     """
-    partition = find_partition(broker, request)
-    check_range(partition, request.start_offset, request.end_offset, end_of(partition.log, request.isolation_level))
+    partition = readable_partition(broker, request)
     offset = request.start_offset
     aborted: list[pb.AbortedTransaction] = []
     if request.isolation_level == pb.READ_COMMITTED:
@@ -36,7 +35,7 @@ async def handle(
     while offset < request.end_offset:
         await context.response_lease.take(CHUNK_BYTES)
         records, offset = await broker.reads.run_read(
-            partition.log, offset, _read_chunk, partition, offset, request.end_offset
+            partition.log, offset, read_chunk, partition, offset, request.end_offset
         )
         yield pb.ReadRangeResponse(records=records, aborted_transactions=aborted)
         aborted = []
@@ -44,8 +43,15 @@ async def handle(
         context.response_lease.release()
 
 
-def _read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:
-    """Read the next chunk. Return it and the offset that follows it."""
+def readable_partition(broker: Broker, request: pb.ReadRangeRequest) -> ServedPartition:
+    """Return the partition of a request. Raises the errors of ``find_partition`` and ``check_range``."""
+    partition = find_partition(broker, request)
+    check_range(partition, request.start_offset, request.end_offset, end_of(partition.log, request.isolation_level))
+    return partition
+
+
+def read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:
+    """Read the next chunk. Return it and the offset that follows it. Reads the disk."""
     records = partition.log.read(offset, CHUNK_BYTES, end_offset=end_offset)
     headers = [header for _, header in scan_headers(records)]
     # If compaction has emptied the end of the range, no batch is left to read.

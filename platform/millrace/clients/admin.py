@@ -8,8 +8,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
-
 from millrace.clients.cluster_operations import ClusterOperations
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.epoch_ends import epoch_ends
@@ -30,12 +28,14 @@ from millrace.clients.payload_schemas import PayloadSchemaOperations
 from millrace.clients.ranges import located_range
 from millrace.clients.record_deletion import delete_records
 from millrace.clients.transactions.operations import TransactionOperations
+from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ClientConfig, Isolation
 from millrace.errors import MillraceError, UnknownServerError, UsageError, error_of
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
 
+_READ_CHUNK = unary(lambda stub: stub.ReadRangeChunk)
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
 
 
@@ -377,14 +377,25 @@ class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, Clu
 
     def _read_at_leader(self, request: pb.ReadRangeRequest) -> Iterator[bytes]:
         address = self._metadata.leader_address(TopicPartition(request.topic, request.partition))
-        stream = self._connections.stub(address).ReadRange(request)
+        pending: PendingCall[pb.ReadRangeResponse] | None = self._begin_chunk(request, address)
         try:
-            for response in stream:
-                yield response.records
-        except grpc.RpcError as error:
-            raise self._connections.explain(error, address) from error
+            while pending is not None:
+                records = pending.result().records
+                position = _next_offset(records)
+                pending = None
+                if request.start_offset < position < request.end_offset:
+                    following = pb.ReadRangeRequest()
+                    following.CopyFrom(request)
+                    following.start_offset = position
+                    request, pending = following, self._begin_chunk(following, address)
+                yield records  # while the broker reads the next chunk
         finally:
-            stream.cancel()  # type: ignore[no-untyped-call]
+            if pending is not None:
+                pending.cancel()
+
+    def _begin_chunk(self, request: pb.ReadRangeRequest, address: str) -> PendingCall[pb.ReadRangeResponse]:
+        timeout_s = self._config.request_timeout_ms / 1000
+        return self._connections.begin(_READ_CHUNK, request, address=address, timeout_s=timeout_s, cancellable=True)
 
     def _waited_too_long(self, attempt: int) -> bool:
         waited_ms = sum(

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from millrace.clients.transport import Helper, Links, Method, PendingCall, UnaryCall, unary
 from millrace.clients.transport.calls import OnDone
@@ -24,11 +24,6 @@ from millrace.errors import (
     RequestTimedOutError,
     UnknownOutcomeError,
 )
-
-if TYPE_CHECKING:
-    import grpc
-
-    from millrace.protocol.millrace_pb2_grpc import BrokerStub
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -64,17 +59,6 @@ class Connections:
         """Raise ``ClientClosedError`` after ``close``."""
         if self._closed.is_set():
             raise ClientClosedError("the client is closed: make a new one")
-
-    def stub(self, address: str) -> BrokerStub:
-        """Return the gRPC service at ``host:port`` for its streams; ``explain`` converts their errors."""
-        self.check_open()
-        return self._links.to(address).grpc.stub()
-
-    def explain(self, error: grpc.RpcError, address: str) -> MillraceError:
-        """Return the error of a failed stream from ``address``."""
-        if self.is_closed:
-            return ClientClosedError("the client was closed during the call")
-        return self._links.to(address).grpc.explain(error)
 
     def call(
         self,

@@ -106,6 +106,7 @@ _CALLS: Final = (
     "UpdateMetadata",
     "AlterPartition",
     "ControlledShutdown",
+    "ReadRangeChunk",
 )
 API_KEYS: Final = {name: HELLO + 1 + place for place, name in enumerate(_CALLS)}
 """API keys by the names of the calls in the service ``Broker``."""

@@ -134,6 +134,11 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.FromString,
                 _registered_method=True)
+        self.ReadRangeChunk = channel.unary_unary(
+                '/millrace.v1.Broker/ReadRangeChunk',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.FromString,
+                _registered_method=True)
         self.FindCoordinator = channel.unary_unary(
                 '/millrace.v1.Broker/FindCoordinator',
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.FindCoordinatorRequest.SerializeToString,
@@ -443,6 +448,13 @@ class BrokerServicer:
 
     def ReadRange(self, request, context):
         """The batches of a range of offsets, in order, as a stream of chunks of whole batches.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadRangeChunk(self, request, context):
+        """The first chunk of ReadRange. The next one begins where its last batch ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -776,6 +788,11 @@ def add_BrokerServicer_to_server(servicer, server):
             ),
             'ReadRange': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadRange,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.SerializeToString,
+            ),
+            'ReadRangeChunk': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadRangeChunk,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.SerializeToString,
             ),
@@ -1498,6 +1515,33 @@ class Broker:
             request,
             target,
             '/millrace.v1.Broker/ReadRange',
+            millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRangeChunk(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/ReadRangeChunk',
             millrace_dot_protocol_dot_millrace__pb2.ReadRangeRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.ReadRangeResponse.FromString,
             options,

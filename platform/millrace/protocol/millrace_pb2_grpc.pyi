@@ -67,6 +67,8 @@ class BrokerStub:
     """
     ReadRange: _grpc.UnaryStreamMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]
     """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
+    ReadRangeChunk: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]
+    """The first chunk of ReadRange. The next one begins where its last batch ends."""
     FindCoordinator: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.FindCoordinatorRequest, _millrace_pb2.FindCoordinatorResponse]
     """Which broker coordinates groups or transactional ids."""
     AddPartitionsToTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AddPartitionsToTxnRequest, _millrace_pb2.AddPartitionsToTxnResponse]
@@ -150,6 +152,8 @@ class BrokerAsyncStub(BrokerStub):
     """
     ReadRange: _aio.UnaryStreamMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]  # type: ignore[assignment]
     """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
+    ReadRangeChunk: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]  # type: ignore[assignment]
+    """The first chunk of ReadRange. The next one begins where its last batch ends."""
     FindCoordinator: _aio.UnaryUnaryMultiCallable[_millrace_pb2.FindCoordinatorRequest, _millrace_pb2.FindCoordinatorResponse]  # type: ignore[assignment]
     """Which broker coordinates groups or transactional ids."""
     AddPartitionsToTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AddPartitionsToTxnRequest, _millrace_pb2.AddPartitionsToTxnResponse]  # type: ignore[assignment]
@@ -350,6 +354,14 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_millrace_pb2.ReadRangeResponse], _abc.AsyncIterator[_millrace_pb2.ReadRangeResponse]]:
         """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
+
+    @_abc_1.abstractmethod
+    def ReadRangeChunk(
+        self,
+        request: _millrace_pb2.ReadRangeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.ReadRangeResponse, _abc.Awaitable[_millrace_pb2.ReadRangeResponse]]:
+        """The first chunk of ReadRange. The next one begins where its last batch ends."""
 
     @_abc_1.abstractmethod
     def FindCoordinator(

@@ -384,7 +384,7 @@ class Cluster:
             )
 
     def read_range(self, split: PlannedSplit, start: int, end: int) -> Iterator[bytes]:
-        """Stream the batches of a range over gRPC."""
+        """Stream the batches of a range from the broker."""
         topic, partition = split.range.key
         return self._admin.read_range(topic, partition, start, end, topic_id=split.range.topic_id)
 

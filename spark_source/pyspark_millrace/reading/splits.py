@@ -3,8 +3,8 @@
 All three give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file is
 read directly under four conditions: the broker named it, it exists on this machine, its directory holds the partition
 of the topic with the same id, and it is as long as the extent. So the choice needs no configuration. A file that
-retention removed between planning and reading is fetched over gRPC, which may report the loss. Segments in the remote
-store of a tiered topic are read from there in ranges. After an error the rest is read over gRPC.
+retention removed between planning and reading is read from the broker, which may report the loss. Segments in the
+remote store of a tiered topic are read from there in ranges. After an error the rest is read from the broker.
 
 Invariant: every batch has exactly the layout's Arrow schema, because Spark checks only the first.
 """

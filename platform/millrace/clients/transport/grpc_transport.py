@@ -1,4 +1,4 @@
-"""Calls over gRPC, the public protocol with streams and proxy support.
+"""Calls over gRPC (``transport=grpc``).
 
 Invariant: one channel to a broker, created on first use; it connects and reconnects by itself. When the broker's
 address refuses connections, the next use finds the address again, because the broker may have restarted.
@@ -24,7 +24,6 @@ from millrace.clients.transport.calls import (
 )
 from millrace.config.client import ClientConfig
 from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError
-from millrace.protocol.millrace_pb2_grpc import BrokerStub
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 
 _SERVICE: Final = "/millrace.v1.Broker/"
@@ -70,10 +69,6 @@ class GrpcTransport:
     def is_open(self) -> bool:
         """Whether the channel exists, so that a call begins without a wait."""
         return self._channel is not None
-
-    def stub(self) -> BrokerStub:
-        """Return the service over the channel, for its streams; ``explain`` converts their errors."""
-        return BrokerStub(self.channel())
 
     def _options(self) -> list[tuple[str, Any]]:
         config = self._config

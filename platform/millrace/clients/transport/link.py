@@ -1,4 +1,4 @@
-"""Connection to each broker: Kafka's framing, or gRPC with ``transport=grpc`` and for streams.
+"""Connection to each broker: Kafka's framing, or gRPC with ``transport=grpc``.
 
 Invariants
 
@@ -241,8 +241,8 @@ class Link:
         found = [each for each in hello.endpoints if each.protocol == _GRPC]
         if not found:
             raise InvalidConfigError(
-                f"the broker at {self._address} advertises no listener for gRPC, which transport=grpc and reads of "
-                "ranges need: add GRPC://host:port to its listeners (and advertised.listeners)"
+                f"the broker at {self._address} advertises no listener for gRPC, which transport=grpc needs: "
+                "add GRPC://host:port to its listeners (and advertised.listeners)"
             )
         return _host_port(next((each for each in found if each.host == self._host), found[0]))
 
