@@ -10,11 +10,11 @@ from millrace.coordinator_records import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.errors import error_message
-from millrace_broker.api.common.group_kinds import CLASSIC, SHARE
+from millrace_broker.api.common.group_kinds import CLASSIC, CONSUMER, SHARE
 from millrace_broker.api.common.groups import find_group
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.groups import GroupEntry
+from millrace_broker.groups import ConsumerGroup, GroupEntry, assignment_bytes, subscription_bytes
 from millrace_broker.share_groups import ShareGroup
 
 
@@ -30,7 +30,7 @@ async def handle(
             if isinstance(found, ShareGroup):
                 _describe_shared(result, found)
             else:
-                _describe(result, found)
+                _describe(result, broker, found)
             _set_coordinator(result, broker, context.listener_name)
         except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.state = "Dead"
@@ -38,8 +38,11 @@ async def handle(
     return response
 
 
-def _describe(result: pb.DescribeGroupsResponse.Group, entry: GroupEntry) -> None:
+def _describe(result: pb.DescribeGroupsResponse.Group, broker: Broker, entry: GroupEntry) -> None:
     group = entry.group
+    if isinstance(group, ConsumerGroup):
+        _describe_consumers(result, broker, group)
+        return
     result.type = CLASSIC
     result.state = group.state.value
     result.protocol_type = group.protocol_type
@@ -56,6 +59,22 @@ def _describe(result: pb.DescribeGroupsResponse.Group, entry: GroupEntry) -> Non
         if protocol is not None:
             described.metadata = member.metadata(protocol)
             described.assignment = member.assignment
+
+
+def _describe_consumers(result: pb.DescribeGroupsResponse.Group, broker: Broker, group: ConsumerGroup) -> None:
+    result.type = result.protocol_type = CONSUMER
+    result.state = group.state.value
+    result.generation_id = group.epoch
+    result.protocol = group.assignor(broker.groups.consumer_settings)
+    for member in group.members.values():
+        result.members.add(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id or "",
+            client_id=member.client_id,
+            client_host=member.client_host,
+            metadata=subscription_bytes(group.topics_of(member)),
+            assignment=assignment_bytes(member.assigned, broker.groups.topics),
+        )
 
 
 def _describe_shared(result: pb.DescribeGroupsResponse.Group, group: ShareGroup) -> None:

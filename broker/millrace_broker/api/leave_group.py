@@ -20,7 +20,7 @@ async def handle(broker: Broker, request: pb.LeaveGroupRequest, context: Request
         result = response.results.add(member_id=member.member_id, group_instance_id=member.group_instance_id)
         identity = Identity(member_id=member.member_id, group_instance_id=member.group_instance_id or None)
         try:
-            shard.leave(request.group_id, identity)
+            await shard.leave(request.group_id, identity)
         except Exception as error:  # noqa: BLE001 - the member's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.group_kinds import CLASSIC, SHARE
+from millrace_broker.api.common.group_kinds import SHARE, kind_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
@@ -17,7 +17,7 @@ async def handle(broker: Broker, request: pb.ListGroupsRequest, context: Request
             group_id=group_id,
             protocol_type=entry.group.protocol_type,
             state=entry.group.state.value,
-            type=CLASSIC,
+            type=kind_of(entry.group),
         )
         for group_id, entry in broker.groups.groups()
     ]

@@ -3,7 +3,7 @@
 Pure parts:
 
 ``requests``        requests to a group, its answers, its settings
-``states``          states of a group, and the transitions between them
+``states``          states of a classic group, and the transitions between them
 ``members``         members of a group
 ``group``           state machine of one group, which owns the following parts
 ``rebalance``       steps from a generation to the next
@@ -20,25 +20,36 @@ Pure parts:
 
 Parts that act:
 
+``entries``      groups of either protocol with their offsets
 ``timers``       timers of groups in two purgatories
 ``shard``        groups of one partition of ``__consumer_offsets``, with their callers and writes
 ``coordinator``  all groups of this broker; handlers call it
 """
 
+from millrace_broker.groups.consumer.classic_members import assignment_bytes, subscription_bytes
+from millrace_broker.groups.consumer.group import ConsumerGroup, Heartbeat, HeartbeatAnswer
+from millrace_broker.groups.consumer.topics import CatalogTopics
 from millrace_broker.groups.coordinator import GroupCoordinator, GroupStatistics
+from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.offsets import CommittedOffset
 from millrace_broker.groups.requests import Identity, JoinAnswer, JoinRequest, MemberIdGiven, SyncRequest
-from millrace_broker.groups.shard import GroupEntry, GroupShard
+from millrace_broker.groups.shard import GroupShard
 
 __all__ = [
+    "CatalogTopics",
     "CommittedOffset",
+    "ConsumerGroup",
     "GroupCoordinator",
     "GroupEntry",
     "GroupShard",
     "GroupStatistics",
+    "Heartbeat",
+    "HeartbeatAnswer",
     "Identity",
     "JoinAnswer",
     "JoinRequest",
     "MemberIdGiven",
     "SyncRequest",
+    "assignment_bytes",
+    "subscription_bytes",
 ]

@@ -16,13 +16,18 @@ from millrace.config.broker import BrokerConfig
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    InvalidConfigError,
     InvalidGroupIdError,
     MillraceError,
     NotCoordinatorError,
 )
 from millrace_broker.coordinators import OFFSETS_TOPIC, ShardFactory, StateLog
+from millrace_broker.groups.consumer.assignors import ASSIGNORS
+from millrace_broker.groups.consumer.group import ConsumerSettings
+from millrace_broker.groups.consumer.topics import ClusterTopics
+from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.requests import GroupSettings
-from millrace_broker.groups.shard import GroupEntry, GroupShard
+from millrace_broker.groups.shard import GroupShard
 from millrace_broker.groups.timers import GroupTimers
 from millrace_broker.purgatory import PurgatoryStatistics, Timer
 from millrace_broker.runtime import BackgroundTasks, Clock, Executors
@@ -44,19 +49,36 @@ class GroupCoordinator:
     """Consumer groups that this broker coordinates, for the event loop's thread."""
 
     def __init__(
-        self, config: BrokerConfig, *, clock: Clock, timer: Timer, executors: Executors, shards: ShardFactory
+        self,
+        config: BrokerConfig,
+        *,
+        topics: ClusterTopics,
+        clock: Clock,
+        timer: Timer,
+        executors: Executors,
+        shards: ShardFactory,
     ) -> None:
         self._config: Final = config
         self._clock: Final = clock
         self._executors: Final = executors
         self._settings: Final = _settings(config)
+        self._consumer_settings: Final = _consumer_settings(config)
+        self.topics: Final = topics
         self._timers: Final = GroupTimers(timer)
         self._shards: Final = shards.shards(OFFSETS_TOPIC, self._make_shard)
         self._expiring: asyncio.Task[None] | None = None
         self._deletions: Final = BackgroundTasks()
 
     def _make_shard(self, log: StateLog) -> GroupShard:
-        return GroupShard(log, self._settings, self._timers, clock=self._clock, executors=self._executors)
+        return GroupShard(
+            log,
+            self._settings,
+            self._consumer_settings,
+            self._timers,
+            topics=self.topics,
+            clock=self._clock,
+            executors=self._executors,
+        )
 
     def start(self) -> None:
         """Load the groups, and start the expiry of offsets."""
@@ -75,6 +97,11 @@ class GroupCoordinator:
             await asyncio.gather(self._expiring, return_exceptions=True)
         await asyncio.gather(*self._deletions, return_exceptions=True)
         await self._shards.close()
+
+    @property
+    def consumer_settings(self) -> ConsumerSettings:
+        """Options for consumer groups."""
+        return self._consumer_settings
 
     # --- finding -------------------------------------------------------------------------------------------
 
@@ -191,4 +218,22 @@ def _settings(config: BrokerConfig) -> GroupSettings:
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         max_size=config.group_max_size,
+    )
+
+
+def _consumer_settings(config: BrokerConfig) -> ConsumerSettings:
+    assignors = tuple(name.strip() for name in config.group_consumer_assignors.split(","))
+    unknown = [name for name in assignors if name not in ASSIGNORS]
+    if unknown:
+        raise InvalidConfigError(
+            f"group.consumer.assignors has {', '.join(unknown) or 'an empty name'}: name some of {', '.join(ASSIGNORS)}"
+        )
+    policy = config.group_consumer_migration_policy
+    return ConsumerSettings(
+        session_timeout_ms=config.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        max_size=config.group_consumer_max_size,
+        assignors=assignors,
+        may_upgrade=policy in ("bidirectional", "upgrade"),
+        may_downgrade=policy in ("bidirectional", "downgrade"),
     )

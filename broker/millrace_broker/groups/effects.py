@@ -23,6 +23,8 @@ class TimerKind(Enum):
     """The time in which members must join a rebalance."""
     SYNC = "sync"
     """The time in which members must ask for their assignment."""
+    REVOCATION = "revocation"
+    """The time in which a member of a consumer group must revoke partitions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ Times are in ms of any clock that does not go back. Source: Kafka 3.9's ``GroupC
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Self
 
 from millrace.errors import (
@@ -33,6 +34,7 @@ from millrace_broker.groups.requests import (
     Identity,
     JoinRequest,
     MemberIdGiven,
+    Protocols,
     SyncRequest,
     check_session_timeout,
 )
@@ -112,6 +114,11 @@ class Group:
     def state(self) -> GroupState:
         """The present state."""
         return self._machine.state
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group is in the state without members."""
+        return self.state is GroupState.EMPTY
 
     @property
     def generation_id(self) -> int:
@@ -407,12 +414,29 @@ class Group:
 
     def close(self) -> None:
         """Answer all open calls, because this broker no longer coordinates the group."""
-        moved = CoordinatorNotAvailableError(
-            f"this broker no longer coordinates group {self.group_id}: find the coordinator again"
+        self._end(
+            CoordinatorNotAvailableError(
+                f"this broker no longer coordinates group {self.group_id}: find the coordinator again"
+            )
         )
+
+    def upgrade(self) -> None:
+        """Answer all open calls, because the group becomes a consumer group (KIP-848). Its members join again."""
+        if not len(self.members):
+            self.delete()
+        else:
+            self._end(self._rebalance_in_progress())
+
+    def rejoin(self, protocols: Mapping[str, Protocols], now_ms: int) -> None:
+        """Set the assignors of the members of a former consumer group, and begin a rebalance."""
         for member in self.members:
-            self._calls.answer_join(member, moved)
-            self._calls.answer_sync(member, moved)
+            self.members.set_protocols(member, protocols[member.member_id])
+        self._rebalance.prepare(now_ms)
+
+    def _end(self, error: MillraceError) -> None:
+        for member in self.members:
+            self._calls.answer_join(member, error)
+            self._calls.answer_sync(member, error)
             self._sessions.cancel(member)
         self._stop_timers()
         self._machine.transition_to(GroupState.DEAD)

@@ -11,10 +11,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from millrace.coordinator_records import GroupMetadataKey, OffsetCommitKey, read_offsets_key
+from millrace.coordinator_records import GroupMetadataKey, OffsetCommitKey, UnknownKey, read_offsets_key
+from millrace.coordinator_records.offsets_topic import ConsumerGroupKey
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.records.control import ControlType
 from millrace_broker.coordinators import LoadedBatch, StateRecord
+from millrace_broker.groups.consumer.group import ConsumerGroup
+from millrace_broker.groups.consumer.records import LoadedConsumerGroup
 from millrace_broker.groups.effects import StoredGroup
 from millrace_broker.groups.offsets import GroupOffsets
 from millrace_broker.groups.records import read_group, read_offset
@@ -24,9 +27,10 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedGroup:
-    """Group as its records leave it; ``value`` is None for a group that has only committed offsets."""
+    """Group as its records leave it; ``value`` is None for a group that is not a classic one with members."""
 
     value: bytes | None = None
+    parts: LoadedConsumerGroup | None = None
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
 
     def read(self) -> tuple[StoredGroup | None, int]:
@@ -35,6 +39,11 @@ class LoadedGroup:
         Raises ``InvalidRecordError``, ``UnsupportedVersionError``.
         """
         return (None, -1) if self.value is None else read_group(self.value)
+
+    @property
+    def consumer(self) -> ConsumerGroup | None:
+        """The consumer group; None for a classic one."""
+        return None if self.parts is None else self.parts.group()
 
 
 class GroupLoader:
@@ -68,11 +77,22 @@ class GroupLoader:
         except (InvalidRecordError, UnsupportedVersionError) as error:
             _logger.warning("%s: the record at offset %d is ignored: %s", self._name, position, error.message)
             return
-        # Keys of other versions belong to newer kinds of groups, which have no state for this broker.
         if isinstance(key, GroupMetadataKey):
             self._group(key.group).value = record.value
         elif isinstance(key, OffsetCommitKey):
             self._take_offset(key, record.value, position, producer_id)
+        elif not isinstance(key, UnknownKey):  # unknown keys belong to newer kinds of groups
+            self._take_part(key, record.value, position)
+
+    def _take_part(self, key: ConsumerGroupKey, value: bytes | None, position: int) -> None:
+        group = self._group(key.group_id)
+        if group.parts is None:
+            group.parts = LoadedConsumerGroup(key.group_id)
+        try:
+            group.parts.take(key, value)
+        except (InvalidRecordError, UnsupportedVersionError) as error:
+            # A later version may have written the record. The committed offsets are read all the same.
+            _logger.error("%s: the record at offset %d is ignored: %s", self._name, position, error.message)
 
     def _take_offset(self, key: OffsetCommitKey, value: bytes | None, position: int, producer_id: int | None) -> None:
         offsets, partition = self._group(key.group).offsets, (key.topic, key.partition)
@@ -95,5 +115,5 @@ class GroupLoader:
         return {
             group_id: group
             for group_id, group in self._groups.items()
-            if group.value is not None or not group.offsets.is_empty
+            if group.value is not None or group.consumer is not None or not group.offsets.is_empty
         }

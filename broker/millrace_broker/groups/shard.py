@@ -16,10 +16,10 @@ import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.errors import (
+    CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     GroupSubscribedToTopicError,
     IllegalGenerationError,
@@ -33,10 +33,14 @@ from millrace.errors import (
     UnsupportedVersionError,
 )
 from millrace_broker.coordinators import LoadedBatch, StateLog, written
+from millrace_broker.groups.consumer.calls import ConsumerCalls
+from millrace_broker.groups.consumer.group import ConsumerGroup, ConsumerSettings, Heartbeat, HeartbeatAnswer
+from millrace_broker.groups.consumer.topics import ClusterTopics
 from millrace_broker.groups.effects import Answer, SetTimer, Store, StoredGroup, TimerKey
+from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.group import Group
 from millrace_broker.groups.loading import GroupLoader, LoadedGroup
-from millrace_broker.groups.offsets import CommittedOffset, GroupOffsets
+from millrace_broker.groups.offsets import CommittedOffset
 from millrace_broker.groups.records import group_record, group_tombstone, offset_record, offset_tombstone
 from millrace_broker.groups.requests import (
     CONSUMER,
@@ -61,23 +65,19 @@ _logger: Final = logging.getLogger(__name__)
 _calls: Final = itertools.count()
 
 
-@dataclass(slots=True)
-class GroupEntry:
-    """Group with its offsets; ``state_since_ms`` is the time of the last state change, in ms since 1970, -1 if
-    unknown.
-    """
-
-    group: Group
-    offsets: GroupOffsets = field(default_factory=GroupOffsets)
-    state: GroupState = GroupState.EMPTY
-    state_since_ms: int = -1
-
-
 class GroupShard:
     """Groups of one partition of ``__consumer_offsets``; see the module."""
 
     def __init__(
-        self, log: StateLog, settings: GroupSettings, timers: GroupTimers, *, clock: Clock, executors: Executors
+        self,
+        log: StateLog,
+        settings: GroupSettings,
+        consumer_settings: ConsumerSettings,
+        timers: GroupTimers,
+        *,
+        topics: ClusterTopics,
+        clock: Clock,
+        executors: Executors,
     ) -> None:
         self._clock: Final = clock
         self._executors: Final = executors
@@ -88,6 +88,17 @@ class GroupShard:
         self._entries: Final[dict[str, GroupEntry]] = {}
         self._waiting: Final[dict[int, asyncio.Future[Any]]] = {}
         self._tasks: Final = BackgroundTasks()
+        self._consumers: Final = ConsumerCalls(
+            self._entries,
+            log,
+            consumer_settings,
+            settings,
+            timers,
+            topics=topics,
+            clock=clock,
+            executors=executors,
+            carry_out=self._carry_out,
+        )
         self._open_groups: Final[dict[int, set[str]]] = {}
         """The groups with offsets of a producer that are pending or being appended, as in Kafka."""
 
@@ -106,9 +117,15 @@ class GroupShard:
             self._entries[group_id] = entry = self._restore(group_id, each)
             for producer_id in entry.offsets.open_producers:
                 self._open_groups.setdefault(producer_id, set()).add(group_id)
-            self._carry_out(entry)
+            if isinstance(entry.group, ConsumerGroup):
+                self._consumers.start(entry)
+            else:
+                self._carry_out(entry)
 
     def _restore(self, group_id: str, loaded: LoadedGroup) -> GroupEntry:
+        consumer = loaded.consumer
+        if consumer is not None:
+            return GroupEntry(consumer, loaded.offsets)
         stored, state_since_ms = None, -1
         try:
             stored, state_since_ms = loaded.read()
@@ -125,8 +142,11 @@ class GroupShard:
     def release(self) -> None:
         """Answer all open calls, stop all timers, and accept no new members. Appends that have begun go on."""
         for entry in self._entries.values():
-            entry.group.close()
-            self._carry_out(entry)
+            if isinstance(entry.group, ConsumerGroup):
+                self._consumers.stop(entry)
+            else:
+                entry.group.close()
+                self._carry_out(entry)
 
     def deactivate(self) -> None:
         """Release all groups, and forget them."""
@@ -143,39 +163,58 @@ class GroupShard:
     # --- membership ----------------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer | MemberIdGiven:
-        """Answer a JoinGroup request (``Group.join``). A member without an id creates the group."""
+        """Answer a JoinGroup request (``Group.join``). A member without an id creates the group.
+
+        A consumer group accepts classic members too (``classic_members.join``).
+        """
         entry = self._entries.get(group_id)
         if entry is None:
             check_session_timeout(request.session_timeout_ms, self._settings)
             if request.member_id != NO_MEMBER:
                 raise self._unknown_member(group_id, request.member_id)
             entry = self._add(group_id)
-        call = next(_calls)
+        if isinstance(entry.group, ConsumerGroup):
+            given = await self._consumers.join(entry, request)
+            if given is not None:
+                return given
+        call, group = next(_calls), entry.classic
         with self._event(entry):
-            entry.group.join(call, request, self._now_ms())
+            group.join(call, request, self._now_ms())
         answer: JoinAnswer | MemberIdGiven = await self._answer(entry, call)
         return answer
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """Answer a SyncGroup request (``Group.sync``)."""
         entry = self._member_entry(group_id, request.identity)
+        if isinstance(entry.group, ConsumerGroup):
+            return self._consumers.sync(entry, request)
         call = next(_calls)
         with self._event(entry):
-            entry.group.sync(call, request, self._now_ms())
+            entry.classic.sync(call, request, self._now_ms())
         answer: SyncAnswer = await self._answer(entry, call)
         return answer
 
     def heartbeat(self, group_id: str, identity: Identity) -> None:
         """Extend a member's session (``Group.heartbeat``)."""
         entry = self._member_entry(group_id, identity)
+        if isinstance(entry.group, ConsumerGroup):
+            self._consumers.classic_heartbeat(entry, identity)
+            return
         with self._event(entry):
-            entry.group.heartbeat(identity, self._now_ms())
+            entry.classic.heartbeat(identity, self._now_ms())
 
-    def leave(self, group_id: str, identity: Identity) -> None:
+    async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> HeartbeatAnswer:
+        """Answer a ConsumerGroupHeartbeat (``ConsumerCalls.heartbeat``)."""
+        return await self._consumers.heartbeat(group_id, beat)
+
+    async def leave(self, group_id: str, identity: Identity) -> None:
         """Remove a member (``Group.leave``)."""
         entry = self._member_entry(group_id, identity)
+        if isinstance(entry.group, ConsumerGroup):
+            await self._consumers.leave(entry, identity)
+            return
         with self._event(entry):
-            entry.group.leave(identity, self._now_ms())
+            entry.classic.leave(identity, self._now_ms())
 
     def _member_entry(self, group_id: str, identity: Identity) -> GroupEntry:
         entry = self._entries.get(group_id)
@@ -197,14 +236,14 @@ class GroupShard:
 
     @contextmanager
     def _event(self, entry: GroupEntry) -> Iterator[None]:
-        """Carry out the effects of an event, even if it raises an error."""
+        """Carry out the effects of a classic group's event, even if it raises an error."""
         try:
             yield
         finally:
             self._carry_out(entry)
 
     def _carry_out(self, entry: GroupEntry) -> None:
-        group = entry.group
+        group = entry.classic
         if group.state is not entry.state:
             entry.state, entry.state_since_ms = group.state, self._clock.now_ms()
         for effect in group.take_effects():
@@ -220,29 +259,35 @@ class GroupShard:
                 self._timers.cancel((group.group_id, effect.key))
 
     def _set_timer(self, entry: GroupEntry, key: TimerKey, delay_ms: int) -> None:
+        group = entry.classic
+
         def fire() -> None:
-            with self._event(entry):
-                entry.group.timer_fired(key, self._now_ms())
+            if entry.group is group:
+                with self._event(entry):
+                    group.timer_fired(key, self._now_ms())
 
         self._timers.set((entry.group.group_id, key), delay_ms, fire)
 
     async def _answer(self, entry: GroupEntry, call: int) -> Any:
         """Wait for the answer to a call. A call that waits for other members is parked."""
         answer = self._waiting.setdefault(call, asyncio.get_running_loop().create_future())
+        group = entry.group
         try:
             if answer.done():
                 return answer.result()
             with parked():
                 return await answer
         except asyncio.CancelledError:
-            with self._event(entry):
-                entry.group.abandon(call, self._now_ms())
+            if isinstance(group, Group) and entry.group is group:
+                with self._event(entry):
+                    group.abandon(call, self._now_ms())
             raise
         finally:
             del self._waiting[call]
 
     async def _store(self, entry: GroupEntry, token: int, appending: asyncio.Future[int]) -> None:
-        group_id = entry.group.group_id
+        group = entry.classic
+        group_id = group.group_id
         error: MillraceError | None = None
         try:
             await appending
@@ -254,8 +299,9 @@ class GroupShard:
                 f"the record of group {group_id} could not be appended: see the broker's log for the cause"
             )
             _logger.exception("the record of group %s could not be appended", group_id)
-        with self._event(entry):
-            entry.group.stored(token, error, self._now_ms())
+        if entry.group is group:  # else it has become a consumer group meanwhile
+            with self._event(entry):
+                group.stored(token, error, self._now_ms())
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
@@ -265,12 +311,12 @@ class GroupShard:
     async def commit(self, group_id: str, identity: Identity, commits: Mapping[PartitionKey, CommittedOffset]) -> None:
         """Commit offsets; return when their records are as durable as the topic requires.
 
-        Raises the errors of ``Group.check_commit``, ``IllegalGenerationError`` for a generation of an unknown group,
-        ``InvalidCommitOffsetSizeError`` for more offsets than one batch holds, ``StorageError``.
+        Raises the errors of ``Group.check_commit`` and ``ConsumerGroup.check_commit``, ``IllegalGenerationError`` for a
+        generation of an unknown group, ``InvalidCommitOffsetSizeError`` for more offsets than one batch holds,
+        ``StorageError``.
         """
         entry = self._entry_to_commit(group_id, identity)
-        with self._event(entry):
-            entry.group.check_commit(identity, self._now_ms())
+        self._check_commit(entry, identity, is_transactional=False)
         if commits:
             await self._append_commits(entry, commits)
 
@@ -284,11 +330,25 @@ class GroupShard:
     ) -> None:
         """Append offsets that count when the producer's transaction commits. Raises the errors of ``commit``."""
         entry = self._entry_to_commit(group_id, identity)
-        with self._event(entry):
-            entry.group.check_commit(identity, self._now_ms(), is_transactional=True)
+        self._check_commit(entry, identity, is_transactional=True)
         if commits:
             self._open_groups.setdefault(producer_id, set()).add(group_id)
             await self._append_commits(entry, commits, (producer_id, producer_epoch))
+
+    def _check_commit(self, entry: GroupEntry, identity: Identity, *, is_transactional: bool) -> None:
+        if entry.is_deleted:
+            raise CoordinatorNotAvailableError(f"group {entry.group.group_id} is being deleted: retry")
+        if isinstance(entry.group, ConsumerGroup):
+            entry.group.check_commit(identity, is_transactional=is_transactional)
+            return
+        with self._event(entry):
+            entry.group.check_commit(identity, self._now_ms(), is_transactional=is_transactional)
+
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
+        """Check that a client may fetch the offsets of a group (``ConsumerGroup.check_fetch``)."""
+        entry = self._entries.get(group_id)
+        if entry is not None and isinstance(entry.group, ConsumerGroup):
+            entry.group.check_fetch(member_id, member_epoch)
 
     def _entry_to_commit(self, group_id: str, identity: Identity) -> GroupEntry:
         entry = self._entries.get(group_id)
@@ -343,7 +403,7 @@ class GroupShard:
         """
         entry = self._present(group_id)
         refused: dict[PartitionKey, MillraceError] = {}
-        if entry.group.state is not GroupState.EMPTY:
+        if not entry.group.is_empty:
             if entry.group.protocol_type != CONSUMER:
                 raise NonEmptyGroupError(f"offsets of group {group_id} are kept while it has members: stop them first")
             topics = entry.group.subscribed_topics()
@@ -385,17 +445,32 @@ class GroupShard:
     async def delete_group(self, group_id: str) -> None:
         """Delete a group and its offsets. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``."""
         entry = self._present(group_id)
-        if entry.group.state is not GroupState.EMPTY:
+        if not entry.group.is_empty:
             raise NonEmptyGroupError(
                 f"group {group_id} is not deleted while it has members ({len(entry.group.members)}): stop them first"
             )
+        if isinstance(entry.group, ConsumerGroup):
+            await self._executors.to_the_end(self._delete_consumer_group(entry))
+            return
         with self._event(entry):
             entry.group.delete()
         await self._executors.to_the_end(self._delete(entry))
 
+    async def _delete_consumer_group(self, entry: GroupEntry) -> None:
+        async with entry.lock:
+            if not entry.group.is_empty:
+                raise NonEmptyGroupError(f"group {entry.group.group_id} has a new member: stop it first")
+            entry.is_deleted = True
+            try:
+                await self._append_tombstones(entry, entry.offsets.partitions())
+                await self._consumers.delete(entry)
+            except BaseException:
+                entry.is_deleted = False
+                raise
+
     async def _delete(self, entry: GroupEntry) -> None:
         """Append the tombstones of a dead group. The group accepts no members until they are in the log."""
-        group = entry.group
+        group = entry.classic
         try:
             await self._append_tombstones(entry, entry.offsets.partitions())
             await self._log.append([group_tombstone(group.group_id)])
@@ -414,19 +489,23 @@ class GroupShard:
             expired = entry.offsets.expired(
                 self._clock.now_ms(),
                 retention_ms,
-                state=group.state,
+                state=group.state if isinstance(group, Group) else GroupState.STABLE,  # since each commit
                 protocol_type=group.protocol_type,
                 state_since_ms=entry.state_since_ms,
                 subscribed_topics=group.subscribed_topics(),
             )
             await self._append_tombstones(entry, expired)
             count += len(expired)
-            is_idle = group.state is GroupState.EMPTY and not group.pending_members
+            is_idle = group.is_empty and not (isinstance(group, Group) and group.pending_members)
             if is_idle and entry.offsets.is_empty and self._entries.get(group.group_id) is entry:
                 await self._forget_idle(entry)
         return count
 
     async def _forget_idle(self, entry: GroupEntry) -> None:
+        if isinstance(entry.group, ConsumerGroup):
+            if not entry.lock.locked():  # else it is about to have a member
+                await self._delete_consumer_group(entry)
+            return
         group = entry.group
         with self._event(entry):
             group.delete()

@@ -8,6 +8,8 @@ from typing import Final
 from millrace_broker.groups.effects import TimerKey, TimerKind
 from millrace_broker.purgatory import DelayedOperation, Purgatory, PurgatoryStatistics, Timer
 
+_REBALANCE_KINDS: Final = (TimerKind.JOIN, TimerKind.SYNC, TimerKind.REVOCATION)
+
 GroupTimer = tuple[str, TimerKey]
 """A group, and one of its timers."""
 
@@ -20,7 +22,7 @@ class GroupTimers:
         self._heartbeats: Final[Purgatory[GroupTimer]] = Purgatory("heartbeat", timer)
 
     def _purgatory(self, key: TimerKey) -> Purgatory[GroupTimer]:
-        return self._rebalances if key.kind in (TimerKind.JOIN, TimerKind.SYNC) else self._heartbeats
+        return self._rebalances if key.kind in _REBALANCE_KINDS else self._heartbeats
 
     def set(self, timer: GroupTimer, delay_ms: int, action: Callable[[], None]) -> None:
         """Call ``action`` after a delay, in place of the earlier timer with the same key."""
@@ -30,6 +32,10 @@ class GroupTimers:
     def cancel(self, timer: GroupTimer) -> None:
         """Cancel a timer, if it is set."""
         self._purgatory(timer[1]).complete_all(timer)
+
+    def is_set(self, timer: GroupTimer) -> bool:
+        """Return whether a timer is set."""
+        return self._purgatory(timer[1]).waiting(timer) > 0
 
     @property
     def rebalances(self) -> PurgatoryStatistics:

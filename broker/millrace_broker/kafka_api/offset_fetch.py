@@ -34,16 +34,33 @@ async def handle(message: OffsetFetchRequest, request: KafkaRequest) -> OffsetFe
     """Look up the offsets, each group separately."""
     groups = message.groups if request.version >= _WITH_GROUPS else (_only_group(message),)
     wanted = pb.OffsetFetchRequest(require_stable=message.require_stable)
-    failed = [_ask(request.broker, wanted, group) for group in groups]
+    refused = {place: error for place, each in enumerate(groups) if (error := await _refusal(request.broker, each))}
+    failed = [_ask(request.broker, wanted, group) for place, group in enumerate(groups) if place not in refused]
     answer = await look_up(request.broker, wanted, request.context)
+    results = iter(zip(answer.groups, failed, strict=True))
     found = tuple(
-        _group(request.broker, result, unknown) for result, unknown in zip(answer.groups, failed, strict=True)
+        OffsetFetchResponseGroup(group_id=group.group_id, error_code=refused[place])
+        if place in refused
+        else _group(request.broker, *next(results))
+        for place, group in enumerate(groups)
     )
     if request.version >= _WITH_GROUPS:
         return OffsetFetchResponse(groups=found)
     if found[0].error_code and request.version < _WITH_GROUP_ERROR:
         return refuse(message, request.version, found[0].error_code)
     return OffsetFetchResponse(topics=tuple(map(_single, found[0].topics)), error_code=found[0].error_code)
+
+
+async def _refusal(broker: Broker, group: OffsetFetchRequestGroup) -> int:
+    """Return the error code for a member of a consumer group that sends another epoch than its own, else 0."""
+    if group.member_id is None and group.member_epoch < 0:
+        return 0
+    try:
+        shard = await broker.groups.wait_for_shard(group.group_id, may_be_empty=True)
+        shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
+    except MillraceError as error:
+        return code_of(error)
+    return 0
 
 
 def _only_group(message: OffsetFetchRequest) -> OffsetFetchRequestGroup:

@@ -18,6 +18,8 @@ from millrace_broker.kafka_api import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -98,6 +100,8 @@ _CALLS: Final[dict[ApiKey, ModuleType]] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }
 

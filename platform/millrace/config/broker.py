@@ -280,7 +280,28 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
     group_max_session_timeout_ms: int = Field(
         1_800_000, ge=1, le=_INT_MAX, description="Largest session.timeout.ms that the coordinator accepts."
     )
-    group_max_size: _PositiveInt = Field(_INT_MAX, description="Largest number of members of a group.")
+    group_max_size: _PositiveInt = Field(_INT_MAX, description="Largest number of members of a classic group.")
+    group_consumer_session_timeout_ms: int = Field(
+        45_000,
+        ge=1,
+        le=_INT_MAX,
+        description="Time without a heartbeat after which a member of a consumer group (KIP-848) is removed.",
+    )
+    group_consumer_heartbeat_interval_ms: int = Field(
+        5000, ge=1, le=_INT_MAX, description="Time between two heartbeats of a member of a consumer group."
+    )
+    group_consumer_max_size: _PositiveInt = Field(
+        _INT_MAX, description="Largest number of members of a consumer group."
+    )
+    group_consumer_assignors: str = Field(
+        "uniform,range",
+        description="Server-side assignors, separated by commas. The first one is for members that name none.",
+    )
+    group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
+        "bidirectional",
+        description="Whether a live classic group becomes a consumer group when a consumer of KIP-848 joins (upgrade), "
+        "and a classic group again when the last one leaves (downgrade).",
+    )
     producer_id_expiration_ms: int = Field(
         24 * _HOUR_MS,
         ge=1,

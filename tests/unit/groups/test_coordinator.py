@@ -202,7 +202,7 @@ def test_expired_offsets_and_then_the_group_are_forgotten(tmp_path: Path) -> Non
             member = await joined(shard, "g")
             await shard.commit("g", member, {T0: commit(1)})
             assert await shard.expire(0) == 1  # of no topic to which the group subscribes
-            shard.leave("g", member)
+            await shard.leave("g", member)
             await shard.expire(10_000)
             assert "g" not in shard.entries
         async with opened(directory) as broker:
@@ -217,7 +217,7 @@ def test_a_deleted_group_is_not_read_again(tmp_path: Path) -> None:
             shard = await shard_of(broker, "g")
             member = await joined(shard, "g")
             await shard.commit("g", member, {("t", number): commit(1) for number in range(1500)})
-            shard.leave("g", member)
+            await shard.leave("g", member)
             await shard.delete_group("g")
             assert "g" not in shard.entries
         async with opened(directory) as broker:

@@ -12,22 +12,31 @@ from millrace.errors import InconsistentGroupProtocolError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, SHARE_STATE_TOPIC, partition_of
+from millrace_broker.groups import ConsumerGroup
+from millrace_broker.groups.group import Group
 
 _logger = logging.getLogger(__name__)
 
 CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
 SHARE: Final = "share"
 
+_KINDS: Final = {CLASSIC: (CLASSIC, CONSUMER), SHARE: (SHARE,)}
 _TOPICS: Final = {CLASSIC: OFFSETS_TOPIC, SHARE: SHARE_STATE_TOPIC}
 _NAMES: Final = {CLASSIC: "consumer", SHARE: "share"}
 _ASKED_S: Final = 2.0
 
 
+def kind_of(group: Group | ConsumerGroup) -> str:
+    """Return the kind of a group of consumers."""
+    return CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC
+
+
 async def check_is_not(broker: Broker, group_id: str, kind: str, *, is_new_member: bool) -> None:
     """Raise ``InconsistentGroupProtocolError`` if a group of ``kind`` with this id has members.
 
-    For a new member, ask the id's coordinator of that kind, on whichever broker it runs. If the coordinator does not
-    answer, allow the join.
+    ``CLASSIC`` stands for consumer groups too, which have the same coordinator. For a new member, ask the id's
+    coordinator of that kind, on whichever broker it runs. If the coordinator does not answer, allow the join.
     """
     is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_members(group_id)
     if is_taken or (is_new_member and await _is_taken_elsewhere(broker, group_id, kind)):
@@ -51,4 +60,4 @@ async def _is_taken_elsewhere(broker: Broker, group_id: str, kind: str) -> bool:
     except MillraceError as error:
         _logger.info("could not determine whether %s is a %s group: %s", group_id, _NAMES[kind], error.message)
         return False
-    return any(group.type == kind and group.members for group in answer.groups)
+    return any(group.type in _KINDS[kind] and group.members for group in answer.groups)

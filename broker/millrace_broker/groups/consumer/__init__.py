@@ -10,4 +10,8 @@ Pure parts, over frozen data:
 ``classic_members``  members with the classic protocol, and migration both ways
 ``records``          groups as records of ``__consumer_offsets``
 
+Part that acts:
+
+``calls``  calls to the groups of one shard, with their timers and appends
+
 """

@@ -166,7 +166,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: ClusterTopics) -> S
         raise must_rejoin(group)
     version = read_subscription(metadata)[0]
     return SyncAnswer(
-        protocol_type=CONSUMER, protocol_name=name, assignment=_assignment(member.assigned, topics, version)
+        protocol_type=CONSUMER, protocol_name=name, assignment=assignment_bytes(member.assigned, topics, version)
     )
 
 
@@ -257,7 +257,7 @@ def downgraded(group: ConsumerGroup, topics: ClusterTopics) -> tuple[StoredGroup
                 session_timeout_ms=member.classic.session_timeout_ms,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 subscription=metadata,
-                assignment=_assignment(member.assigned, topics, read_subscription(metadata)[0]),
+                assignment=assignment_bytes(member.assigned, topics, read_subscription(metadata)[0]),
             )
         )
     common = set.intersection(*({name for name, _ in each} for each in protocols.values()))
@@ -282,7 +282,8 @@ def _ids(named: Iterable[AssignedPartitions | OwnedPartitions], topics: ClusterT
     )
 
 
-def _assignment(partitions: Partitions, topics: ClusterTopics, version: int) -> bytes:
+def assignment_bytes(partitions: Partitions, topics: ClusterTopics, version: int = 3) -> bytes:
+    """Return partitions as an assignment of the consumer protocol. Partitions of deleted topics are left out."""
     named: dict[str, list[int]] = {}
     for topic_id, number in sorted(partitions):
         name = topics.name_of(topic_id)
@@ -292,3 +293,8 @@ def _assignment(partitions: Partitions, topics: ClusterTopics, version: int) -> 
         AssignedPartitions(topic=name, partitions=tuple(numbers)) for name, numbers in sorted(named.items())
     )
     return write_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None), version)
+
+
+def subscription_bytes(topics: frozenset[str]) -> bytes:
+    """Return topics as a subscription of the consumer protocol."""
+    return write_versioned(ConsumerProtocolSubscription(topics=tuple(sorted(topics)), user_data=None), 3)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from millrace.errors import (
     FencedInstanceIdError,
@@ -43,9 +43,6 @@ from millrace_broker.groups.consumer.members import (
 from millrace_broker.groups.consumer.reconciliation import reconcile
 from millrace_broker.groups.consumer.topics import ClusterTopics, SubscribedTopic, metadata_hash
 from millrace_broker.groups.requests import CONSUMER, Identity
-
-ADMIN_EPOCH: Final = -1
-"""Member epoch of a client that is no member."""
 
 
 class ConsumerGroupState(Enum):
@@ -136,6 +133,11 @@ class ConsumerGroup:
         return ConsumerGroupState.STABLE
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        return not self.members
+
+    @property
     def protocol_type(self) -> str:
         """Type of the groups of consumers."""
         return CONSUMER
@@ -174,19 +176,14 @@ class ConsumerGroup:
         votes = Counter(each.server_assignor for each in self.members.values() if each.server_assignor is not None)
         return max(settings.assignors, key=lambda name: votes[name])
 
-    def check_commit(self, identity: Identity, *, is_transactional: bool, knows_epochs: bool = True) -> None:
+    def check_commit(self, identity: Identity, *, is_transactional: bool) -> None:
         """Check that a client may commit offsets of the group.
 
-        ``knows_epochs`` is false for versions of OffsetCommit before 9, which have generations only. Raises
-        ``UnknownMemberError``, ``StaleMemberEpochError``, ``IllegalGenerationError``, ``InvalidRequestError``.
+        Raises ``UnknownMemberError``, ``StaleMemberEpochError``, and ``IllegalGenerationError`` for classic members.
         """
         if identity.generation_id < 0 and (not self.members or (is_transactional and not identity.member_id)):
             return
         member = self.member(identity.member_id)
-        if member.classic is None and not is_transactional and not knows_epochs:
-            raise InvalidRequestError(
-                f"group {self.group_id} is a consumer group: commit its offsets with version 9 of OffsetCommit or later"
-            )
         self._check_epoch(member, identity.generation_id)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:

@@ -1,0 +1,90 @@
+"""ConsumerGroupHeartbeat: members join, stay in and leave a consumer group, and learn of their partitions (KIP-848)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+from millrace.errors import MillraceError
+from millrace.kafka_protocol.calls.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+from millrace_broker.api.common.group_kinds import SHARE, check_is_not
+from millrace_broker.groups import Heartbeat
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
+
+_WITH_MEMBER_IDS: Final = 1
+"""First version in which clients choose their member ids (KIP-1082)."""
+
+
+async def handle(message: ConsumerGroupHeartbeatRequest, request: KafkaRequest) -> ConsumerGroupHeartbeatResponse:
+    """Record the heartbeat, and answer with the assignment if the member does not have it."""
+    groups, is_joining = request.broker.groups, message.member_epoch == 0
+    member_id = message.member_id
+    if is_joining and not member_id and request.version < _WITH_MEMBER_IDS:
+        member_id = str(uuid.uuid4())
+    try:
+        await check_is_not(request.broker, message.group_id, SHARE, is_new_member=is_joining)
+        shard = await groups.wait_for_shard(message.group_id)
+        answer = await shard.consumer_heartbeat(message.group_id, _heartbeat(message, member_id, request))
+    except MillraceError as error:
+        return ConsumerGroupHeartbeatResponse(
+            throttle_time_ms=0,
+            error_code=code_of(error),
+            error_message=error.message,
+            member_epoch=0,
+            heartbeat_interval_ms=0,
+        )
+    return ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval_ms=groups.consumer_settings.heartbeat_interval_ms,
+        assignment=None
+        if answer.assignment is None
+        else Assignment(
+            topic_partitions=tuple(
+                ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=numbers)
+                for topic_id, numbers in by_topic(answer.assignment).items()
+            )
+        ),
+    )
+
+
+def _heartbeat(message: ConsumerGroupHeartbeatRequest, member_id: str, request: KafkaRequest) -> Heartbeat:
+    names, owned = message.subscribed_topic_names, message.topic_partitions
+    return Heartbeat(
+        member_id=member_id,
+        member_epoch=message.member_epoch,
+        instance_id=message.instance_id,
+        rack_id=message.rack_id,
+        client_id=request.context.client_id,
+        client_host=request.context.client_host,
+        rebalance_timeout_ms=message.rebalance_timeout_ms,
+        topics=None if names is None else frozenset(names),
+        regex=message.subscribed_topic_regex,
+        server_assignor=message.server_assignor,
+        owned=None
+        if owned is None
+        else frozenset((each.topic_id, number) for each in owned for number in each.partitions),
+    )
+
+
+def by_topic(partitions: frozenset[tuple[uuid.UUID, int]]) -> dict[uuid.UUID, tuple[int, ...]]:
+    """Return partitions by the id of their topic."""
+    topics: dict[uuid.UUID, tuple[int, ...]] = {}
+    for topic_id, number in sorted(partitions):
+        topics[topic_id] = (*topics.get(topic_id, ()), number)
+    return topics
+
+
+def refuse(message: ConsumerGroupHeartbeatRequest, version: int, error_code: int) -> ConsumerGroupHeartbeatResponse:
+    """Answer with the error."""
+    return ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0, error_code=error_code, member_epoch=0, heartbeat_interval_ms=0
+    )
