@@ -23,7 +23,7 @@ from millrace_broker.cluster.standalone import EmbeddedMetadata, Standalone, ope
 from millrace_broker.config import LiveConfig
 from millrace_broker.config.apply import apply_to_logs
 from millrace_broker.coordinators import InternalTopics, ShardFactory
-from millrace_broker.groups import CatalogTopics, GroupCoordinator
+from millrace_broker.groups import GroupCoordinator
 from millrace_broker.log import Files, LogManager, OsFiles
 from millrace_broker.log.cleaning.settings import cleaner_settings
 from millrace_broker.log.data_directory import make_directory
@@ -415,9 +415,7 @@ def _make_coordinators(
         executors=executors,
         clock=clock,
     )
-    groups = GroupCoordinator(
-        config, topics=CatalogTopics(catalog), clock=clock, timer=timer, executors=executors, shards=shards
-    )
+    groups = GroupCoordinator(config, catalog=catalog, clock=clock, timer=timer, executors=executors, shards=shards)
     producer_ids = ProducerIds(storage.metadata.coordination, config.broker_id)
     transactions = TransactionCoordinator(
         config,

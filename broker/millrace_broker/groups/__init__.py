@@ -21,6 +21,7 @@ Pure parts:
 Parts that act:
 
 ``entries``      groups of either protocol with their offsets
+``callers``      callers that wait for the answers of classic groups
 ``timers``       timers of groups in two purgatories
 ``shard``        groups of one partition of ``__consumer_offsets``, with their callers and writes
 ``coordinator``  all groups of this broker; handlers call it
@@ -28,7 +29,6 @@ Parts that act:
 
 from millrace_broker.groups.consumer.classic_members import assignment_bytes, subscription_bytes
 from millrace_broker.groups.consumer.group import ConsumerGroup, Heartbeat, HeartbeatAnswer
-from millrace_broker.groups.consumer.topics import CatalogTopics
 from millrace_broker.groups.coordinator import GroupCoordinator, GroupStatistics
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.offsets import CommittedOffset
@@ -36,7 +36,6 @@ from millrace_broker.groups.requests import Identity, JoinAnswer, JoinRequest, M
 from millrace_broker.groups.shard import GroupShard
 
 __all__ = [
-    "CatalogTopics",
     "CommittedOffset",
     "ConsumerGroup",
     "GroupCoordinator",

@@ -24,11 +24,12 @@ from millrace.errors import (
 from millrace_broker.coordinators import OFFSETS_TOPIC, ShardFactory, StateLog
 from millrace_broker.groups.consumer.assignors import ASSIGNORS
 from millrace_broker.groups.consumer.group import ConsumerSettings
-from millrace_broker.groups.consumer.topics import ClusterTopics
+from millrace_broker.groups.consumer.topics import CatalogTopics
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.requests import GroupSettings
 from millrace_broker.groups.shard import GroupShard
 from millrace_broker.groups.timers import GroupTimers
+from millrace_broker.metadata import TopicCatalog
 from millrace_broker.purgatory import PurgatoryStatistics, Timer
 from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
@@ -52,7 +53,7 @@ class GroupCoordinator:
         self,
         config: BrokerConfig,
         *,
-        topics: ClusterTopics,
+        catalog: TopicCatalog,
         clock: Clock,
         timer: Timer,
         executors: Executors,
@@ -63,7 +64,7 @@ class GroupCoordinator:
         self._executors: Final = executors
         self._settings: Final = _settings(config)
         self._consumer_settings: Final = _consumer_settings(config)
-        self.topics: Final = topics
+        self.topics: Final = CatalogTopics(catalog)
         self._timers: Final = GroupTimers(timer)
         self._shards: Final = shards.shards(OFFSETS_TOPIC, self._make_shard)
         self._expiring: asyncio.Task[None] | None = None

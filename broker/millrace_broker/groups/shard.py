@@ -33,6 +33,7 @@ from millrace.errors import (
     UnsupportedVersionError,
 )
 from millrace_broker.coordinators import LoadedBatch, StateLog, written
+from millrace_broker.groups.callers import Callers
 from millrace_broker.groups.consumer.calls import ConsumerCalls
 from millrace_broker.groups.consumer.group import ConsumerGroup, ConsumerSettings, Heartbeat, HeartbeatAnswer
 from millrace_broker.groups.consumer.topics import ClusterTopics
@@ -57,7 +58,6 @@ from millrace_broker.groups.requests import (
 from millrace_broker.groups.states import GroupState
 from millrace_broker.groups.timers import GroupTimers
 from millrace_broker.purgatory import PartitionKey
-from millrace_broker.quotas import parked
 from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
 _logger: Final = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class GroupShard:
         self._timers: Final = timers
         self._loading: GroupLoader | None = GroupLoader(log.name)
         self._entries: Final[dict[str, GroupEntry]] = {}
-        self._waiting: Final[dict[int, asyncio.Future[Any]]] = {}
+        self._callers: Final = Callers()
         self._tasks: Final = BackgroundTasks()
         self._consumers: Final = ConsumerCalls(
             self._entries,
@@ -123,8 +123,7 @@ class GroupShard:
                 self._carry_out(entry)
 
     def _restore(self, group_id: str, loaded: LoadedGroup) -> GroupEntry:
-        consumer = loaded.consumer
-        if consumer is not None:
+        if (consumer := loaded.consumer) is not None:
             return GroupEntry(consumer, loaded.offsets)
         stored, state_since_ms = None, -1
         try:
@@ -152,8 +151,6 @@ class GroupShard:
         """Release all groups, and forget them."""
         self.release()
         self._entries.clear()
-
-    # --- views ---------------------------------------------------------------------------------------------
 
     @property
     def entries(self) -> Mapping[str, GroupEntry]:
@@ -248,8 +245,7 @@ class GroupShard:
             entry.state, entry.state_since_ms = group.state, self._clock.now_ms()
         for effect in group.take_effects():
             if isinstance(effect, Answer):
-                self._waiting.setdefault(effect.call, asyncio.get_running_loop().create_future())
-                _answer(self._waiting[effect.call], effect.answer)
+                self._callers.answer(effect.call, effect.answer)
             elif isinstance(effect, SetTimer):
                 self._set_timer(entry, effect.key, effect.delay_ms)
             elif isinstance(effect, Store):
@@ -270,20 +266,14 @@ class GroupShard:
 
     async def _answer(self, entry: GroupEntry, call: int) -> Any:
         """Wait for the answer to a call. A call that waits for other members is parked."""
-        answer = self._waiting.setdefault(call, asyncio.get_running_loop().create_future())
         group = entry.group
         try:
-            if answer.done():
-                return answer.result()
-            with parked():
-                return await answer
+            return await self._callers.wait(call)
         except asyncio.CancelledError:
             if isinstance(group, Group) and entry.group is group:
                 with self._event(entry):
                     group.abandon(call, self._now_ms())
             raise
-        finally:
-            del self._waiting[call]
 
     async def _store(self, entry: GroupEntry, token: int, appending: asyncio.Future[int]) -> None:
         group = entry.classic
@@ -450,23 +440,16 @@ class GroupShard:
                 f"group {group_id} is not deleted while it has members ({len(entry.group.members)}): stop them first"
             )
         if isinstance(entry.group, ConsumerGroup):
-            await self._executors.to_the_end(self._delete_consumer_group(entry))
-            return
-        with self._event(entry):
-            entry.group.delete()
-        await self._executors.to_the_end(self._delete(entry))
+            await self._delete_consumers(entry)
+        else:
+            with self._event(entry):
+                entry.group.delete()
+            await self._executors.to_the_end(self._delete(entry))
 
-    async def _delete_consumer_group(self, entry: GroupEntry) -> None:
-        async with entry.lock:
-            if not entry.group.is_empty:
-                raise NonEmptyGroupError(f"group {entry.group.group_id} has a new member: stop it first")
-            entry.is_deleted = True
-            try:
-                await self._append_tombstones(entry, entry.offsets.partitions())
-                await self._consumers.delete(entry)
-            except BaseException:
-                entry.is_deleted = False
-                raise
+    async def _delete_consumers(self, entry: GroupEntry) -> None:
+        await self._executors.to_the_end(
+            self._consumers.delete(entry, lambda: self._append_tombstones(entry, entry.offsets.partitions()))
+        )
 
     async def _delete(self, entry: GroupEntry) -> None:
         """Append the tombstones of a dead group. The group accepts no members until they are in the log."""
@@ -504,7 +487,7 @@ class GroupShard:
     async def _forget_idle(self, entry: GroupEntry) -> None:
         if isinstance(entry.group, ConsumerGroup):
             if not entry.lock.locked():  # else it is about to have a member
-                await self._delete_consumer_group(entry)
+                await self._delete_consumers(entry)
             return
         group = entry.group
         with self._event(entry):
@@ -515,13 +498,3 @@ class GroupShard:
 
 
 _TOMBSTONES_AT_ONCE: Final = 1000
-
-
-def _answer(waiting: asyncio.Future[Any], answer: JoinAnswer | MemberIdGiven | SyncAnswer | MillraceError) -> None:
-    if waiting.done():
-        return  # the caller has disconnected at the same time
-    if isinstance(answer, MillraceError):
-        waiting.set_exception(answer)
-        waiting.exception()  # marks the exception as retrieved, because the caller may disconnect before it reads it
-    else:
-        waiting.set_result(answer)

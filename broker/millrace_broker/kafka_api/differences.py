@@ -15,7 +15,7 @@ DIFFERENCES: Final = {
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
     ApiKey.ADD_PARTITIONS_TO_TXN: "The part of KIP-890 between brokers is a call of millrace.",
     ApiKey.OFFSET_COMMIT: "Epochs of assignments (KIP-1251) are not compared.",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "There are no options of single groups. The target assignment is computed at once.",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "There are no options of single groups. Targets are computed at once.",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
 }
 """Known differences, by call."""

@@ -166,9 +166,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         "57671680.",
     )
     num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
-    log_retention_check_interval_ms: int = Field(
-        300_000, ge=1, le=_INT_MAX, description="Time between two retention checks."
-    )
+    log_retention_check_interval_ms: _PositiveInt = Field(300_000, description="Time between two retention checks.")
     log_initial_task_delay_ms: int = Field(
         30_000, ge=0, le=_INT_MAX, description="Time from the start to the first retention check."
     )
@@ -200,8 +198,8 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         gt=0,
         description="Largest number of bytes that all cleaner threads together read and write in a second.",
     )
-    log_cleaner_backoff_ms: int = Field(
-        15_000, ge=1, le=_INT_MAX, description="Pause of a cleaner thread when no partition needs cleaning."
+    log_cleaner_backoff_ms: _PositiveInt = Field(
+        15_000, description="Pause of a cleaner thread when no partition needs cleaning."
     )
     remote_log_storage_system_enable: bool = Field(
         False, description="Whether tiered storage is available, which a topic turns on by remote.storage.enable."
@@ -211,17 +209,14 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         description="Directory of the remote store: file:///..., s3://bucket/..., gs://..., hdfs://.... Credentials "
         "come from the environment. Kafka has plug-ins instead.",
     )
-    remote_log_manager_task_interval_ms: int = Field(
-        30_000,
-        ge=1,
-        le=_INT_MAX,
-        description="Time between two checks of a partition for segments to copy or to delete.",
+    remote_log_manager_task_interval_ms: _PositiveInt = Field(
+        30_000, description="Time between two checks of a partition for segments to copy or to delete."
     )
-    remote_log_manager_task_retry_backoff_ms: int = Field(
-        500, ge=1, le=_INT_MAX, description="Pause before the first retry after a failure of the remote store."
+    remote_log_manager_task_retry_backoff_ms: _PositiveInt = Field(
+        500, description="Pause before the first retry after a failure of the remote store."
     )
-    remote_log_manager_task_retry_backoff_max_ms: int = Field(
-        30_000, ge=1, le=_INT_MAX, description="Longest pause between retries. Pauses double up to this limit."
+    remote_log_manager_task_retry_backoff_max_ms: _PositiveInt = Field(
+        30_000, description="Longest pause between retries. Pauses double up to this limit."
     )
     remote_log_manager_task_retry_jitter: float = Field(
         0.2, ge=0, le=0.5, description="Random part by which a pause is longer or shorter."
@@ -262,8 +257,8 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
     offsets_retention_minutes: _PositiveInt = Field(
         7 * 24 * 60, description="Time for which committed offsets are kept after the last member has left the group."
     )
-    offsets_retention_check_interval_ms: int = Field(
-        600_000, ge=1, le=_INT_MAX, description="Time between two checks for expired offsets."
+    offsets_retention_check_interval_ms: _PositiveInt = Field(
+        600_000, description="Time between two checks for expired offsets."
     )
     offset_metadata_max_bytes: int = Field(
         4096, ge=0, le=_INT_MAX, description="Longest metadata text of a committed offset, in characters."
@@ -274,51 +269,39 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         le=_INT_MAX,
         description="Time for which the first rebalance of an empty group waits for more members.",
     )
-    group_min_session_timeout_ms: int = Field(
-        6000, ge=1, le=_INT_MAX, description="Smallest session.timeout.ms that the coordinator accepts."
+    group_min_session_timeout_ms: _PositiveInt = Field(
+        6000, description="Smallest session.timeout.ms that the coordinator accepts."
     )
-    group_max_session_timeout_ms: int = Field(
-        1_800_000, ge=1, le=_INT_MAX, description="Largest session.timeout.ms that the coordinator accepts."
+    group_max_session_timeout_ms: _PositiveInt = Field(
+        1_800_000, description="Largest session.timeout.ms that the coordinator accepts."
     )
     group_max_size: _PositiveInt = Field(_INT_MAX, description="Largest number of members of a classic group.")
-    group_consumer_session_timeout_ms: int = Field(
-        45_000,
-        ge=1,
-        le=_INT_MAX,
-        description="Time without a heartbeat after which a member of a consumer group (KIP-848) is removed.",
+    group_consumer_session_timeout_ms: _PositiveInt = Field(
+        45_000, description="Time without a heartbeat after which a member of a consumer group (KIP-848) is removed."
     )
-    group_consumer_heartbeat_interval_ms: int = Field(
-        5000, ge=1, le=_INT_MAX, description="Time between two heartbeats of a member of a consumer group."
+    group_consumer_heartbeat_interval_ms: _PositiveInt = Field(
+        5000, description="Time between two heartbeats of a member of a consumer group."
     )
     group_consumer_max_size: _PositiveInt = Field(
         _INT_MAX, description="Largest number of members of a consumer group."
     )
     group_consumer_assignors: str = Field(
-        "uniform,range",
-        description="Server-side assignors, separated by commas. The first one is for members that name none.",
+        "uniform,range", description="Server-side assignors. The first one is for members that name none."
     )
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
-        "bidirectional",
-        description="Whether a live classic group becomes a consumer group when a consumer of KIP-848 joins (upgrade), "
-        "and a classic group again when the last one leaves (downgrade).",
+        "bidirectional", description="Direction in which a live group may change its protocol: upgrade is to KIP-848."
     )
-    producer_id_expiration_ms: int = Field(
-        24 * _HOUR_MS,
-        ge=1,
-        le=_INT_MAX,
-        description="Time without writes after which a partition removes the state of a producer id.",
+    producer_id_expiration_ms: _PositiveInt = Field(
+        24 * _HOUR_MS, description="Time without writes after which a partition removes the state of a producer id."
     )
-    transaction_max_timeout_ms: int = Field(
-        900_000, ge=1, le=_INT_MAX, description="Largest transaction.timeout.ms that the coordinator accepts."
+    transaction_max_timeout_ms: _PositiveInt = Field(
+        900_000, description="Largest transaction.timeout.ms that the coordinator accepts."
     )
-    transactional_id_expiration_ms: int = Field(
-        7 * 24 * _HOUR_MS,
-        ge=1,
-        le=_INT_MAX,
-        description="Time without use after which the coordinator removes a transactional id.",
+    transactional_id_expiration_ms: _PositiveInt = Field(
+        7 * 24 * _HOUR_MS, description="Time without use after which the coordinator removes a transactional id."
     )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = Field(
-        _HOUR_MS, ge=1, le=_INT_MAX, description="Time between two checks for expired transactional ids."
+    transaction_remove_expired_transaction_cleanup_interval_ms: _PositiveInt = Field(
+        _HOUR_MS, description="Time between two checks for expired transactional ids."
     )
     transaction_partition_verification_enable: bool = Field(
         True,
@@ -328,20 +311,17 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
     group_share_delivery_count_limit: Annotated[int, Field(ge=2, le=10)] = Field(
         5, description="Number of deliveries of a record to members of a share group before the record is archived."
     )
-    group_share_record_lock_duration_ms: int = Field(
-        30_000, ge=1, le=_INT_MAX, description="Time for which a member of a share group holds an acquired record."
+    group_share_record_lock_duration_ms: _PositiveInt = Field(
+        30_000, description="Time for which a member of a share group holds an acquired record."
     )
     group_share_partition_max_record_locks: _PositiveInt = Field(
         200, description="Largest number of acquired records of a partition."
     )
-    group_share_session_timeout_ms: int = Field(
-        45_000,
-        ge=1,
-        le=_INT_MAX,
-        description="Time without a heartbeat after which a member of a share group is removed.",
+    group_share_session_timeout_ms: _PositiveInt = Field(
+        45_000, description="Time without a heartbeat after which a member of a share group is removed."
     )
-    group_share_heartbeat_interval_ms: int = Field(
-        5000, ge=1, le=_INT_MAX, description="Time between two heartbeats of a member of a share group."
+    group_share_heartbeat_interval_ms: _PositiveInt = Field(
+        5000, description="Time between two heartbeats of a member of a share group."
     )
     group_share_max_size: _PositiveInt = Field(200, description="Largest number of members of a share group.")
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(

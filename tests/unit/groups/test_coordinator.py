@@ -250,7 +250,7 @@ def test_nothing_is_left_of_a_caller_that_has_gone(tmp_path: Path) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert not shard.entries["g"].group.open_calls
-            assert not shard._waiting
+            assert not shard._callers._waiting
             assert broker.statistics().admission.requests == 0
         gc.collect()
 

@@ -13,7 +13,7 @@ The class is for the event loop's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Final, TypeVar
 
 from millrace.errors import (
@@ -21,6 +21,7 @@ from millrace.errors import (
     GroupIdNotFoundError,
     InconsistentGroupProtocolError,
     MillraceError,
+    NonEmptyGroupError,
     UnknownMemberError,
 )
 from millrace_broker.coordinators import StateLog
@@ -221,13 +222,21 @@ class ConsumerCalls:
             raise CoordinatorNotAvailableError(f"group {entry.group.group_id} has been deleted: retry")
         return entry
 
-    async def delete(self, entry: GroupEntry) -> None:
-        """Append the tombstones of an empty group, and forget it. The caller holds the lock of the entry."""
-        group = entry.consumer
-        assert not group.members, "a group with members is not deleted"
-        if group.epoch:
-            await self._log.append(change_records(group, None, self._clock.now_ms()))
-        self._entries.pop(group.group_id, None)
+    async def delete(self, entry: GroupEntry, delete_offsets: Callable[[], Awaitable[None]]) -> None:
+        """Append the tombstones of an empty group and its offsets, and forget it. Raises ``NonEmptyGroupError``."""
+        async with entry.lock:
+            group = self._present(entry).consumer
+            if group.members:
+                raise NonEmptyGroupError(f"group {group.group_id} has a new member: stop it first")
+            entry.is_deleted = True
+            try:
+                await delete_offsets()
+                if group.epoch:
+                    await self._log.append(change_records(group, None, self._clock.now_ms()))
+            except BaseException:
+                entry.is_deleted = False
+                raise
+            del self._entries[group.group_id]
 
     # --- migration -----------------------------------------------------------------------------------------
 
