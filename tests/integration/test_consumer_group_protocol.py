@@ -192,9 +192,8 @@ def test_groups_are_listed_by_type_and_deleted_when_empty(module_broker: Embedde
 
 
 def test_members_continue_after_a_restart_of_the_broker(tmp_path: Path) -> None:
-    port = free_port()
-    options = {**BROKER_OPTIONS, "offsets.topic.num.partitions": "2", "frame.listener.port": str(port)}
-    with EmbeddedBroker(tmp_path, options=options) as broker:
+    options = {**BROKER_OPTIONS, "offsets.topic.num.partitions": "2"}
+    with EmbeddedBroker(tmp_path, free_port(), options=options) as broker:
         create_topic(broker, "t", 2)
         with consumers(broker, "g") as members:
             members.join("a", "t")
