@@ -1,0 +1,272 @@
+"""Consumer groups of KIP-848 on a real broker's logs, without its network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.coordinator_records import (
+    AssignedPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    OwnedPartitions,
+    read_assignment,
+    write_versioned,
+)
+from millrace.errors import (
+    GroupIdNotFoundError,
+    GroupSubscribedToTopicError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidRegularExpressionError,
+    NonEmptyGroupError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
+    UnknownMemberError,
+)
+from millrace_broker.broker import Broker
+from millrace_broker.groups import (
+    ConsumerGroup,
+    GroupShard,
+    Heartbeat,
+    HeartbeatAnswer,
+    Identity,
+    JoinAnswer,
+    MemberIdGiven,
+    SyncRequest,
+)
+from millrace_broker.groups.group import Group
+from millrace_broker.metadata import TopicSpec
+
+from ...integration.waiting import eventually_async
+from .test_coordinator import commit, join_request, opened, run, shard_of
+
+
+async def create(broker: Broker, name: str = "read", partitions: int = 2) -> None:
+    await broker.executors.administer(broker.changes.create, TopicSpec(name=name, partitions=partitions, configs={}))
+
+
+async def beat(shard: GroupShard, member_id: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
+    return await shard.consumer_heartbeat("g", Heartbeat(member_id=member_id, member_epoch=epoch, **fields))
+
+
+async def join(shard: GroupShard, member_id: str, **fields: Any) -> HeartbeatAnswer:
+    values = {"topics": frozenset(["read"]), "rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
+    return await beat(shard, member_id, 0, **values)
+
+
+def subscription(*owned: int) -> bytes:
+    partitions = (OwnedPartitions(topic="read", partitions=owned),) if owned else ()
+    return write_versioned(
+        ConsumerProtocolSubscription(topics=("read",), user_data=None, owned_partitions=partitions), 3
+    )
+
+
+async def classic_join(shard: GroupShard, member_id: str = "", owned: tuple[int, ...] = ()) -> JoinAnswer:
+    request = join_request(member_id, protocols=(("cooperative-sticky", subscription(*owned)),))
+    answer = await shard.join("g", request)
+    if isinstance(answer, MemberIdGiven):
+        return await classic_join(shard, answer.member_id, owned)
+    return answer
+
+
+def identity(answer: JoinAnswer) -> Identity:
+    return Identity(member_id=answer.member_id, generation_id=answer.generation_id)
+
+
+def group(shard: GroupShard) -> ConsumerGroup:
+    found = shard.entries["g"].group
+    assert isinstance(found, ConsumerGroup)
+    return found
+
+
+def assignment(*numbers: int) -> bytes:
+    partitions = (AssignedPartitions(topic="read", partitions=numbers),)
+    return write_versioned(ConsumerProtocolAssignment(assigned_partitions=partitions, user_data=None), 3)
+
+
+async def assigned(shard: GroupShard, answer: JoinAnswer) -> tuple[int, ...]:
+    content = (await shard.sync("g", SyncRequest(identity=identity(answer)))).assignment
+    return tuple(number for each in read_assignment(content)[1].assigned_partitions for number in each.partitions)
+
+
+def test_a_group_is_read_again_as_it_was(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            everything = (await join(shard, "a", instance_id="i", rack_id="r", server_assignor="range")).assignment
+            await join(shard, "b", regex="rea.", topics=None)
+            await beat(shard, "a", 1, owned=everything, instance_id="i")
+            await shard.commit("g", Identity(member_id="a", generation_id=1), {("read", 0): commit(7)})
+            before = group(shard)
+        async with opened(directory) as broker:
+            shard = await shard_of(broker, "g")
+            assert group(shard) == before
+            assert shard.entries["g"].offsets.committed[("read", 0)].offset == 7
+            assert (await beat(shard, "b", 2)).member_epoch == 2
+
+    run(scenario, tmp_path)
+
+
+def test_a_member_without_heartbeats_is_removed(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory, **{"group.consumer.session.timeout.ms": "50"}) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "a")
+            await eventually_async(lambda: not group(shard).members, "the end of the session")
+            with pytest.raises(UnknownMemberError):
+                await beat(shard, "a", 1)
+
+    run(scenario, tmp_path)
+
+
+def test_a_member_that_does_not_revoke_is_removed(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            everything = (await join(shard, "a", rebalance_timeout_ms=50)).assignment
+            await join(shard, "b")
+            await beat(shard, "a", 1, owned=everything)
+            await eventually_async(lambda: set(group(shard).members) == {"b"}, "the end of the rebalance timeout")
+            assert (await beat(shard, "b", 2)).assignment == everything
+
+    run(scenario, tmp_path)
+
+
+def test_offsets_belong_to_members_of_the_present_epoch(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "a")
+            with pytest.raises(StaleMemberEpochError):
+                await shard.commit("g", Identity(member_id="a", generation_id=0), {("read", 0): commit(1)})
+            with pytest.raises(StaleMemberEpochError):
+                shard.check_fetch("g", "a", 0)
+            await shard.commit("g", Identity(member_id="a", generation_id=1), {("read", 0): commit(1)})
+            refused = await shard.delete_offsets("g", [("read", 0)])
+            assert isinstance(refused[("read", 0)], GroupSubscribedToTopicError)
+            with pytest.raises(NonEmptyGroupError):
+                await shard.delete_group("g")
+            await beat(shard, "a", -1)
+            await shard.delete_group("g")
+            assert "g" not in shard.entries
+        async with opened(directory) as broker:
+            assert "g" not in (await shard_of(broker, "g")).entries
+
+    run(scenario, tmp_path)
+
+
+def test_an_empty_group_expires_with_its_offsets(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "a")
+            await shard.commit("g", Identity(member_id="a", generation_id=1), {("read", 0): commit(1)})
+            assert await shard.expire(0) == 0  # the group subscribes to the topic
+            await beat(shard, "a", -1)
+            assert await shard.expire(0) == 1
+            assert "g" not in shard.entries
+
+    run(scenario, tmp_path)
+
+
+def test_a_first_member_that_is_refused_leaves_no_group(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            shard = await shard_of(broker, "g")
+            with pytest.raises(InvalidRegularExpressionError):
+                await join(shard, "a", regex="(")
+            with pytest.raises(GroupIdNotFoundError):
+                await beat(shard, "a", 3)
+            assert "g" not in shard.entries
+
+    run(scenario, tmp_path)
+
+
+def test_a_classic_member_reconciles_by_join_group(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            first = await classic_join(shard)
+            owned = assignment(0, 1)
+            await shard.sync("g", SyncRequest(identity=identity(first), assignments={first.member_id: owned}))
+            assert (await join(shard, "new")).assignment == frozenset()
+            with pytest.raises(RebalanceInProgressError):
+                shard.heartbeat("g", identity(first))
+            again = await classic_join(shard, first.member_id, (0, 1))
+            kept = await assigned(shard, again)
+            assert len(kept) == 1
+            with pytest.raises(RebalanceInProgressError):
+                shard.heartbeat("g", identity(again))
+            last = await classic_join(shard, first.member_id, kept)
+            assert last.generation_id == group(shard).epoch
+            with pytest.raises(IllegalGenerationError):
+                shard.heartbeat("g", identity(first))
+            shard.heartbeat("g", identity(last))
+            assert await assigned(shard, last) == kept
+            moved = (await beat(shard, "new", last.generation_id)).assignment
+            assert moved is not None
+            assert {number for _, number in moved} == {0, 1} - set(kept)
+            before = group(shard)
+        async with opened(directory) as broker:
+            shard = await shard_of(broker, "g")
+            assert group(shard) == before
+            await beat(shard, "new", -1)
+            classic = shard.entries["g"].group
+            assert isinstance(classic, Group)
+            assert classic.generation_id > last.generation_id
+            rejoined = await classic_join(shard, first.member_id, kept)
+            assert rejoined.leader == first.member_id
+
+    run(scenario, tmp_path)
+
+
+def test_the_policy_forbids_a_migration(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory, **{"group.consumer.migration.policy": "disabled"}) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await classic_join(shard)
+            with pytest.raises(GroupIdNotFoundError, match=r"group\.consumer\.migration\.policy"):
+                await join(shard, "new")
+            assert isinstance(shard.entries["g"].group, Group)
+
+    run(scenario, tmp_path)
+
+
+def test_a_member_that_is_no_consumer_is_refused(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "new")
+            with pytest.raises(InconsistentGroupProtocolError):
+                await shard.join("g", join_request("c", protocol_type="connect"))
+
+    run(scenario, tmp_path)
+
+
+def test_an_empty_group_takes_the_protocol_of_its_next_member(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "a")
+            await beat(shard, "a", -1)
+            member = await classic_join(shard)
+            assert isinstance(shard.entries["g"].group, Group)
+            await shard.leave("g", identity(member))
+            await join(shard, "b")
+            assert set(group(shard).members) == {"b"}
+        async with opened(directory) as broker:
+            assert set(group(await shard_of(broker, "g")).members) == {"b"}
+
+    run(scenario, tmp_path)
