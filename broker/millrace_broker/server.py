@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -84,11 +83,6 @@ class BrokerServer:
     def metrics_port(self) -> int:
         """The port for metrics, once started; 0 if there is none."""
         return self._metrics_port
-
-    @property
-    def data_directories(self) -> list[Path]:
-        """The data directories."""
-        return [Path(name).expanduser().absolute() for name in self._config.log_directories]
 
     async def start(self, on_progress: Progress | None = None) -> None:
         """Recover the data and start to answer calls.

@@ -240,7 +240,7 @@ def test_descriptions_say_how_durable_a_topic_is_and_fit_a_terminal(run: Run, mo
     assert "every 1,000 records and every 2,000 ms" in run("topics", "describe", "durable").stdout
     run("topics", "alter", "durable", "-c", "flush.before.ack=true")
     assert "synced to disk before they are acknowledged" in run("topics", "describe", "durable").stdout
-    directory = module_broker.server.data_directories[0] / "durable-0"
+    directory = Path(module_broker.server.broker.config.log_directories[0]) / "durable-0"
     assert f"topic_id: {described['topic_id']}" in (directory / "partition.metadata").read_text()
 
 

@@ -241,7 +241,7 @@ def test_log_directories_are_described_with_the_sizes_of_partitions(module_broke
         wire.call(_produce(topic, 1, b"x" * 1000), 9)
         for wanted in (None, (DescribableLogDirTopic(topic=topic, partitions=(0,)),)):
             (directory,) = wire.call(DescribeLogDirsRequest(topics=wanted), 4).results
-            assert directory.log_dir == str(module_broker.server.data_directories[0])
+            assert directory.log_dir == module_broker.server.broker.config.log_directories[0]
             assert directory.total_bytes > directory.usable_bytes > 0
             sizes = {each.name: each.partitions[0].partition_size for each in directory.topics}
             assert sizes[topic] > 1000

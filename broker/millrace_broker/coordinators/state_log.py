@@ -154,20 +154,13 @@ class StateLog:
         Calls that wait at the same time share batches. Raises ``MessageTooLargeError`` for records that do not fit into
         one batch of the topic, and the errors of an append.
         """
-        return await self._enqueue(records, None)
-
-    async def append_transactional(self, records: Sequence[StateRecord], producer_id: int, producer_epoch: int) -> int:
-        """Append records in a producer's transaction, as a batch of their own; see ``append``."""
-        return await self._enqueue(records, (producer_id, producer_epoch))
-
-    async def _enqueue(self, records: Sequence[StateRecord], producer: tuple[int, int] | None) -> int:
-        return await written(self.submit(records, producer))
+        return await written(self.submit(records))
 
     def submit(self, records: Sequence[StateRecord], producer: tuple[int, int] | None = None) -> asyncio.Future[int]:
         """Enqueue an append at once, for callers that wait later and must keep their order. The result must not be
         cancelled.
 
-        With a producer's id and epoch this is ``append_transactional``, otherwise ``append``.
+        With a producer's id and epoch the records are a batch of their own in the producer's transaction.
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size_bytes = sum(record.size_bytes for record in records)

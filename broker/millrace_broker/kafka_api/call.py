@@ -35,7 +35,7 @@ _NO_TAGGED_FIELDS: Final = b"\0"
 
 
 class KafkaRequest(NamedTuple):
-    """What a handler gets besides the message."""
+    """The broker and the context of a call, beside its message."""
 
     broker: Broker
     state: KafkaState

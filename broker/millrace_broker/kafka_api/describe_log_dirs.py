@@ -16,7 +16,7 @@ from millrace.kafka_protocol.calls.describe_log_dirs import (
 )
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
-from millrace_broker.log import FutureReplica, Partition
+from millrace_broker.log import FutureReplica, PartitionKey
 
 
 async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> DescribeLogDirsResponse:
@@ -55,14 +55,14 @@ def _usages(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     return found
 
 
-def _partition(key: Partition, size_bytes: int) -> tuple[str, DescribeLogDirsPartition]:
+def _partition(key: PartitionKey, size_bytes: int) -> tuple[str, DescribeLogDirsPartition]:
     topic, number = key
     return topic, DescribeLogDirsPartition(
         partition_index=number, partition_size=size_bytes, offset_lag=0, is_future_key=False
     )
 
 
-def _future(key: Partition, copy: FutureReplica) -> tuple[str, DescribeLogDirsPartition]:
+def _future(key: PartitionKey, copy: FutureReplica) -> tuple[str, DescribeLogDirsPartition]:
     topic, number = key
     return topic, DescribeLogDirsPartition(
         partition_index=number, partition_size=copy.size_bytes, offset_lag=copy.offset_lag, is_future_key=True

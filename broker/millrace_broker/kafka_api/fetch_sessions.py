@@ -43,7 +43,7 @@ Key = tuple[FetchedTopic, int]
 
 
 class _Sent(NamedTuple):
-    """What the last response said of a partition."""
+    """Offsets of a partition in the last response."""
 
     high_watermark: int
     log_start_offset: int

@@ -1,4 +1,4 @@
-"""What a connection knows of its listener."""
+"""Interface of a listener for its connections."""
 
 from __future__ import annotations
 

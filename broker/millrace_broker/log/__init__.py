@@ -24,7 +24,7 @@
 ``cleaning``, ``tiered``  compaction, tiered storage
 """
 
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.data_directory import read_meta_properties
 from millrace_broker.log.directory_moves import FutureReplica
 from millrace_broker.log.extents import Extent
@@ -41,7 +41,7 @@ __all__ = [
     "FutureReplica",
     "LogManager",
     "OsFiles",
-    "Partition",
+    "PartitionKey",
     "PartitionLog",
     "ProducedBatches",
     "ReplicatedBatches",

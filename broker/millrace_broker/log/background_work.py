@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.cleaning.log_cleaner import LogCleaner
 from millrace_broker.log.tiered.manager import RemoteLogManager
 
@@ -18,7 +18,7 @@ class BackgroundWork:
         self.tiering: RemoteLogManager | None = None
 
     @contextlib.contextmanager
-    def paused(self, partitions: Iterable[Partition]) -> Iterator[None]:
+    def paused(self, partitions: Iterable[PartitionKey]) -> Iterator[None]:
         """Keep the threads from partitions. Enter it before taking a lock that a cleaning may need to end."""
         with contextlib.ExitStack() as stack:
             for key in sorted(partitions):
@@ -28,7 +28,7 @@ class BackgroundWork:
             yield
 
     @contextlib.contextmanager
-    def cleaner_paused(self, key: Partition) -> Iterator[None]:
+    def cleaner_paused(self, key: PartitionKey) -> Iterator[None]:
         """Keep the log cleaner from a partition."""
         with contextlib.nullcontext() if self.cleaner is None else self.cleaner.paused(key):
             yield

@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from millrace.errors import StorageError
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.hosted_logs import HostedLogs
 from millrace_broker.log.log_directories import LogDirectories
@@ -24,7 +24,7 @@ class CheckpointWriter:
         self._directories: Final = directories
         self._hosted: Final = hosted
 
-    def high_watermark(self, key: Partition) -> int:
+    def high_watermark(self, key: PartitionKey) -> int:
         """Return the high watermark of the last checkpoint before this start; 0 if there is none."""
         home = self._hosted.homes.get(key)
         return 0 if home is None else home.high_watermarks.get(key, 0)
@@ -43,7 +43,7 @@ class CheckpointWriter:
                 },
             )
 
-    def write_of(self, key: Partition) -> None:
+    def write_of(self, key: PartitionKey) -> None:
         """Write the checkpoints of a partition's log directory. Raises ``StorageError``."""
         self.write(self._hosted.homes[key])
 

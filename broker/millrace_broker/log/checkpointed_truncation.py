@@ -13,7 +13,7 @@ from millrace.errors import MillraceError, UnknownTopicOrPartitionError
 from millrace.segments.names import partition_directory_name
 from millrace_broker.log.background_work import BackgroundWork
 from millrace_broker.log.checkpoint_writer import CheckpointWriter
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.hosted_logs import HostedLogs
 from millrace_broker.log.partition_log import PartitionLog
 
@@ -26,7 +26,7 @@ class CheckpointedTruncation:
         self._checkpoints: Final = checkpoints
         self._background: Final = background
 
-    def truncate(self, ends: Mapping[Partition, int]) -> dict[Partition, MillraceError]:
+    def truncate(self, ends: Mapping[PartitionKey, int]) -> dict[PartitionKey, MillraceError]:
         """Truncate logs to offsets, as ``LogManager.truncate`` does."""
         with self._alone(ends):
             failed, logs = self._existing(ends)
@@ -40,7 +40,7 @@ class CheckpointedTruncation:
                 self._tell_cleaner(key, log.log_end_offset)
             return failed
 
-    def begin_at(self, key: Partition, offset: int) -> None:
+    def begin_at(self, key: PartitionKey, offset: int) -> None:
         """Delete all records of a log, as ``LogManager.begin_at`` does."""
         with self._alone([key]):
             failed, logs = self._existing([key])
@@ -52,15 +52,15 @@ class CheckpointedTruncation:
             self._checkpoints.write_of(key)
 
     @contextlib.contextmanager
-    def _alone(self, partitions: Iterable[Partition]) -> Iterator[None]:
+    def _alone(self, partitions: Iterable[PartitionKey]) -> Iterator[None]:
         """Pause the background threads for partitions, and the writing of checkpoints."""
         with self._background.paused(partitions), self._hosted.checkpoint_lock:
             yield
 
     def _existing(
-        self, partitions: Iterable[Partition]
-    ) -> tuple[dict[Partition, MillraceError], dict[Partition, PartitionLog]]:
-        failed: dict[Partition, MillraceError] = {}
+        self, partitions: Iterable[PartitionKey]
+    ) -> tuple[dict[PartitionKey, MillraceError], dict[PartitionKey, PartitionLog]]:
+        failed: dict[PartitionKey, MillraceError] = {}
         logs = {}
         for key in partitions:
             log, home = self._hosted.logs.get(key), self._hosted.homes.get(key)
@@ -74,7 +74,7 @@ class CheckpointedTruncation:
                 logs[key] = log
         return failed, logs
 
-    def _lower_recovery_points(self, ends: Mapping[Partition, int]) -> None:
+    def _lower_recovery_points(self, ends: Mapping[PartitionKey, int]) -> None:
         """Lower recovery points, also on the disk. Raises ``StorageError``."""
         homes = {
             id(home): home
@@ -84,6 +84,6 @@ class CheckpointedTruncation:
         for home in homes.values():
             self._checkpoints.write(home)
 
-    def _tell_cleaner(self, key: Partition, end_offset: int) -> None:
+    def _tell_cleaner(self, key: PartitionKey, end_offset: int) -> None:
         if self._background.cleaner is not None:
             self._background.cleaner.truncated(self._hosted.homes[key].path, key, end_offset)

@@ -31,10 +31,11 @@ CHECKSUMS: Final = ".crc32c"
 
 _VERSION: Final = 0
 
-Partition = tuple[str, int]
+PartitionKey = tuple[str, int]
+"""Topic name and partition number."""
 
 
-def read_offsets(files: Files, path: Path) -> dict[Partition, int]:
+def read_offsets(files: Files, path: Path) -> dict[PartitionKey, int]:
     """Read ``topic partition offset`` lines; returns no offsets if there is no file.
 
     Raises ``StorageError`` for a malformed file.
@@ -49,7 +50,7 @@ def read_offsets(files: Files, path: Path) -> dict[Partition, int]:
     return offsets
 
 
-def write_offsets(files: Files, path: Path, offsets: Mapping[Partition, int]) -> None:
+def write_offsets(files: Files, path: Path, offsets: Mapping[PartitionKey, int]) -> None:
     """Replace the file by one with these offsets."""
     _write_lines(files, path, (f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())))
 

@@ -21,7 +21,7 @@ from millrace_broker.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
-    Partition,
+    PartitionKey,
     read_offsets,
     write_offsets,
 )
@@ -45,16 +45,16 @@ class DataDirectory:
     path: Path
     files: Files
     was_clean: bool
-    recovery_points: dict[Partition, int] | None
-    log_start_offsets: dict[Partition, int]
-    high_watermarks: dict[Partition, int]
+    recovery_points: dict[PartitionKey, int] | None
+    log_start_offsets: dict[PartitionKey, int]
+    high_watermarks: dict[PartitionKey, int]
     _lock: Lock
     failure: MillraceError | None = None
-    _kept: set[Partition] = field(default_factory=set)
+    _kept: set[PartitionKey] = field(default_factory=set)
     """Partitions whose checkpoints stay as they were found."""
-    _gone: set[Partition] = field(default_factory=set)
+    _gone: set[PartitionKey] = field(default_factory=set)
     """Deleted partitions that the checkpoints on the disk may still name."""
-    _written: dict[str, dict[Partition, int]] = field(default_factory=dict)
+    _written: dict[str, dict[PartitionKey, int]] = field(default_factory=dict)
     """The last written content of each checkpoint; unchanged content is not written again."""
 
     @classmethod
@@ -86,7 +86,7 @@ class DataDirectory:
             raise
         return cls(path, files, was_clean, recovery_points, log_start_offsets, high_watermarks, lock)
 
-    def recovery_point(self, partition: Partition) -> int | None:
+    def recovery_point(self, partition: PartitionKey) -> int | None:
         """Return the offset before which a partition was synced; None if that is unknown for all partitions.
 
         A partition that the checkpoint does not name was created after its last write.
@@ -99,15 +99,15 @@ class DataDirectory:
             self.failure = error
             _LOG.error("log directory %s is offline: %s", self.path, error.message)
 
-    def keep_checkpoints(self, partition: Partition) -> None:
+    def keep_checkpoints(self, partition: PartitionKey) -> None:
         """Keep the checkpoints of a partition unchanged, because it could not be loaded."""
         self._kept.add(partition)
 
     def write_checkpoints(
         self,
-        recovery_points: dict[Partition, int],
-        high_watermarks: dict[Partition, int],
-        log_start_offsets: dict[Partition, int],
+        recovery_points: dict[PartitionKey, int],
+        high_watermarks: dict[PartitionKey, int],
+        log_start_offsets: dict[PartitionKey, int],
     ) -> None:
         """Replace the checkpoints whose offsets changed, except kept entries. Raises ``StorageError``."""
         kept_points = {key: (self.recovery_points or {}).get(key, 0) for key in self._kept}
@@ -117,18 +117,18 @@ class DataDirectory:
         self._write(LOG_START_OFFSETS, kept_starts | log_start_offsets)
         self._gone.clear()
 
-    def write_high_watermarks(self, high_watermarks: dict[Partition, int]) -> None:
+    def write_high_watermarks(self, high_watermarks: dict[PartitionKey, int]) -> None:
         """Replace the checkpoint of high watermarks, except kept entries. Raises ``StorageError``."""
         kept = {key: self.high_watermarks[key] for key in self._kept & self.high_watermarks.keys()}
         self._write(HIGH_WATERMARKS, kept | high_watermarks)
 
-    def _write(self, name: str, offsets: dict[Partition, int]) -> None:
+    def _write(self, name: str, offsets: dict[PartitionKey, int]) -> None:
         if offsets != self._written.get(name):
             self._written.pop(name, None)  # in case the write fails
             write_offsets(self.files, self.path / name, offsets)
             self._written[name] = offsets
 
-    def forget(self, partition: Partition) -> None:
+    def forget(self, partition: PartitionKey) -> None:
         """Take note that a partition was deleted. The next write of the checkpoints leaves it out.
 
         The checkpoints must be written before the partition is created again (``names_gone``). Otherwise the old
@@ -139,13 +139,13 @@ class DataDirectory:
             if offsets is not None:
                 offsets.pop(partition, None)
 
-    def forget_others(self, present: Set[Partition]) -> None:
+    def forget_others(self, present: Set[PartitionKey]) -> None:
         """Forget all partitions of the checkpoints that are not in ``present``."""
         named = {*(self.recovery_points or ()), *self.log_start_offsets, *self.high_watermarks}
         for partition in named - present:
             self.forget(partition)
 
-    def names_gone(self, partition: Partition) -> bool:
+    def names_gone(self, partition: PartitionKey) -> bool:
         """Return whether the checkpoints may name a deleted partition."""
         return partition in self._gone
 
@@ -164,7 +164,7 @@ class DataDirectory:
         self._lock.release()
 
 
-def _read_high_watermarks(files: Files, path: Path) -> dict[Partition, int]:
+def _read_high_watermarks(files: Files, path: Path) -> dict[PartitionKey, int]:
     """Read the high watermarks; returns none if the file is damaged, because too low values do no harm."""
     try:
         return read_offsets(files, path / HIGH_WATERMARKS)

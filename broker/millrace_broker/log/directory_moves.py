@@ -34,7 +34,7 @@ from millrace.segments.names import (
 )
 from millrace_broker.log.background_work import BackgroundWork
 from millrace_broker.log.checkpoint_writer import CheckpointWriter
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.deleted_files import DeletedFiles
 from millrace_broker.log.files import Files
@@ -79,10 +79,10 @@ class DirectoryMoves:
         self._deleted: Final = deleted
         self._clock: Final = clock
         self._background: Final = background
-        self._workers: Final[Workers[Partition]] = Workers("log-directory-moves", max(1, len(directories)))
-        self._targets: Final[dict[Partition, DataDirectory]] = {}
-        self._futures: Final[dict[Partition, FutureLog]] = {}
-        self._unfinished: list[tuple[Partition, DataDirectory]] = []
+        self._workers: Final[Workers[PartitionKey]] = Workers("log-directory-moves", max(1, len(directories)))
+        self._targets: Final[dict[PartitionKey, DataDirectory]] = {}
+        self._futures: Final[dict[PartitionKey, FutureLog]] = {}
+        self._unfinished: list[tuple[PartitionKey, DataDirectory]] = []
         self._is_started = False
         self._throttle = self._throttle_of(math.inf)
 
@@ -95,7 +95,7 @@ class DirectoryMoves:
 
     # --- requests ------------------------------------------------------------------------------------------
 
-    def request(self, key: Partition, path: Path) -> None:
+    def request(self, key: PartitionKey, path: Path) -> None:
         """Move a partition to the log directory ``path``, or cancel its move if it is there.
 
         A partition that does not exist here yet will be created there. Raises ``LogDirNotFoundError``,
@@ -121,7 +121,7 @@ class DirectoryMoves:
         else:
             self._begin(key, target)
 
-    def _begin(self, key: Partition, target: DataDirectory) -> None:
+    def _begin(self, key: PartitionKey, target: DataDirectory) -> None:
         if self._targets.get(key) is target:
             return
         self.cancel(key)
@@ -132,7 +132,7 @@ class DirectoryMoves:
                 self._workers.start(self._run)
             self._workers.changed.notify_all()
 
-    def cancel(self, key: Partition) -> None:
+    def cancel(self, key: PartitionKey) -> None:
         """End a partition's move, and remove its copy. Call it without a lock, because a move may need one to end."""
         with self._workers.changed:
             self._targets.pop(key, None)
@@ -143,7 +143,7 @@ class DirectoryMoves:
         """Stop the threads. Unfinished copies stay on the disk, so that the next start begins them again."""
         self._workers.stop()
 
-    def in_progress(self, path: Path) -> Mapping[Partition, FutureReplica]:
+    def in_progress(self, path: Path) -> Mapping[PartitionKey, FutureReplica]:
         """Return the copies in a log directory."""
         found = {}
         for key, future in list(self._futures.items()):
@@ -175,7 +175,7 @@ class DirectoryMoves:
             except StorageError as error:
                 directory.fail(error)
 
-    def _complete(self, key: Partition, target: DataDirectory, name: str) -> None:
+    def _complete(self, key: PartitionKey, target: DataDirectory, name: str) -> None:
         final = partition_directory_name(*key)
         for directory in self._directories:
             if directory is not target and self._files.is_directory(directory.path / final):
@@ -211,19 +211,19 @@ class DirectoryMoves:
             finally:
                 self._workers.done(key)
 
-    def _take(self) -> tuple[Partition, DataDirectory] | None:
+    def _take(self) -> tuple[PartitionKey, DataDirectory] | None:
         with self._workers.changed:
             for key, target in self._targets.items():
                 if self._workers.take(key):
                     return key, target
         return None
 
-    def _finished(self, key: Partition, target: DataDirectory) -> None:
+    def _finished(self, key: PartitionKey, target: DataDirectory) -> None:
         with self._workers.changed:
             if self._targets.get(key) is target:
                 del self._targets[key]
 
-    def _move(self, key: Partition, target: DataDirectory) -> None:
+    def _move(self, key: PartitionKey, target: DataDirectory) -> None:
         log = self._hosted.logs.get(key)
         if log is None or self._hosted.homes[key] is target:
             self._finished(key, target)
@@ -249,7 +249,7 @@ class DirectoryMoves:
             elif self._files.is_directory(future.directory):
                 future.abandon()
 
-    def _switch(self, key: Partition, log: PartitionLog, future: FutureLog, target: DataDirectory) -> None:
+    def _switch(self, key: PartitionKey, log: PartitionLog, future: FutureLog, target: DataDirectory) -> None:
         with self._background.paused([key]), self._hosted.checkpoint_lock, self._hosted.lock:
             if self._targets.get(key) is not target or self._hosted.logs.get(key) is not log:
                 return
@@ -259,7 +259,7 @@ class DirectoryMoves:
         _LOG.info("%s has moved from %s to %s", log.name, source.path, target.path)
 
     def _take_place(
-        self, key: Partition, log: PartitionLog, future: FutureLog, source: DataDirectory, target: DataDirectory
+        self, key: PartitionKey, log: PartitionLog, future: FutureLog, source: DataDirectory, target: DataDirectory
     ) -> Path:
         files, old = self._files, log.directory
         final = target.path / partition_directory_name(*key)

@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 from millrace.errors import MillraceError, StorageError
 from millrace.segments.names import deleted_directory_name, partition_directory_name
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition_metadata import write_topic_id
@@ -33,7 +33,7 @@ class LogDirectories:
 
     def __init__(self, files: Files) -> None:
         self.files: Final[Files] = WatchedFiles(files, self._on_fault)
-        self.preferred: Final[dict[Partition, DataDirectory]] = {}
+        self.preferred: Final[dict[PartitionKey, DataDirectory]] = {}
         """Directories that were asked for before the partition came (AlterReplicaLogDirs)."""
         self._opened: list[DataDirectory] = []
         self._failed_at_start: dict[Path, MillraceError] = {}

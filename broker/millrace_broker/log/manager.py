@@ -31,7 +31,7 @@ from millrace.segments.names import (
 from millrace_broker.log.background_work import BackgroundWork
 from millrace_broker.log.checkpoint_writer import CheckpointWriter
 from millrace_broker.log.checkpointed_truncation import CheckpointedTruncation
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
 from millrace_broker.log.cleaning.log_cleaner import CleanerSettings, CompactedPartition, LogCleaner
@@ -246,7 +246,7 @@ class LogManager:
                 self.tiering.attach(log)
             return log
 
-    def _leave_gone_out(self, key: Partition) -> None:
+    def _leave_gone_out(self, key: PartitionKey) -> None:
         """Rewrite checkpoints that still name a deleted partition of this name. Raises ``StorageError``."""
         for directory in self._directories:
             if directory.names_gone(key):
@@ -273,11 +273,11 @@ class LogManager:
         """Return all partitions that are online, by topic and number."""
         return self._hosted.online()
 
-    def by_directory(self) -> dict[Path, dict[Partition, PartitionLog]]:
+    def by_directory(self) -> dict[Path, dict[PartitionKey, PartitionLog]]:
         """Return the partitions of each log directory that works."""
         return {directory.path: self._hosted.in_directory(directory) for directory in self._directories}
 
-    def offline(self) -> dict[Partition, MillraceError]:
+    def offline(self) -> dict[PartitionKey, MillraceError]:
         """Return the partitions that could not be loaded or whose directory failed, with the errors."""
         return self._hosted.offline()
 
@@ -366,7 +366,7 @@ class LogManager:
         """Write the high watermarks of all directories; the next call retries failed writes."""
         self._checkpoints.write_high_watermarks()
 
-    def truncate(self, ends: Mapping[Partition, int]) -> dict[Partition, MillraceError]:
+    def truncate(self, ends: Mapping[PartitionKey, int]) -> dict[PartitionKey, MillraceError]:
         """Truncate logs to offsets, and forget the epochs that begin there or later (``PartitionLog.truncate_to``).
 
         Returns the partitions for which that failed, with the errors.

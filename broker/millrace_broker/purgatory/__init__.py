@@ -8,7 +8,8 @@
 * ``conditions``    calls that wait until a condition holds
 """
 
-from millrace_broker.purgatory.arrivals import Arrivals, PartitionKey
+from millrace_broker.log import PartitionKey
+from millrace_broker.purgatory.arrivals import Arrivals
 from millrace_broker.purgatory.conditions import Conditions
 from millrace_broker.purgatory.operation import DelayedOperation
 from millrace_broker.purgatory.purgatory import Purgatory, PurgatoryStatistics

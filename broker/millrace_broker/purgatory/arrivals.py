@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from millrace_broker.log import PartitionKey
 from millrace_broker.purgatory.operation import DelayedOperation
 from millrace_broker.purgatory.purgatory import Purgatory, PurgatoryStatistics
 from millrace_broker.purgatory.timer import Timer
 from millrace_broker.quotas import parked
 
-PartitionKey = tuple[str, int]
-"""Topic name and partition number."""
 _WAKE_BYTES: Final = 2**40
 
 

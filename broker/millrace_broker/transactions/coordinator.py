@@ -19,7 +19,7 @@ from millrace.errors import CoordinatorLoadInProgressError, InvalidRequestError,
 from millrace_broker.coordinators import ShardFactory, StateLog, partition_of
 from millrace_broker.metadata import ProducerIds
 from millrace_broker.network import Peers
-from millrace_broker.purgatory import PurgatoryStatistics, Timer
+from millrace_broker.purgatory import PartitionKey, PurgatoryStatistics, Timer
 from millrace_broker.replication.runtime import PartitionDirectory
 from millrace_broker.runtime import Clock, Executors
 from millrace_broker.transactions import states
@@ -27,7 +27,6 @@ from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.external_commits import CommitDecision, TransactionalProducer
 from millrace_broker.transactions.markers import Markers, OffsetCommits
 from millrace_broker.transactions.metadata import (
-    PartitionKey,
     ProducerIdAndEpoch,
     TransactionMarker,
     TransactionMetadata,

@@ -16,9 +16,10 @@ from millrace.errors import InvalidProducerEpochError, MillraceError, Transactio
 from millrace.records import ControlType, EndTransactionMarker
 from millrace_broker.metadata import TopicCatalog
 from millrace_broker.network import Peers
+from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.runtime import Appends, PartitionDirectory
 from millrace_broker.runtime import Executors
-from millrace_broker.transactions.metadata import TV_2, PartitionKey, TransactionMarker, TransactionMetadata
+from millrace_broker.transactions.metadata import TV_2, TransactionMarker, TransactionMetadata
 from millrace_broker.transactions.peer_calls import write_marker
 
 _logger: Final = logging.getLogger(__name__)

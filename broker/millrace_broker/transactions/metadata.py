@@ -19,9 +19,7 @@ from millrace.coordinator_records import (
 )
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from millrace_broker.coordinators import StateRecord
-
-PartitionKey = tuple[str, int]
-"""Topic and partition."""
+from millrace_broker.purgatory import PartitionKey
 
 EPOCH_MAX: Final = 2**15 - 1
 """The greatest epoch. No producer gets it, so that each epoch can be raised once more to fence its producer."""

@@ -8,7 +8,8 @@ from typing import Final
 from millrace.errors import error_of
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.network import Peers
-from millrace_broker.transactions.metadata import PartitionKey, ProducerIdAndEpoch, TransactionMarker
+from millrace_broker.purgatory import PartitionKey
+from millrace_broker.transactions.metadata import ProducerIdAndEpoch, TransactionMarker
 
 _TIMEOUT_S: Final = 30.0
 

@@ -24,7 +24,7 @@ from millrace.coordinator_records import TransactionState
 from millrace.errors import ConcurrentTransactionsError, MillraceError, NotCoordinatorError
 from millrace.records import NO_PRODUCER_ID
 from millrace_broker.coordinators import LoadedBatch, StateLog
-from millrace_broker.purgatory import Conditions, Timer, TimerEntry
+from millrace_broker.purgatory import Conditions, PartitionKey, Timer, TimerEntry
 from millrace_broker.runtime import BackgroundTasks, Clock
 from millrace_broker.transactions import attempts, external_commits, states
 from millrace_broker.transactions.attempts import Attempt
@@ -32,7 +32,6 @@ from millrace_broker.transactions.external_commits import CommitDecision, Transa
 from millrace_broker.transactions.markers import MarkerTransport, write_markers
 from millrace_broker.transactions.metadata import (
     PREPARED,
-    PartitionKey,
     ProducerIdAndEpoch,
     TransactionMetadata,
     numbered_id,

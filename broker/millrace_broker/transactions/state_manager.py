@@ -26,13 +26,13 @@ from millrace.coordinator_records import (
 )
 from millrace.errors import ConcurrentTransactionsError
 from millrace_broker.coordinators import StateRecord
+from millrace_broker.purgatory import PartitionKey
 from millrace_broker.transactions import attempts, external_commits, states
 from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.external_commits import CommitDecision, TransactionalProducer
 from millrace_broker.transactions.metadata import (
     PREPARED,
     ExternalCommit,
-    PartitionKey,
     ProducerIdAndEpoch,
     TransactionMetadata,
     commit_key_of,

@@ -29,6 +29,7 @@ from millrace.errors import (
     ProducerFencedError,
 )
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from millrace_broker.purgatory import PartitionKey
 from millrace_broker.transactions.metadata import (
     EPOCH_MAX,
     IDLE,
@@ -36,7 +37,6 @@ from millrace_broker.transactions.metadata import (
     PREPARED,
     TV_0,
     TV_2,
-    PartitionKey,
     ProducerIdAndEpoch,
     TransactionMetadata,
 )

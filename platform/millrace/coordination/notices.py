@@ -6,7 +6,7 @@ the same fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 from millrace.coordination.json_node import JsonNode, dump_json
@@ -40,8 +40,8 @@ class ReassignmentNode(JsonNode):
 
 
 @dataclass(frozen=True, slots=True)
-class _PartitionsNode(JsonNode):
-    """A node that contains only partitions."""
+class PreferredElectionNode(JsonNode):
+    """``/admin/preferred_replica_election``: partitions for a preferred leader election."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -53,18 +53,6 @@ class _PartitionsNode(JsonNode):
     @classmethod
     def _from_json(cls, value: dict[str, Any]) -> Self:
         return cls(_partitions(value))
-
-
-class PreferredElectionNode(_PartitionsNode):
-    """``/admin/preferred_replica_election``: partitions for a preferred leader election."""
-
-    __slots__ = ()
-
-
-class IsrChangeNode(_PartitionsNode):
-    """``/isr_change_notification/isr_change_<number>``: partitions whose leader changed their in-sync replicas."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +93,3 @@ class ConfigChangeNode(JsonNode):
                 return cls(str(value["entity_path"]))
             case version:
                 raise ValueError(f"version {version} is not supported: expected 1 or 2")
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureNode(JsonNode):
-    """``/feature`` (version 2; 1 is read): the cluster's level of each feature, if features are enabled."""
-
-    enabled: bool
-    levels: dict[str, int] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Encode the node."""
-        return dump_json({"version": 2, "status": int(self.enabled), "features": self.levels})
-
-    @classmethod
-    def _from_json(cls, value: dict[str, Any]) -> Self:
-        if value["version"] < 1 or value["status"] not in (0, 1):
-            raise ValueError(f"version {value['version']} and status {value['status']}, expected 1 or 2, and 0 or 1")
-        levels = value["features"].items()
-        if value["version"] == 1:
-            return cls(bool(value["status"]), {name: each["max_version_level"] for name, each in levels})
-        return cls(bool(value["status"]), {name: int(level) for name, level in levels})

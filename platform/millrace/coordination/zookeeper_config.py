@@ -49,7 +49,7 @@ def _has_port(host: str) -> bool:
 
 
 class ZooKeeperConfig(Config):
-    """How a broker reaches ZooKeeper."""
+    """Connection of a broker to ZooKeeper."""
 
     zookeeper_connect: str = Field(
         description="Servers as host:port,host:port/chroot. The broker creates the chroot if it is missing."

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from millrace.coordination.json_node import JsonNode
 from millrace.coordination.notices import (
     ConfigChangeNode,
-    FeatureNode,
-    IsrChangeNode,
     LogDirEventNode,
     PreferredElectionNode,
     ReassignmentNode,
@@ -21,10 +19,8 @@ _PARTITIONS = st.lists(_PARTITION).map(tuple)
 _NODES = st.one_of(
     st.builds(ReassignmentNode, st.dictionaries(_PARTITION, st.lists(_INT32).map(tuple))),
     st.builds(PreferredElectionNode, _PARTITIONS),
-    st.builds(IsrChangeNode, _PARTITIONS),
     st.builds(LogDirEventNode, _INT32),
     st.builds(ConfigChangeNode, st.text()),
-    st.builds(FeatureNode, st.booleans(), st.dictionaries(st.text(), _INT32)),
 )
 
 
@@ -45,10 +41,8 @@ def test_every_notice_is_read_as_it_was_written(node: JsonNode) -> None:
             PreferredElectionNode((("kafka-action", 1),)),
             b'{"version":1,"partitions":[{"topic":"kafka-action","partition":1}]}',
         ),
-        (IsrChangeNode((("t", 0),)), b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'),
         (LogDirEventNode(3), b'{"version":1,"broker":3,"event":1}'),
         (ConfigChangeNode("topics/config-test"), b'{"version":2,"entity_path":"topics/config-test"}'),
-        (FeatureNode(True, {"f": 3}), b'{"version":2,"status":1,"features":{"f":3}}'),
     ],
 )
 def test_the_json_is_kafkas(node: JsonNode, data: bytes) -> None:
@@ -64,19 +58,14 @@ def test_the_tool_writes_elections_without_a_version() -> None:
 def test_changes_of_old_clusters_are_read() -> None:
     old = b'{"version":1,"entity_type":"topics","entity_name":"t"}'
     assert ConfigChangeNode.decode(old) == ConfigChangeNode("topics/t")
-    features = b'{"version":1,"status":0,"features":{"f":{"min_version_level":1,"max_version_level":3}}}'
-    assert FeatureNode.decode(features) == FeatureNode(False, {"f": 3})
 
 
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
         (ReassignmentNode, b'{"version":1,"partitions":[{"topic":"t","replicas":[2,3]}]}'),
-        (IsrChangeNode, b'{"version":1}'),
         (ConfigChangeNode, b'{"version":3,"entity_path":"t"}'),
         (ConfigChangeNode, b'{"entity_path":"t"}'),
-        (FeatureNode, b'{"version":2,"status":2,"features":{}}'),
-        (FeatureNode, b'{"version":2,"status":1}'),
         (LogDirEventNode, b""),
     ],
 )

@@ -18,7 +18,6 @@ def test_the_paths_are_kafkas() -> None:
         paths.config_path(paths.config_entity("users", "morton", "clients", "user-client-config")),
         paths.config_path(paths.config_entity("brokers", "2")),
         paths.CONFIG_CHANGE + "0000000007",
-        paths.ISR_CHANGE + "0000000007",
     ] == [
         "/brokers/ids/1",
         "/brokers/topics/t",
@@ -28,7 +27,6 @@ def test_the_paths_are_kafkas() -> None:
         "/config/users/morton/clients/user-client-config",
         "/config/brokers/2",
         "/config/changes/config_change_0000000007",
-        "/isr_change_notification/isr_change_0000000007",
     ]
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.errors import MillraceError
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.cleaning.batches import TopicKeys
 from millrace_broker.log.cleaning.checkpoints import CleanerCheckpoints
 from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
@@ -84,9 +84,9 @@ class CleanerStatistics:
     bytes_read: int
     bytes_written: int
     seconds: float
-    in_progress: tuple[Partition, ...]
+    in_progress: tuple[PartitionKey, ...]
     dirtiest_ratio: float
-    uncleanable: dict[Partition, str]
+    uncleanable: dict[PartitionKey, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class CompactedPartition:
     keys: TopicKeys
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionKey:
         """The topic and partition number."""
         return self.log.topic, self.log.partition
 
@@ -132,8 +132,8 @@ class LogCleaner:
         self._clock: Final = clock
         self._before_cleaning: Final = before_cleaning
         """Writes the recovery point, so that gaps left by a cleaning do not look like lost records."""
-        self._workers: Final[Workers[Partition]] = Workers("cleaner", settings.threads)
-        self._uncleanable: dict[Partition, _Failed] = {}
+        self._workers: Final[Workers[PartitionKey]] = Workers("cleaner", settings.threads)
+        self._uncleanable: dict[PartitionKey, _Failed] = {}
         self._latest: deque[CleaningStatistics] = deque(maxlen=_REMEMBERED_MAX)
         self._cleanings = self._bytes_read = self._bytes_written = 0
         self._seconds = 0.0
@@ -184,7 +184,7 @@ class LogCleaner:
 
     # --- pauses --------------------------------------------------------------------------------------------
 
-    def paused(self, partition: Partition) -> AbstractContextManager[None]:
+    def paused(self, partition: PartitionKey) -> AbstractContextManager[None]:
         """Keep cleaner threads from a partition for truncation, moves and deletion; interrupt its cleaning first."""
         return self._workers.paused(partition)
 
@@ -193,20 +193,20 @@ class LogCleaner:
             for partition, failed in self._uncleanable.items():
                 self._uncleanable[partition] = replace(failed, failures=0, retry_at_s=self._clock.monotonic())
 
-    def forget(self, directory: Path, partition: Partition) -> None:
+    def forget(self, directory: Path, partition: PartitionKey) -> None:
         """Forget a deleted partition; call it while the partition is ``paused``."""
         self._checkpoints.forget(directory, partition)
         with self._workers.changed:
             self._uncleanable.pop(partition, None)
 
-    def leave_gone_out(self, partition: Partition) -> None:
+    def leave_gone_out(self, partition: PartitionKey) -> None:
         """Prepare the creation of a partition, whose name a deleted one may have had.
 
         Raises ``StorageError``.
         """
         self._checkpoints.leave_gone_out(partition)
 
-    def truncated(self, directory: Path, partition: Partition, end_offset: int) -> None:
+    def truncated(self, directory: Path, partition: PartitionKey, end_offset: int) -> None:
         """Take note that a partition was truncated; call it while the partition is ``paused``."""
         self._checkpoints.truncate(directory, partition, end_offset)
 
@@ -277,7 +277,7 @@ class LogCleaner:
             return None
         return chosen
 
-    def _may_be_cleaned(self, partition: Partition) -> bool:
+    def _may_be_cleaned(self, partition: PartitionKey) -> bool:
         with self._workers.changed:
             failed = self._uncleanable.get(partition)
             is_due = failed is None or self._clock.monotonic() >= failed.retry_at_s

@@ -25,7 +25,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from millrace.errors import CorruptBatchError, MillraceError
-from millrace_broker.log.checkpoints import Partition
+from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.throttle import Throttle
@@ -63,8 +63,8 @@ class TieringSettings:
 class TieringStatistics:
     """The remote logs by partition, the partitions in work, and the number of folders to remove."""
 
-    partitions: dict[Partition, RemoteLogStatistics]
-    in_progress: tuple[Partition, ...]
+    partitions: dict[PartitionKey, RemoteLogStatistics]
+    in_progress: tuple[PartitionKey, ...]
     failures: int
     deletions: int
     cached_bytes: int
@@ -98,11 +98,11 @@ class RemoteLogManager:
         self._random: Final = randomness or random.Random()
         self._copy_id: Final = copy_id
         self._cache: Final = RemoteCache(settings.cache_bytes_max)
-        self._workers: Final[Workers[Partition | None]] = Workers("tiering", settings.threads)
-        self._logs: dict[Partition, PartitionLog] = {}
-        self._due: dict[Partition | None, float] = {None: clock.monotonic()}
+        self._workers: Final[Workers[PartitionKey | None]] = Workers("tiering", settings.threads)
+        self._logs: dict[PartitionKey, PartitionLog] = {}
+        self._due: dict[PartitionKey | None, float] = {None: clock.monotonic()}
         """The time of each partition's next work; None is the key of the folders to remove."""
-        self._attempts: dict[Partition | None, int] = {}
+        self._attempts: dict[PartitionKey | None, int] = {}
         self._failures = 0
         self._throttle: Final = Throttle(settings.bytes_per_second_max, clock.monotonic, self._workers.wait)
 
@@ -189,7 +189,7 @@ class RemoteLogManager:
             self._due[None] = self._clock.monotonic()
             self._workers.changed.notify_all()
 
-    def paused(self, partition: Partition) -> AbstractContextManager[None]:
+    def paused(self, partition: PartitionKey) -> AbstractContextManager[None]:
         """Keep threads from a partition; present work on it is interrupted first."""
         return self._workers.paused(partition)
 
@@ -231,7 +231,7 @@ class RemoteLogManager:
                 self._workers.done(key)
         return True
 
-    def _note_failure(self, key: Partition | None, log: PartitionLog | None, error: Exception) -> float:
+    def _note_failure(self, key: PartitionKey | None, log: PartitionLog | None, error: Exception) -> float:
         """Log a failure; returns the pause in ms."""
         attempt = self._attempts[key] = self._attempts.get(key, 0) + 1
         settings = self._settings
@@ -246,7 +246,7 @@ class RemoteLogManager:
             log.remote.problem = why
         return pause_ms
 
-    def _work(self, key: Partition | None, log: PartitionLog | None) -> bool:
+    def _work(self, key: PartitionKey | None, log: PartitionLog | None) -> bool:
         """Do the work of a partition, with at most one copy; returns whether more segments wait for a copy."""
         if log is None or key is None:
             self._deletions.carry_out(self._store)
@@ -285,7 +285,7 @@ class RemoteLogManager:
             remote.drop(count)
             remote.remove_dropped()
 
-    def _copy(self, key: Partition, remote: RemoteLog, source: SourceSegment) -> None:
+    def _copy(self, key: PartitionKey, remote: RemoteLog, source: SourceSegment) -> None:
         def use_io(size_bytes: int) -> None:
             self._throttle.use(size_bytes)
             if self._workers.must_end(key):
