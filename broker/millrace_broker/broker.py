@@ -31,6 +31,7 @@ from millrace_broker.metadata import (
     LiveBroker,
     PayloadSchemas,
     ProducerIds,
+    RecordCodecs,
     TopicCatalog,
     TopicChanges,
 )
@@ -97,6 +98,7 @@ class Broker:
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
     payload_schemas: PayloadSchemas
+    record_codecs: RecordCodecs
     producer_ids: ProducerIds
     internal_topics: InternalTopics
 

@@ -39,6 +39,7 @@ from millrace_broker.metadata import (
     GroupConfigs,
     PayloadSchemas,
     ProducerIds,
+    RecordCodecs,
     TopicCatalog,
     TopicChanges,
     TopicInfo,
@@ -48,12 +49,7 @@ from millrace_broker.metadata.topic_keys import keys_of
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
 from millrace_broker.quotas import Admission, CallClass
-from millrace_broker.replication.runtime import (
-    Appends,
-    PartitionDirectory,
-    ReplicaManager,
-    Waiters,
-)
+from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
 from millrace_broker.runtime import Clock, Executors, Failure, SystemClock
 from millrace_broker.share_groups import ShareCoordinator
 from millrace_broker.share_groups.sources import Sources
@@ -201,6 +197,7 @@ def _assemble(
         broker_configs=storage.broker_configs,
         group_configs=storage.group_configs,
         payload_schemas=storage.payload_schemas,
+        record_codecs=RecordCodecs(lambda: storage.payload_schemas.schemas),
         producer_ids=coordinators.producer_ids,
         internal_topics=coordinators.topics,
         logs=storage.logs,

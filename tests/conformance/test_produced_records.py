@@ -26,7 +26,7 @@ from millrace.errors import CorruptBatchError, InvalidRecordError, MessageTooLar
 from millrace.records import LogEntry, read_entries, read_file_entries, scan_headers, sound_prefix_bytes
 from millrace_broker.api.common.record_checks import check_bodies
 from millrace_broker.log import ProducedBatches
-from millrace_broker.metadata import TopicInfo
+from millrace_broker.metadata import RecordCodecs, TopicInfo
 
 ORACLES = Path(os.environ.get("ORACLES", Path(__file__).parents[1] / "oracles")) / "records"
 CASES = json.loads((ORACLES / "produced.json").read_text(encoding="utf-8"))
@@ -105,7 +105,7 @@ def sent_of(case: dict[str, Any]) -> bytes:
 
 
 def checked(data: bytes) -> ProducedBatches:
-    return check_bodies(TOPIC, ProducedBatches(data, TOPIC.config), now_ms=0)
+    return check_bodies(RecordCodecs(dict), TOPIC, ProducedBatches(data, TOPIC.config), now_ms=0)
 
 
 def case_tail(case: dict[str, Any]) -> int:

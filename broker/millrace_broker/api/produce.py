@@ -15,6 +15,7 @@ from typing import Final
 from millrace.config.topic import MessageTimestampType
 from millrace.errors import (
     InvalidProducerEpochError,
+    InvalidRecordError,
     InvalidRequestError,
     InvalidRequiredAcksError,
     InvalidTxnStateError,
@@ -83,7 +84,12 @@ async def _append(
         if request.acks == _ALL and partition.replica is None:
             _check_replicas(topic, partition)
         batches = await check_records(
-            broker.executors, topic, data.records, broker.clock.now_ms(), in_transaction=bool(request.transactional_id)
+            broker.executors,
+            broker.record_codecs,
+            topic,
+            data.records,
+            broker.clock.now_ms(),
+            in_transaction=bool(request.transactional_id),
         )
         check = await _verify(broker, request, partition, batches) if request.transactional_id else None
         appended = await _append_in_order(broker, request, partition, batches, check)
@@ -92,6 +98,9 @@ async def _append(
         result.log_append_time_ms = -1
         result.log_start_offset = -1
         result.error.CopyFrom(error_message(error))
+        if isinstance(error, InvalidRecordError):
+            for index, text in error.record_errors.items():
+                result.record_errors.add(batch_index=index, message=text)
         return
     is_stamped = topic.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME
     result.base_offset = appended.base_offset

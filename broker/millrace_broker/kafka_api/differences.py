@@ -7,8 +7,9 @@ from typing import Final
 from millrace.kafka_protocol.calls.table import ApiKey
 
 DIFFERENCES: Final = {
-    ApiKey.PRODUCE: "Typed topics refuse rows (INVALID_RECORD). `record_errors` and `current_leader` are empty.",
-    ApiKey.FETCH: "Batches of typed topics are refused (UNSUPPORTED_FOR_MESSAGE_FORMAT). `current_leader` and "
+    ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
+    "bad records. `current_leader` is empty.",
+    ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. `current_leader` and "
     "`node_endpoints` are empty. Followers of Kafka are not served.",
     ApiKey.API_VERSIONS: "The only feature is transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",

@@ -1,4 +1,4 @@
-"""Produce: append record batches, as they were sent."""
+"""Produce: append record batches, as they were sent, or as columns of a typed topic."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from millrace.errors import (
     NotEnoughReplicasError,
 )
 from millrace.kafka_protocol.calls.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -72,6 +73,10 @@ def _appended(topic: TopicProduceData, result: pb.ProduceResponse.TopicResult, v
                 base_offset=each.base_offset,
                 log_append_time_ms=each.log_append_time_ms,
                 log_start_offset=each.log_start_offset,
+                record_errors=tuple(
+                    BatchIndexAndErrorMessage(batch_index=bad.batch_index, batch_index_error_message=bad.message)
+                    for bad in each.record_errors
+                ),
                 error_message=text_of(each.error),
             )
             for each in result.partitions

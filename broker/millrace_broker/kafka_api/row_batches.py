@@ -7,12 +7,28 @@ batches.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
 from millrace.records import RecordFormat, convert, scan_headers
 from millrace_broker.runtime import Executors
 
 _CACHED_BYTES_MAX: Final = 32 * 2**20
+
+
+class RowConversion(NamedTuple):
+    """Conversion of a columnar batch to rows. ``form`` differs for conversions with different results."""
+
+    form: Hashable
+    rows_of: Callable[[memoryview], bytes]
+
+
+def _rows_of_opaque(batch: memoryview) -> bytes:
+    return b"".join(convert(batch, RecordFormat.ROWS))
+
+
+OPAQUE_ROWS: Final = RowConversion((), _rows_of_opaque)
+"""Conversion of the batches of opaque topics, whose rows have their keys and values."""
 
 
 class _Key(NamedTuple):
@@ -22,6 +38,7 @@ class _Key(NamedTuple):
     partition: int
     base_offset: int
     crc: int
+    form: Hashable
 
 
 class RowBatches:
@@ -32,10 +49,18 @@ class RowBatches:
         self._cached: Final[OrderedDict[_Key, bytes]] = OrderedDict()
         self.held_bytes = 0
 
-    async def as_rows(self, executors: Executors, topic_id: bytes, partition: int, records: bytes) -> list[memoryview]:
+    async def as_rows(
+        self,
+        executors: Executors,
+        topic_id: bytes,
+        partition: int,
+        records: bytes,
+        conversion: RowConversion = OPAQUE_ROWS,
+    ) -> list[memoryview]:
         """Return whole batches as rows, in pieces. Batches of rows are not copied.
 
-        Raises ``UnsupportedForFormatError`` for batches of a typed topic.
+        Raises the errors of the conversion, such as ``UnsupportedForFormatError`` for batches of a typed topic that has
+        no format for Kafka clients.
         """
         view, pieces, kept = memoryview(records), list[memoryview](), 0
         for position, header in scan_headers(records):
@@ -44,18 +69,18 @@ class RowBatches:
             if position > kept:
                 pieces.append(view[kept:position])
             kept = position + header.size_bytes
-            key = _Key(topic_id, partition, header.base_offset, header.crc)
-            pieces.append(memoryview(await self._converted(executors, key, view[position:kept])))
+            key = _Key(topic_id, partition, header.base_offset, header.crc, conversion.form)
+            pieces.append(memoryview(await self._converted(executors, key, view[position:kept], conversion)))
         if kept < len(view):
             pieces.append(view[kept:])
         return pieces
 
-    async def _converted(self, executors: Executors, key: _Key, batch: memoryview) -> bytes:
+    async def _converted(self, executors: Executors, key: _Key, batch: memoryview, conversion: RowConversion) -> bytes:
         found = self._cached.get(key)
         if found is not None:
             self._cached.move_to_end(key)
             return found
-        rows = await executors.run_io(_rows_of, batch)
+        rows = await executors.run_io(conversion.rows_of, batch)
         if key not in self._cached:
             self._cached[key] = rows
             self.held_bytes += len(rows)
@@ -63,7 +88,3 @@ class RowBatches:
             _, dropped = self._cached.popitem(last=False)
             self.held_bytes -= len(dropped)
         return rows
-
-
-def _rows_of(batch: memoryview) -> bytes:
-    return b"".join(convert(batch, RecordFormat.ROWS))

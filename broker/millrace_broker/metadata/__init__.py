@@ -1,8 +1,8 @@
 """Broker's metadata: topics and their changes, brokers, producer ids.
 
 ``topics`` has the data types, ``catalog`` the current snapshot, ``changes`` the only writer, ``rules`` the checks.
-``assignment`` assigns replicas to brokers. ``gone_topics`` reports deleted topics, and ``topic_keys`` gives their keys
-to the log cleaner.
+``assignment`` assigns replicas to brokers. ``record_codecs`` converts records of Kafka clients for typed topics.
+``gone_topics`` reports deleted topics, and ``topic_keys`` gives their keys to the log cleaner.
 """
 
 from millrace_broker.metadata.broker_configs import BrokerConfigs
@@ -11,6 +11,7 @@ from millrace_broker.metadata.changes import TopicChanges, TopicSpec
 from millrace_broker.metadata.group_configs import GroupConfigs
 from millrace_broker.metadata.payload_schemas import PayloadSchemas
 from millrace_broker.metadata.producer_ids import ProducerIds
+from millrace_broker.metadata.record_codecs import RecordCodecs
 from millrace_broker.metadata.registration import LiveBroker
 from millrace_broker.metadata.topics import PartitionInfo, SchemaVersion, TopicInfo
 
@@ -21,6 +22,7 @@ __all__ = [
     "PartitionInfo",
     "PayloadSchemas",
     "ProducerIds",
+    "RecordCodecs",
     "SchemaVersion",
     "TopicCatalog",
     "TopicChanges",

@@ -13,10 +13,10 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from millrace.config.broker import BrokerConfig
-from millrace.config.topic import TopicConfig
+from millrace.config.topic import KafkaValueFormat, TopicConfig
 from millrace.coordination import (
     BadVersionError,
     Check,
@@ -51,6 +51,9 @@ from millrace_broker.metadata.assignment import (
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.config_nodes import change_config, changed_options
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _logger = logging.getLogger(__name__)
 
@@ -271,6 +274,10 @@ class TopicChanges:
         present = rules.effective_config(defaults, before, is_typed=is_typed)
         config = rules.effective_config(defaults, after, is_typed=is_typed)
         rules.check_compaction(topic.name, config, is_typed=is_typed, key_columns=topic.key_columns)
+        schema = (
+            topic.schemas[-1].schema if is_typed and config.kafka_value_format is not KafkaValueFormat.NONE else None
+        )
+        rules.check_payload_format(topic.name, config, schema, topic.key_columns)
         enabled = self._config.remote_log_storage_system_enable
         rules.check_remote_storage(topic.name, present, config, is_system_enabled=enabled)
 
@@ -295,6 +302,7 @@ class TopicChanges:
             if validate_only and compatibility:
                 mode = rules.compatibility(compatibility)
             check_evolution([version.schema for version in topic.schemas], new, mode, topic.key_columns)
+            rules.check_payload_format(name, topic.config, new, topic.key_columns)
             if new.equals(present.schema):
                 self._catalog.refresh(name)
                 return present
@@ -337,7 +345,8 @@ class TopicChanges:
         rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
         enabled = self._config.remote_log_storage_system_enable
         rules.check_remote_storage(spec.name, None, config, is_system_enabled=enabled)
-        _check_schema(spec)
+        schema = _checked_schema(spec)
+        rules.check_payload_format(spec.name, config, schema, spec.key_columns)
         return assignment
 
     def _assignment(self, spec: TopicSpec) -> Assignment:
@@ -386,16 +395,19 @@ def _deleted(name: str) -> UnknownTopicOrPartitionError:
     return UnknownTopicOrPartitionError(f"topic {name} was deleted meanwhile")
 
 
-def _check_schema(spec: TopicSpec) -> None:
+def _checked_schema(spec: TopicSpec) -> pa.Schema | None:
+    """Return the schema of a topic to create, None for an opaque one. Raises ``SchemaError``."""
     if not spec.arrow_schema:
         if spec.key_columns:
             raise SchemaError(
                 f"topic {spec.name}: key columns {', '.join(spec.key_columns)} were named, but no schema was given"
             )
-        return
+        return None
     from millrace.schemas import deserialize_schema, validate_topic_schema
 
-    validate_topic_schema(deserialize_schema(spec.arrow_schema), spec.key_columns)
+    schema = deserialize_schema(spec.arrow_schema)
+    validate_topic_schema(schema, spec.key_columns)
+    return schema
 
 
 def _new_topic_id() -> uuid.UUID:

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from millrace.config.topic import CompressionType, SchemaCompatibility, TopicConfig
+from millrace.config.topic import CompressionType, KafkaValueFormat, SchemaCompatibility, TopicConfig
 from millrace.coordinator_records import INTERNAL_TOPICS
-from millrace.errors import InvalidConfigError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidTopicError
+from millrace.errors import (
+    EnvironmentProblemError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTopicError,
+    SchemaError,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAME_LENGTH_MAX: Final = 249
 """A partition's directory is named by topic, dash and number; file names have at most 255 characters."""
@@ -110,6 +120,30 @@ def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_colu
             f"cleanup.policy={config.cleanup_policy}: topic {name} is typed and has no key columns to compact by; "
             "name some when creating it, or use cleanup.policy=delete"
         )
+
+
+def check_payload_format(name: str, config: TopicConfig, schema: pa.Schema | None, key_columns: Sequence[str]) -> None:
+    """Raise ``InvalidConfigError`` unless records of Kafka clients can have the topic's format.
+
+    ``schema`` is None for an opaque topic. A registered payload schema is not looked up.
+    """
+    if config.kafka_value_format is KafkaValueFormat.NONE:
+        return
+    if schema is None:
+        raise InvalidConfigError(
+            f"kafka.value.format={config.kafka_value_format}: topic {name} is opaque, and keeps the values of Kafka "
+            "clients as they are; create it with a schema to have them in columns"
+        )
+    from millrace.payloads import check_format
+    from millrace_broker.metadata.record_codecs import payload_format_of
+
+    try:
+        check_format(schema, key_columns, payload_format_of(config))
+    except (SchemaError, EnvironmentProblemError) as error:
+        raise InvalidConfigError(
+            f"kafka.value.format={config.kafka_value_format}, kafka.key.format={config.kafka_key_format}: topic {name} "
+            f"cannot have it: {error.message}"
+        ) from error
 
 
 def check_remote_storage(name: str, before: TopicConfig | None, after: TopicConfig, *, is_system_enabled: bool) -> None:

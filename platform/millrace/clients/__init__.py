@@ -35,7 +35,6 @@ from millrace.clients.model import (
     TopicPartition,
     TopicSchema,
 )
-from millrace.clients.payload_schemas import PayloadRegistry, RegisteredSchema, SchemaReference
 from millrace.clients.producer import Producer
 from millrace.clients.producing.futures import SendFuture
 from millrace.clients.producing.interceptors import ProducerInterceptor
@@ -43,6 +42,7 @@ from millrace.clients.producing.partitioning import Partitioner, RoundRobinParti
 from millrace.clients.schema_cache import SchemaCache
 from millrace.clients.share_consumer import ShareConsumer
 from millrace.clients.sharing.acknowledgements import AcknowledgeType
+from millrace.payloads import PayloadRegistry, RegisteredSchema, SchemaReference
 
 __all__ = [
     "AcknowledgeType",

@@ -68,6 +68,11 @@ ONLY_OF_TOPICS: Final = frozenset(
         "remote.log.delete.on.disable",
         "leader.replication.throttled.replicas",
         "follower.replication.throttled.replicas",
+        "kafka.value.format",
+        "kafka.value.framing",
+        "kafka.value.schema.id",
+        "kafka.value.message",
+        "kafka.key.format",
     )
 )
 """Topic options without a default at the broker, as in Kafka."""

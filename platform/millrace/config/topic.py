@@ -72,6 +72,32 @@ class SchemaCompatibility(StrEnum):
         return self.endswith("_TRANSITIVE")
 
 
+class KafkaValueFormat(StrEnum):
+    """Format of the values that Kafka clients send to and get from a typed topic."""
+
+    NONE = "none"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    RAW = "raw"
+
+
+class KafkaKeyFormat(StrEnum):
+    """Format of the keys that Kafka clients send to and get from a typed topic."""
+
+    BINARY = "binary"
+    STRING = "string"
+    JSON = "json"
+    IGNORE = "ignore"
+
+
+class Framing(StrEnum):
+    """Prefix before a payload."""
+
+    NONE = "none"
+    CONFLUENT = "confluent"
+
+
 class TopicConfig(Config):
     """Configuration of one topic. The broker provides the defaults."""
 
@@ -144,6 +170,31 @@ class TopicConfig(Config):
     )
     schema_compatibility: SchemaCompatibility = Field(
         SchemaCompatibility.FULL, description="Allowed changes of the schema of a typed topic."
+    )
+    kafka_value_format: KafkaValueFormat = Field(
+        KafkaValueFormat.NONE,
+        description="Format of values of Kafka clients in a typed topic: json, avro, protobuf, raw (the bytes of the "
+        "one value column), or none, which refuses Kafka clients. Opaque topics ignore it.",
+    )
+    kafka_value_framing: Framing = Field(
+        Framing.NONE,
+        description="Prefix of values of Kafka clients in a typed topic: none, or confluent (a zero byte and the id of "
+        "the value's schema).",
+    )
+    kafka_value_schema_id: Int32 = Field(
+        0,
+        description="Id of the payload schema for values of Kafka clients in a typed topic. 0: the schema that the "
+        "topic's columns give.",
+    )
+    kafka_value_message: str = Field(
+        "",
+        description="Name of the message in the schema of kafka.value.schema.id, for kafka.value.format=protobuf. "
+        "Empty: the only one.",
+    )
+    kafka_key_format: KafkaKeyFormat = Field(
+        KafkaKeyFormat.BINARY,
+        description="Format of keys of Kafka clients in a typed topic: binary (the bytes of Kafka's serializers), "
+        "string (the text of the one key column), json (an object of the key columns), or ignore.",
     )
     remote_storage_enable: bool = Field(False, description="Whether sealed segments are copied to the remote store.")
     local_retention_ms: int = Field(
@@ -223,6 +274,26 @@ class TopicConfig(Config):
             raise ValueError(
                 f"min.compaction.lag.ms={self.min_compaction_lag_ms} is above "
                 f"max.compaction.lag.ms={self.max_compaction_lag_ms}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_payloads(self) -> Self:
+        value_format = self.kafka_value_format
+        has_schema = value_format not in (KafkaValueFormat.NONE, KafkaValueFormat.RAW)
+        if self.kafka_value_framing is not Framing.NONE and not (has_schema and self.kafka_value_schema_id):
+            raise ValueError(
+                f"kafka.value.framing={self.kafka_value_framing} needs kafka.value.format=json, avro or protobuf, and "
+                "kafka.value.schema.id, which is the id before the values that Kafka consumers get"
+            )
+        if self.kafka_value_schema_id and not has_schema:
+            raise ValueError(
+                f"kafka.value.schema.id={self.kafka_value_schema_id} needs kafka.value.format=json, avro or protobuf"
+            )
+        if self.kafka_value_message and not (value_format is KafkaValueFormat.PROTOBUF and self.kafka_value_schema_id):
+            raise ValueError(
+                f"kafka.value.message={self.kafka_value_message} needs kafka.value.format=protobuf and "
+                "kafka.value.schema.id"
             )
         return self
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from millrace.errors.base import MillraceError
 
 
@@ -61,6 +64,13 @@ class UnsupportedCompressionError(MillraceError):
 
 
 class InvalidRecordError(MillraceError):
-    """A record breaks a rule of its batch or topic."""
+    """A record breaks a rule of its batch or topic.
+
+    ``record_errors`` has the faults of single records by their index in the batch, if they are known.
+    """
 
     code = 87
+
+    def __init__(self, *args: object, record_errors: Mapping[int, str] | None = None) -> None:
+        super().__init__(*args)
+        self.record_errors: Final[Mapping[int, str]] = record_errors or {}

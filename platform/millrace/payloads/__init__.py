@@ -1,11 +1,32 @@
-"""Decoding of Avro, JSON and Protobuf payloads in opaque topics to Arrow, in bulk.
+"""Avro, JSON and Protobuf payloads to Arrow columns and back, in bulk.
 
-* ``decoder``       payloads, bare or framed with a schema id, to columns; faults of unreadable payloads
-* ``wire``          a position in each of many payloads, and bulk reads of integers, text and bytes
-* ``avro, protobuf``  the encodings, one field of all payloads at a time; ``numbers`` converts numbers to column types
-* ``json_objects``  JSON with Arrow's reader; ``json_values`` reads one value at a time where Arrow's reader fails
+* ``decoder, encoder``  payloads, bare or framed with a schema id, to columns and back; faults of unreadable payloads
+* ``record_codec``      keys and values of Kafka records to the columns of a typed topic and back; ``keys`` has the keys
+* ``registry``            registered schemas with their references
+* ``wire``              a position in each of many payloads, and bulk reads of integers, text and bytes
+* ``avro, protobuf``    reading, one field of all payloads at a time; ``numbers`` converts numbers to column types
+* ``json_objects``      JSON with Arrow's reader; ``json_values`` reads one value at a time where Arrow's reader fails
+* ``avro_writing, protobuf_writing, json_writing``  writing, one field of all rows at a time, with ``arrays``
 """
 
-from millrace.payloads.decoder import Decoded, Framing, PayloadDecoder, PayloadKind, PayloadSchema
+from millrace.config.topic import Framing
+from millrace.payloads.decoder import Decoded, PayloadDecoder, PayloadKind, PayloadSchema
+from millrace.payloads.encoder import PayloadEncoder
+from millrace.payloads.record_codec import DecodedRecords, PayloadFormat, RecordCodec, check_format
+from millrace.payloads.registry import PayloadRegistry, RegisteredSchema, SchemaReference
 
-__all__ = ["Decoded", "Framing", "PayloadDecoder", "PayloadKind", "PayloadSchema"]
+__all__ = [
+    "Decoded",
+    "DecodedRecords",
+    "Framing",
+    "PayloadDecoder",
+    "PayloadEncoder",
+    "PayloadFormat",
+    "PayloadKind",
+    "PayloadRegistry",
+    "PayloadSchema",
+    "RecordCodec",
+    "RegisteredSchema",
+    "SchemaReference",
+    "check_format",
+]

@@ -15,11 +15,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from millrace.config.topic import Framing
 from millrace.errors import MillraceError, SchemaError, UnknownSchemaError
 from millrace.payloads.avro import AvroReader
 from millrace.payloads.json_objects import JsonReader
 from millrace.payloads.protobuf import ProtobufReader
-from millrace.payloads.wire import Cursor, Longs
+from millrace.payloads.wire import Cursor, Faults, Longs
 from millrace.schemas.avro import parse_avro
 from millrace.schemas.json_schema import parse_json_schema
 from millrace.schemas.promotion import common_type, promote
@@ -29,6 +30,8 @@ from millrace.schemas.types import spark_name
 
 _HEADER_BYTES: Final = 5
 _MESSAGE_DEPTH_MAX: Final = 32
+_READERS_MAX: Final = 1000
+"""Number of schemas whose readers a decoder keeps."""
 
 
 class PayloadKind(StrEnum):
@@ -37,13 +40,6 @@ class PayloadKind(StrEnum):
     AVRO = "avro"
     JSON = "json"
     PROTOBUF = "protobuf"
-
-
-class Framing(StrEnum):
-    """Prefix before the payload."""
-
-    NONE = "none"
-    CONFLUENT = "confluent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +92,20 @@ class PayloadDecoder:
     """Decoder of payloads to the columns of ``wanted``, a reader's schema; all result columns are nullable.
 
     ``schema_of`` finds the schema of an id (raises ``UnknownSchemaError``). For bare payloads ``wanted`` is also the
-    writer's schema. Not thread safe.
+    writer's schema. ``columns`` are those of the result if they differ from the columns of ``wanted``. Threads may
+    share a decoder: they only add readers to it, and a reader for the same schema is the same.
     """
 
     def __init__(
-        self, wanted: PayloadSchema, framing: Framing, schema_of: Callable[[int], PayloadSchema] | None = None
+        self,
+        wanted: PayloadSchema,
+        framing: Framing,
+        schema_of: Callable[[int], PayloadSchema] | None = None,
+        *,
+        columns: pa.Schema | None = None,
     ) -> None:
         self._wanted: Final = wanted.prepared()
-        self._columns: Final = wanted.columns()
+        self._columns: Final = wanted.columns() if columns is None else columns
         self._defaults: Final = wanted.defaults()
         self._framing: Final = framing
         self._schema_of: Final = schema_of
@@ -167,7 +169,7 @@ class PayloadDecoder:
         try:
             reader = self._reader(schema_id, indexes)
             cursor = Cursor.over(payloads, skip)
-            read = self._resolved(reader.read(cursor))
+            read = self._resolved(reader.read(cursor), cursor.faults)
         except (SchemaError, UnknownSchemaError, _UnreadableError) as error:
             text = error.message if isinstance(error, MillraceError) else str(error)
             where = f"schema {schema_id}: " if schema_id and not isinstance(error, UnknownSchemaError) else ""
@@ -181,34 +183,44 @@ class PayloadDecoder:
 
     def _reader(self, schema_id: int, indexes: tuple[int, ...]) -> AvroReader | ProtobufReader:
         key = (schema_id, indexes)
-        if key not in self._readers:
-            writer = self._writer(schema_id)
-            if writer.kind is not self._wanted.kind:
-                raise SchemaError(
-                    f"it is a schema of {writer.kind} payloads, but the payloads are decoded as {self._wanted.kind}"
-                )
-            if writer.kind is PayloadKind.AVRO:
-                self._readers[key] = AvroReader.of(writer.text, dict(writer.references))
-            else:
-                file = ProtoFile(writer.compiled)
-                message = file.message_at(indexes) if indexes else file.message(writer.message)
-                self._readers[key] = ProtobufReader.of(file, message)
-        return self._readers[key]
+        known = self._readers.get(key)
+        if known is not None:
+            return known
+        writer = self._writer(schema_id)
+        if writer.kind is not self._wanted.kind:
+            raise SchemaError(
+                f"it is a schema of {writer.kind} payloads, but the payloads are decoded as {self._wanted.kind}"
+            )
+        made: AvroReader | ProtobufReader
+        if writer.kind is PayloadKind.AVRO:
+            made = AvroReader.of(writer.text, dict(writer.references))
+        else:
+            file = ProtoFile(writer.compiled)
+            message = file.message_at(indexes) if indexes else file.message(writer.message)
+            made = ProtobufReader.of(file, message)
+        if len(self._readers) >= _READERS_MAX:
+            self._readers.clear()
+        self._readers[key] = made
+        return made
 
     def _writer(self, schema_id: int) -> PayloadSchema:
         if not schema_id or self._schema_of is None:
             return self._wanted
-        if schema_id not in self._writers:
-            self._writers[schema_id] = self._schema_of(schema_id).prepared()
-        return self._writers[schema_id]
+        known = self._writers.get(schema_id)
+        if known is None:
+            known = self._schema_of(schema_id).prepared()
+            if len(self._writers) >= _READERS_MAX:
+                self._writers.clear()
+            self._writers[schema_id] = known
+        return known
 
-    def _resolved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _resolved(self, batch: pa.RecordBatch, faults: Faults) -> pa.RecordBatch:
         """Return the wanted columns from the writer's columns."""
         arrays = []
         for each in self._columns:
             at = batch.schema.get_field_index(each.name)
             if at >= 0:
-                arrays.append(_promoted(batch.column(at), each))
+                arrays.append(_promoted(batch.column(at), each, faults))
             elif each.name in self._defaults:
                 default = pa.scalar(self._defaults[each.name])
                 arrays.append(pa.repeat(default, batch.num_rows).cast(each.type))
@@ -242,15 +254,28 @@ class _UnreadableError(Exception):
     """The writer's schema cannot be read in the wanted columns."""
 
 
-def _promoted(array: pa.Array, wanted: pa.Field) -> pa.Array:
+def _promoted(array: pa.Array, wanted: pa.Field, faults: Faults) -> pa.Array:
     if common_type(wanted.type, array.type) is None:
         raise _UnreadableError(
             f"column {wanted.name} is {spark_name(array.type)}, but {spark_name(wanted.type)} is expected"
         )
     try:
         return promote(array, wanted.type)
-    except pa.ArrowInvalid as error:
-        raise _UnreadableError(f"column {wanted.name} does not fit {spark_name(wanted.type)}: {error}") from None
+    except pa.ArrowInvalid:
+        return _promoted_one_by_one(array, wanted, faults)
+
+
+def _promoted_one_by_one(array: pa.Array, wanted: pa.Field, faults: Faults) -> pa.Array:
+    """Promote values of which some do not fit; these become null, with a fault of their payload."""
+    values = []
+    for row in range(len(array)):
+        try:
+            values.append(promote(array.slice(row, 1), wanted.type))
+        except pa.ArrowInvalid:
+            shown = str(array[row].as_py())
+            faults.add(np.array([row]), f"{wanted.name}: {shown[:60]} does not fit {spark_name(wanted.type)}")
+            values.append(pa.nulls(1, wanted.type))
+    return pa.concat_arrays(values)
 
 
 def _schema_ids(payloads: pa.Array) -> Longs:

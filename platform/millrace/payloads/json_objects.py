@@ -19,7 +19,7 @@ import pyarrow.json as pj
 import pyarrow.types as pat
 
 from millrace.payloads.json_values import NotAValueError, parse_json, struct_of, value_of
-from millrace.schemas.types import DURATION
+from millrace.schemas.types import DECIMAL_MAX_PRECISION, DURATION
 
 _ONE_BY_ONE: Final = 16
 """Number of rows that are read one by one, because that costs as much as a bulk attempt."""
@@ -150,6 +150,9 @@ def _converted(array: pa.Array, field: pa.Field) -> pa.Array:
         if not pc.all(pc.is_finite(array)).as_py() and pc.any(pc.invert(pc.is_finite(array))).as_py():
             raise _GiveUpError
         return array
+    if pat.is_decimal(data_type):
+        # Arrow's reader does not check the number of digits before the point, and the narrowing cast does.
+        return array.cast(pa.decimal128(DECIMAL_MAX_PRECISION, data_type.scale)).cast(data_type)
     if pat.is_binary(data_type) or pat.is_time(data_type) or data_type == DURATION:
         return _by_value(array, data_type)
     if pat.is_timestamp(data_type) and pc.any(pc.not_equal(pc.utf8_slice_codeunits(array, 10, 11), "T")).as_py():

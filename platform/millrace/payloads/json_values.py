@@ -1,8 +1,9 @@
 """Conversion of single JSON values to column values, with the reason of a failure.
 
 Strings convert from strings and numbers from numbers, without guesses. Timestamps, dates and durations are strings in
-the forms of RFC 3339 and ISO 8601. Bytes are base64. Decimals are numbers or strings that lose no digit. The results
-of this module are the reference for the fast path.
+the forms of RFC 3339 and ISO 8601. Bytes are base64. Decimals are numbers or strings that lose no digit. Floats
+are numbers, or one of the strings that stand for no number. The results of this module are the reference for the fast
+path.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _DURATION: Final = re.compile(
     r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
     r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?"
 )
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+"""Floats without a number in JSON, as Spark's ``to_json`` writes and ``from_json`` reads them."""
 _TIME: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?")
 
 
@@ -107,6 +110,8 @@ def _integer(value: Any, data_type: pa.DataType, path: str) -> int:
 
 
 def _float(value: Any, data_type: pa.DataType, path: str) -> float:
+    if value in _NO_NUMBERS:
+        return float(value)
     if type(value) not in (int, Decimal):
         raise _misfit(value, data_type, path)
     try:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from millrace.payloads.wire import Cursor, Longs
@@ -79,3 +80,26 @@ def uuid_text(array: pa.Array) -> pa.Array:
     from uuid import UUID
 
     return pa.array([str(UUID(bytes=value)) if len(value) == 16 else None for value in array.to_pylist()], pa.string())
+
+
+def big_endian(array: pa.Array, size: int | None) -> pa.BinaryArray:
+    """Write the unscaled numbers of decimals as big-endian two's complement.
+
+    They have ``size`` bytes, and null if that is not enough; without a size each has as few bytes as possible.
+    """
+    raw = np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, _DECIMAL_BYTES)
+    big = raw[array.offset : array.offset + len(array), ::-1]
+    # A leading byte is redundant if it only repeats the sign, which the next byte's highest bit has as well.
+    fill = np.where(big[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
+    is_redundant = (big[:, :-1] == fill) & ((big[:, 1:] >= 0x80) == (fill >= 0x80))
+    needed = _DECIMAL_BYTES - np.cumprod(is_redundant, axis=1).sum(axis=1)
+    if size is None:
+        data = big[np.arange(_DECIMAL_BYTES) >= _DECIMAL_BYTES - needed[:, None]]
+        offsets = np.zeros(len(array) + 1, np.int32)
+        np.cumsum(needed, out=offsets[1:])
+        return pa.Array.from_buffers(pa.binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    wide = np.concatenate([np.repeat(fill, max(size - _DECIMAL_BYTES, 0), axis=1), big], axis=1)
+    data = np.ascontiguousarray(wide[:, wide.shape[1] - size :])
+    offsets = np.arange(len(array) + 1, dtype=np.int32) * size
+    written = pa.Array.from_buffers(pa.binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pc.if_else(pa.array(needed <= size), written, None)

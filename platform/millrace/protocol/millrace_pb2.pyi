@@ -1564,6 +1564,27 @@ class ProduceResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
+    class RecordError(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        BATCH_INDEX_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        batch_index: _builtins.int
+        """of the record in its batch"""
+        message: _builtins.str
+        def __init__(
+            self,
+            *,
+            batch_index: _builtins.int = ...,
+            message: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_index", b"batch_index", "message", b"message"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
     class PartitionResult(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -1572,6 +1593,7 @@ class ProduceResponse(_message.Message):
         LOG_APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
         LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
         ERROR_FIELD_NUMBER: _builtins.int
+        RECORD_ERRORS_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         base_offset: _builtins.int
         """-1 on an error"""
@@ -1580,6 +1602,10 @@ class ProduceResponse(_message.Message):
         log_start_offset: _builtins.int
         @_builtins.property
         def error(self) -> Global___Error: ...
+        @_builtins.property
+        def record_errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceResponse.RecordError]:
+            """records because of which their batch was refused"""
+
         def __init__(
             self,
             *,
@@ -1588,10 +1614,11 @@ class ProduceResponse(_message.Message):
             log_append_time_ms: _builtins.int = ...,
             log_start_offset: _builtins.int = ...,
             error: Global___Error | None = ...,
+            record_errors: _abc.Iterable[Global___ProduceResponse.RecordError] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "error", b"error", "log_append_time_ms", b"log_append_time_ms", "log_start_offset", b"log_start_offset", "partition", b"partition"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "error", b"error", "log_append_time_ms", b"log_append_time_ms", "log_start_offset", b"log_start_offset", "partition", b"partition", "record_errors", b"record_errors"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

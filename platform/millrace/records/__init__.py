@@ -64,7 +64,7 @@ from millrace.records.message_set import (
     read_file_entries,
     sound_prefix_bytes,
 )
-from millrace.records.recompression import recompress_batch
+from millrace.records.recompression import carried_over, recompress_batch
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import assign_offsets, crc_matches, scan_headers, stamp_append_time, verify_crc
@@ -113,6 +113,7 @@ __all__ = [
     "build_entries",
     "build_rows_batch",
     "build_rows_batch_of_columns",
+    "carried_over",
     "checksum",
     "compress",
     "convert",

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-_INTEGER_BYTES: Final = {
+INTEGER_BYTES: Final = {
     pa.int8(): 1, pa.int16(): 2, pa.int32(): 4, pa.int64(): 8, pa.date32(): 4,
     pa.timestamp("us"): 8, pa.timestamp("us", tz="UTC"): 8, pa.duration("us"): 8, pa.time64("ns"): 8,
 }  # fmt: skip
@@ -54,7 +54,7 @@ def _column_bytes(column: pa.ChunkedArray | pa.Array) -> pa.LargeBinaryArray:
     if pat.is_decimal128(data_type):
         raw = np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]
         return _fixed_width(np.ascontiguousarray(raw[:, ::-1]), 16, array)
-    return _big_endian(array, _INTEGER_BYTES[data_type])
+    return _big_endian(array, INTEGER_BYTES[data_type])
 
 
 def _big_endian(array: pa.Array, width_bytes: int) -> pa.LargeBinaryArray:

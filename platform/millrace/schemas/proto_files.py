@@ -96,6 +96,18 @@ class ProtoFile:
             raise SchemaError(f"no message has the indexes {list(indexes)} in the schema") from None
         return found
 
+    def message_indexes(self, descriptor: Descriptor) -> bytes:
+        """Return the indexes of a message as Confluent's serializers write them before a payload."""
+        indexes: list[int] = []
+        while descriptor.containing_type is not None:
+            outer = descriptor.containing_type
+            indexes.insert(0, [each.full_name for each in outer.nested_types].index(descriptor.full_name))
+            descriptor = outer
+        indexes.insert(0, [each.full_name for each in self._messages].index(descriptor.full_name))
+        if indexes == [0]:
+            return b"\x00"
+        return b"".join(_zigzag(number) for number in (len(indexes), *indexes))
+
     def message_class(self, descriptor: Descriptor) -> Any:
         """Return the class of parsed messages."""
         from google.protobuf.message_factory import GetMessageClass
@@ -183,6 +195,15 @@ def proto_imports(path: Path, text: str) -> dict[str, str]:
             found[name] = there.read_text(encoding="utf-8")
             wanted += _IMPORT.findall(found[name])
     return found
+
+
+def _zigzag(number: int) -> bytes:
+    """Write a number from 0 as a signed variable-length integer."""
+    raw, data = number << 1, b""
+    while raw > 0x7F:
+        data += bytes([raw & 0x7F | 0x80])
+        raw >>= 7
+    return data + bytes([raw])
 
 
 def _write(folder: Path, name: str, content: str) -> None:

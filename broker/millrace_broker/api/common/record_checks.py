@@ -22,7 +22,7 @@ from millrace.errors import (
 )
 from millrace.records import BatchHeader, Compression
 from millrace_broker.log import ProducedBatches
-from millrace_broker.metadata import TopicInfo
+from millrace_broker.metadata import RecordCodecs, TopicInfo
 from millrace_broker.runtime import Executors
 from millrace_broker.runtime.small_work import SMALL_BYTES
 
@@ -41,23 +41,34 @@ _UNLIMITED_MS: Final = 2**63 - 1
 _ROW_WORK_BYTES: Final = 1024
 """Cost of checking one row, as the number of bytes whose append takes as long. Columns are checked as a whole."""
 
+_CONVERTED_BYTES_MAX: Final = 256 * 2**20
+"""Largest size to which a batch of a Kafka client for a typed topic may be decompressed."""
+
 
 async def check_records(
-    executors: Executors, topic: TopicInfo, data: bytes, now_ms: int, *, in_transaction: bool
+    executors: Executors,
+    codecs: RecordCodecs,
+    topic: TopicInfo,
+    data: bytes,
+    now_ms: int,
+    *,
+    in_transaction: bool,
 ) -> ProducedBatches:
     """Check every batch in ``data`` against its topic. Return the batches to append, recompressed if necessary.
 
-    Small work runs in the event loop, other work in an I/O thread.
+    Small work runs in the event loop, other work in an I/O thread. Rows of Kafka clients for a typed topic become
+    columns, always in a thread.
 
     Raises the errors of ``ProducedBatches``, ``InvalidRecordError`` (also for an unreadable body with a correct
-    checksum), ``SchemaMismatchError`` (naming row and column), ``UnknownSchemaError`` and ``InvalidTimestampError``.
-    In a compacted topic every record must have a key.
+    checksum; for rows that do not fit a typed topic it names each of them), ``SchemaMismatchError`` (naming row and
+    column), ``UnknownSchemaError``, ``InvalidTimestampError`` and ``UnsupportedForFormatError``. In a compacted topic
+    every record must have a key.
     """
     check = partial(ProducedBatches, data, topic.config, in_transaction=in_transaction)
     if not executors.small_work.includes(len(data)):
-        return await executors.run_io(lambda: check_bodies(topic, check(), now_ms))
+        return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
     batches = executors.small_work.do(check)
-    return await executors.run_sized(_work_bytes(topic, batches), check_bodies, topic, batches, now_ms)
+    return await executors.run_sized(_work_bytes(topic, batches), check_bodies, codecs, topic, batches, now_ms)
 
 
 def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
@@ -66,32 +77,38 @@ def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
     work_bytes = len(produced.data)
     for _, header in produced.headers:
         is_plain = header.compression == target == Compression.NONE
-        if not is_plain:
+        if not is_plain or (topic.is_typed and not header.is_columnar):
             work_bytes += SMALL_BYTES
         elif not header.is_columnar:
             work_bytes += header.count * _ROW_WORK_BYTES
     return work_bytes
 
 
-def check_bodies(topic: TopicInfo, produced: ProducedBatches, now_ms: int) -> ProducedBatches:
-    """Check the bodies of batches, as ``check_records`` does. A recompressed batch is another one, checked as such."""
+def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatches, now_ms: int) -> ProducedBatches:
+    """Check the bodies of batches, as ``check_records`` does. A recompressed or converted batch is checked again."""
     data, target = produced.data, _TARGET.get(topic.config.compression_type)
     parts: list[bytes] = []
     kept = 0
 
     def schema_of(schema_id: int) -> pa.Schema:
-        return _schema(topic, schema_id)
+        return schema_of_topic(topic, schema_id)
 
     for position, header in produced.headers:
         _check_kind(topic, data, position, header)
+        is_converted = topic.is_typed and not header.is_columnar
+        max_bytes = _CONVERTED_BYTES_MAX if is_converted else codec.DECOMPRESSED_BYTES_MAX
         try:
-            batch = codec.validate_batch(data, position, header, schema_of)
+            batch = codec.validate_batch(data, position, header, schema_of, max_bytes=max_bytes)
         except CorruptBatchError as error:
             # The checksum is correct, so the producer built the batch this way. A retry would send the same bytes.
             raise InvalidRecordError(error.message) from error
         _check_times(position, batch, now_ms, topic.config)
+        if is_converted:
+            parts += [data[kept:position], _converted(codecs, topic, batch, target)]
+            kept = position + header.size_bytes
+            continue
         if topic.config.is_compacted:
-            _check_keys(topic, batch)
+            _check_keys(topic, batch.columns)
         if target is not None and header.compression != target:
             parts += [data[kept:position], codec.recompress_batch(data, position, header, schema_of, target)]
             kept = position + header.size_bytes
@@ -128,14 +145,22 @@ def _check_kind(topic: TopicInfo, data: bytes, position: int, header: BatchHeade
             raise SchemaMismatchError(f"topic {topic.name} is typed: its batches hold its columns, not key and value")
         if not topic.is_typed and schema_id != codec.OPAQUE_SCHEMA_ID:
             raise SchemaMismatchError(f"topic {topic.name} is opaque: it takes no batch of schema {schema_id}")
-    elif topic.is_typed:
-        raise SchemaMismatchError(f"topic {topic.name} is typed: it takes columnar batches, not rows")
 
 
-def _check_keys(topic: TopicInfo, batch: codec.DecodedBatch) -> None:
+def _converted(codecs: RecordCodecs, topic: TopicInfo, rows: codec.DecodedBatch, target: Compression | None) -> bytes:
+    """Return rows of a Kafka client as a columnar batch with the topic's newest schema."""
+    from millrace_broker.api.common.typed_rows import columns_of_rows
+
+    columns, converted = columns_of_rows(codecs.of(topic), topic, rows, target)
+    if topic.config.is_compacted:
+        _check_keys(topic, columns)
+    return converted
+
+
+def _check_keys(topic: TopicInfo, batch: pa.RecordBatch) -> None:
     """Raise ``InvalidRecordError`` for a record without a key, because compaction could never replace it."""
     names = topic.key_columns if topic.is_typed else ("key",)
-    columns = [batch.columns.column(name) for name in names]
+    columns = [batch.column(name) for name in names]
     if any(not column.null_count for column in columns):
         return
     for row in range(batch.num_rows):
@@ -146,7 +171,8 @@ def _check_keys(topic: TopicInfo, batch: codec.DecodedBatch) -> None:
             )
 
 
-def _schema(topic: TopicInfo, schema_id: int) -> pa.Schema:
+def schema_of_topic(topic: TopicInfo, schema_id: int) -> pa.Schema:
+    """Return a version of the topic's schema. Raises ``UnknownSchemaError``."""
     schema = topic.schema_of(schema_id)
     if schema is None:
         ids = ", ".join(str(version.id) for version in topic.schemas)

@@ -11,11 +11,12 @@ from millrace.errors import CorruptBatchError, InvalidTimestampError, MillraceEr
 from millrace.records import Record, build_rows_batch
 from millrace_broker.api.common.record_checks import check_bodies, check_records
 from millrace_broker.log import ProducedBatches
-from millrace_broker.metadata import TopicInfo
+from millrace_broker.metadata import RecordCodecs, TopicInfo
 from millrace_broker.runtime import Executors
 from millrace_broker.runtime.small_work import SMALL_BYTES
 
 NOW_MS = 1_700_000_000_000
+NO_CODECS = RecordCodecs(dict)
 
 
 def topic(**overrides: Any) -> TopicInfo:
@@ -32,10 +33,10 @@ def batch(*times_ms: int, value: bytes = b"v") -> bytes:
 def test_timestamps_too_far_from_now_are_refused(too_far_ms: int) -> None:
     limited = topic(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
     near = ProducedBatches(batch(NOW_MS - 1000, NOW_MS + 500), limited.config)
-    assert check_bodies(limited, near, NOW_MS) is near
+    assert check_bodies(NO_CODECS, limited, near, NOW_MS) is near
     far = ProducedBatches(batch(NOW_MS, NOW_MS + too_far_ms), limited.config)
     with pytest.raises(InvalidTimestampError, match=r"message.timestamp.(before|after).max.ms"):
-        check_bodies(limited, far, NOW_MS)
+        check_bodies(NO_CODECS, limited, far, NOW_MS)
 
 
 @pytest.mark.parametrize("value_bytes", [10, SMALL_BYTES])
@@ -48,7 +49,7 @@ def test_small_and_large_batches_are_verified_once(value_bytes: int, is_damaged:
     async def checked() -> ProducedBatches | MillraceError:
         executors = Executors(1, asyncio.get_running_loop().time)
         try:
-            return await check_records(executors, large, bytes(data), NOW_MS, in_transaction=False)
+            return await check_records(executors, NO_CODECS, large, bytes(data), NOW_MS, in_transaction=False)
         except MillraceError as error:
             return error
         finally:

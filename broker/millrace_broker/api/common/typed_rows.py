@@ -1,0 +1,93 @@
+"""Conversion between batches of Kafka clients and columnar batches of typed topics, in both directions.
+
+A converted batch carries the header fields of the original: offsets, times, and the producer's id, epoch and sequence.
+Both directions take long, and run in I/O threads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from millrace import records as codec
+from millrace.errors import InvalidRecordError, SchemaError, UnsupportedForFormatError
+from millrace.records import Compression, SchemaOf
+from millrace_broker.metadata import TopicInfo
+
+if TYPE_CHECKING:
+    from millrace.payloads import RecordCodec
+
+_RECORD_ERRORS_MAX: Final = 10_000
+"""Number of bad records that an answer names."""
+_SHOWN_MAX: Final = 3
+
+_STORED: Final = {
+    Compression.NONE: Compression.NONE,
+    Compression.GZIP: Compression.ZSTD,
+    Compression.SNAPPY: Compression.LZ4,
+    Compression.LZ4: Compression.LZ4,
+    Compression.ZSTD: Compression.ZSTD,
+}
+"""Compression of columnar batches, which have neither gzip nor snappy."""
+
+
+def columns_of_rows(
+    record_codec: RecordCodec, topic: TopicInfo, rows: codec.DecodedBatch, compression: Compression | None
+) -> tuple[pa.RecordBatch, bytes]:
+    """Convert a checked batch of rows to columns of the topic's newest schema. Return them, and the columnar batch.
+
+    ``compression`` is that of the result; None keeps the producer's, or takes the nearest that columnar batches have.
+
+    Raises ``InvalidRecordError`` with the faults of all records that do not fit.
+    """
+    header = rows.header
+    decoded = record_codec.decode(rows.columns.column("key"), rows.columns.column("value"))
+    if decoded.faults:
+        raise _refusal(topic.name, rows.num_rows, dict(decoded.faults))
+    constant_ms = rows.constant_timestamp_ms
+    batch = codec.build_columnar_batch(
+        decoded.columns,
+        schema_id=topic.schema_id,
+        timestamps_ms=rows.timestamps_ms() if constant_ms is None else constant_ms,
+        headers=rows.headers,
+        tombstones=decoded.tombstones,
+        last_offset_delta=header.last_offset_delta,
+        compression=_STORED[Compression.of(header.compression)] if compression is None else compression,
+        **codec.carried_over(header),
+    )
+    return decoded.columns, batch
+
+
+def rows_of_columns(record_codec: RecordCodec, schema_of: SchemaOf, batch: memoryview) -> bytes:
+    """Convert a columnar batch of a typed topic to rows, with the columns in which all rows of the topic are read.
+
+    Raises ``UnsupportedForFormatError`` for values that the payload schema of the topic cannot hold.
+    """
+    header = codec.read_header(batch)
+    decoded = codec.decode_batch(pa.py_buffer(batch), 0, header, schema_of)
+    try:
+        keys, values = record_codec.encode(decoded.read_as(record_codec.read_schema), decoded.tombstones)
+    except SchemaError as error:
+        raise UnsupportedForFormatError(
+            f"the batch with base offset {header.base_offset} has no form for Kafka clients: {error.message}"
+        ) from error
+    return codec.build_rows_batch_of_columns(
+        pa.RecordBatch.from_arrays([keys, values], schema=codec.OPAQUE_SCHEMA),
+        timestamps_ms=decoded.timestamps_ms() if header.count else header.max_timestamp,
+        headers=decoded.headers,
+        offsets=decoded.offsets(),
+        last_offset=header.last_offset,
+        compression=Compression.of(header.compression),
+        **codec.carried_over(header),
+    )
+
+
+def _refusal(topic_name: str, count: int, faults: dict[int, str]) -> InvalidRecordError:
+    shown = "; ".join(f"record {row}: {text}" for row, text in list(faults.items())[:_SHOWN_MAX])
+    more = "" if len(faults) <= _SHOWN_MAX else "; ..."
+    return InvalidRecordError(
+        f"{len(faults)} of the {count} records of a batch do not fit topic {topic_name}, and nothing of the batch was "
+        f"appended ({shown}{more})",
+        record_errors=dict(list(faults.items())[:_RECORD_ERRORS_MAX]),
+    )

@@ -1,0 +1,241 @@
+"""Typed topics and Kafka's clients: what they send becomes columns, and they get columns as payloads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pyarrow as pa
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+from millrace.clients import Admin, Consumer, Producer, RegisteredSchema
+from millrace.errors import InvalidConfigError
+from millrace.kafka_protocol.calls.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from millrace.payloads import PayloadKind
+from millrace.records import Record, build_rows_batch
+from millrace_broker.testing import EmbeddedBroker
+
+from .kafka_clients import address, consumer, producer, read, send
+from .kafka_wire import KafkaWire
+from .waiting import STALL_S, Stall
+
+COLUMNS = "id BIGINT NOT NULL, name STRING, price DECIMAL(9,2), tags ARRAY<STRING>"
+BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
+
+
+def _rows(count: int) -> list[dict[str, Any]]:
+    return [
+        {"id": number, "name": f"n{number}", "price": f"{number}.25", "tags": ["a"] * (number % 3)}
+        for number in range(count)
+    ]
+
+
+def _produce(broker: EmbeddedBroker, topic: str, batch: bytes) -> Any:
+    """Send a batch as it is, and return the partition's answer."""
+    data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=batch),))
+    with KafkaWire(broker) as wire:
+        answer = wire.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(data,)), 9)
+    return answer.responses[0].partition_responses[0]
+
+
+def _columns(broker: EmbeddedBroker, topic: str, count: int) -> pa.Table:
+    """Read a topic's columns, offsets, headers and times with a consumer of millrace."""
+    options = {"bootstrap.servers": broker.bootstrap_servers, "auto.offset.reset": "earliest"}
+    with Consumer(options) as reader:
+        reader.assign([(topic, 0)])
+        reader.seek_to_beginning()
+        found: list[pa.Table] = []
+        stall = Stall(f"{count} rows")
+        while sum(map(len, found)) < count:
+            stall.check(sum(map(len, found)))
+            found.append(reader.poll_table(500, metadata=True))
+    return pa.concat_tables(found)
+
+
+def _read(broker: EmbeddedBroker, topic: str, count: int, **options: Any) -> list[Any]:
+    reader = consumer(broker, topic, **options)
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found = read(reader, count)
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_json_of_a_kafka_client_is_read_as_columns_and_as_json_at_the_same_offsets(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str, compression: str
+) -> None:
+    admin.create_topic(
+        topic,
+        partitions=1,
+        schema=COLUMNS,
+        key_columns=["id"],
+        configs={"kafka.value.format": "json", "kafka.key.format": "string"},
+    )
+    rows = _rows(300)
+    records = [
+        {
+            "key": str(row["id"]).encode(),
+            "value": json.dumps(row).encode(),
+            "headers": [("h", b"%d" % row["id"])],
+            "timestamp": 1000 + row["id"],
+        }
+        for row in rows
+    ]
+    sent = send(producer(module_broker, compression_type=compression, linger_ms=50), topic, records)
+    assert [each.offset() for each in sent] == list(range(300))
+    table = _columns(module_broker, topic, 300)
+    assert table.column("__offset").to_pylist() == list(range(300))
+    assert table.column("id").to_pylist() == list(range(300))
+    assert [str(value) for value in table.column("price").to_pylist()] == [row["price"] for row in rows]
+    assert table.column("tags").to_pylist() == [row["tags"] for row in rows]
+
+    found = _read(module_broker, topic, 300)
+    assert [json.loads(each.value(), parse_float=str) for each in found] == rows
+    assert [each.key() for each in found] == [record["key"] for record in records]
+    assert [each.headers() for each in found] == [record["headers"] for record in records]
+    assert [each.timestamp()[1] for each in found] == [record["timestamp"] for record in records]
+    assert [each.offset() for each in found] == list(range(300))
+
+
+def test_rows_of_millrace_are_read_by_kafka_python(module_broker: EmbeddedBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=1, schema=COLUMNS, key_columns=["id"], configs={"kafka.value.format": "json"})
+    with Producer(module_broker.bootstrap_servers) as own:
+        own.send_table(topic, pa.table({"id": [1, 2], "name": ["a", None]}))
+        own.flush()
+    reader = kafka.KafkaConsumer(
+        topic, bootstrap_servers=address(module_broker), group_id=topic, auto_offset_reset="earliest"
+    )
+    found: list[Any] = []
+    stall = Stall("2 records")
+    while len(found) < 2:
+        stall.check(len(found))
+        for records in reader.poll(timeout_ms=100).values():
+            found += records
+    reader.close()
+    assert [(each.offset, each.key) for each in found] == [(0, b"\0" * 7 + b"\1"), (1, b"\0" * 7 + b"\2")]
+    assert json.loads(found[1].value) == {"id": 2, "name": None, "price": None, "tags": None}
+
+
+def test_a_batch_with_bad_records_is_refused_whole_and_names_them(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1, schema=COLUMNS, configs={"kafka.value.format": "json"})
+    values = [b'{"id":1}', b'{"id":"x"}', b'{"id":2}', b"{", b'{"id":3}']
+    batch = build_rows_batch([Record(value=value, timestamp_ms=5) for value in values])
+    answer = _produce(module_broker, topic, batch)
+    assert (answer.error_code, answer.base_offset) == (87, -1)
+    assert [each.batch_index for each in answer.record_errors] == [1, 3]
+    assert answer.record_errors[0].batch_index_error_message == 'id: "x" is not a valid BIGINT'
+    assert answer.error_message is not None
+    assert answer.error_message.startswith(f"2 of the 5 records of a batch do not fit topic {topic}, and nothing")
+    good = build_rows_batch([Record(value=b'{"id":9}', timestamp_ms=5)])
+    assert _produce(module_broker, topic, good).base_offset == 0
+    assert _columns(module_broker, topic, 1).column("id").to_pylist() == [9]
+
+
+def test_the_producer_of_a_bad_record_gets_invalid_record(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1, schema=COLUMNS, configs={"kafka.value.format": "json"})
+    failed: list[Any] = []
+    writer = producer(module_broker)
+    writer.produce(topic, b"no json", on_delivery=lambda error, message: failed.append(error))
+    writer.flush(STALL_S)
+    assert failed[0].code() == confluent_kafka.KafkaError.INVALID_RECORD
+
+
+def test_committed_transactions_are_read_and_aborted_ones_are_not(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1, schema="id BIGINT", configs={"kafka.value.format": "json"})
+    writer = producer(module_broker, transactional_id=topic)
+    writer.init_transactions(STALL_S)
+    for number in range(4):
+        writer.begin_transaction()
+        for each in range(10):
+            writer.produce(topic, b'{"id":%d}' % (number * 10 + each))
+        writer.flush(STALL_S)  # an abort would drop what was not sent
+        if number % 2:
+            writer.abort_transaction(STALL_S)
+        else:
+            writer.commit_transaction(STALL_S)
+    found = _read(module_broker, topic, 20, isolation_level="read_committed")
+    expected = [*range(10), *range(20, 30)]
+    assert [json.loads(each.value())["id"] for each in found] == expected
+    assert [each.offset() for each in found] == [*range(10), *range(22, 32)]
+
+
+def test_tombstones_of_both_kinds_of_client_are_null_values(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    configs = {"kafka.value.format": "json", "kafka.key.format": "json", "cleanup.policy": "compact"}
+    admin.create_topic(
+        topic, partitions=1, schema="id BIGINT NOT NULL, v STRING NOT NULL", key_columns=["id"], configs=configs
+    )
+    send(
+        producer(module_broker),
+        topic,
+        [{"key": b'{"id":1}', "value": b'{"v":"a"}'}, {"key": b'{"id":1}', "value": None}],
+    )
+    assert [(each.key(), each.value()) for each in _read(module_broker, topic, 2)] == [
+        (b'{"id":1}', b'{"id":1,"v":"a"}'),
+        (b'{"id":1}', None),
+    ]
+
+
+@pytest.mark.parametrize("value_format", ["avro", "protobuf"])
+def test_framed_payloads_of_a_registered_schema_pass_both_ways(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str, value_format: str
+) -> None:
+    texts = {
+        "avro": '{"type":"record","name":"R","fields":[{"name":"id","type":"long"},{"name":"x","type":"string"}]}',
+        "protobuf": 'syntax = "proto3"; message R { int64 id = 1; string x = 2; }',
+    }
+    [schema] = admin.register_payload_schemas(
+        [RegisteredSchema(id=0, kind=PayloadKind(value_format), text=texts[value_format])]
+    )
+    configs = {
+        "kafka.value.format": value_format,
+        "kafka.value.framing": "confluent",
+        "kafka.value.schema.id": schema.id,
+    }
+    admin.create_topic(topic, partitions=1, schema="id BIGINT NOT NULL, x STRING NOT NULL", configs=configs)
+    head = b"\0" + schema.id.to_bytes(4, "big")
+    payload = head + (b"\x0e\x02a" if value_format == "avro" else b"\0\x08\x07\x12\x01a")
+    send(producer(module_broker), topic, [{"value": payload}] * 20)
+    assert _columns(module_broker, topic, 20).column("id").to_pylist() == [7] * 20
+    assert [each.value() for each in _read(module_broker, topic, 20)] == [payload] * 20
+
+
+def test_a_typed_topic_without_a_format_refuses_kafka_clients(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1, schema="id BIGINT")
+    answer = _produce(module_broker, topic, build_rows_batch([Record(value=b"{}", timestamp_ms=5)]))
+    assert answer.error_code == 43
+    assert answer.error_message is not None
+    assert "set kafka.value.format to json, avro, protobuf or raw" in answer.error_message
+    with Producer(module_broker.bootstrap_servers) as own:
+        own.send_table(topic, pa.table({"id": [1]}))
+        own.flush()
+    admin.alter_configs(topic, {"kafka.value.format": "json"})
+    assert [each.value() for each in _read(module_broker, topic, 1)] == [b'{"id":1}']
+
+
+def test_formats_that_do_not_suit_the_topic_are_refused(admin: Admin, topic: str) -> None:
+    with pytest.raises(InvalidConfigError, match="is opaque"):
+        admin.create_topic(topic, configs={"kafka.value.format": "json"})
+    with pytest.raises(InvalidConfigError, match="raw values need one column of type BINARY or STRING"):
+        admin.create_topic(topic, schema="a INT, b INT", configs={"kafka.value.format": "raw"})
+    with pytest.raises(InvalidConfigError, match=r"needs kafka\.value\.format=json, avro or protobuf"):
+        admin.create_topic(topic, schema="a INT", configs={"kafka.value.framing": "confluent"})
+    admin.create_topic(topic, schema="a INT, t TIMESTAMP_NTZ")
+    with pytest.raises(InvalidConfigError, match="TIMESTAMP_NTZ has no place in a Protobuf field"):
+        admin.alter_configs(topic, {"kafka.value.format": "protobuf"})
