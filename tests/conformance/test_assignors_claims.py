@@ -82,7 +82,7 @@ def kept(assignment: Assignment, members: Sequence[MemberSubscription]) -> int:
 
 
 @pytest.mark.parametrize("case", ORDERS)
-def test_where_kafkas_result_hangs_on_an_order_it_is_that_of_the_newest_generation_first(case: dict[str, Any]) -> None:
+def test_where_kafkas_result_depends_on_an_order_ours_is_newest_generation_first(case: dict[str, Any]) -> None:
     members = members_of(case)
     by_name, newest_first = expected_of(case, "byName"), expected_of(case, "newestFirst")
     assert by_name != newest_first

@@ -299,7 +299,7 @@ def encoded(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-# --- what the writer refuses ---------------------------------------------------------------------------------
+# --- refusals of the writer ----------------------------------------------------------------------------------
 
 ONE = Record(key=b"k", value=b"v", timestamp_ms=1_700_000_000_000)
 WRITES: dict[str, Callable[[], bytes]] = {

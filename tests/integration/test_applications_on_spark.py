@@ -85,7 +85,7 @@ def sorted_rows(frame: pl.DataFrame) -> list[str]:
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_a_restarted_stream_and_a_batch_come_to_what_the_driver_gives(
+def test_a_restarted_stream_and_a_batch_give_the_drivers_results(
     name: str, spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     application = APPLICATIONS[name]

@@ -353,7 +353,7 @@ def test_purged_entries_leave_something_unproved(case, capfd):
     assert {verdicts[batch] for batch in (3, 4, 5)} <= {"once", "nothing to land"}
 
 
-def test_commits_that_the_tables_log_has_no_more(case, capfd):
+def test_commits_that_the_tables_log_no_longer_has(case, capfd):
     DeltaTable(str(case.table)).create_checkpoint()
     first = case.version_of(landed(case))
     for version in range(first + 1):

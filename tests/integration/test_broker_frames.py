@@ -36,7 +36,7 @@ def _limits(broker: EmbeddedBroker) -> Any:
     return broker.server.broker.statistics().admission
 
 
-def test_a_greeting_says_who_answers(module_broker: EmbeddedBroker, calls: Any) -> None:
+def test_a_greeting_names_the_broker(module_broker: EmbeddedBroker, calls: Any) -> None:
     asked = calls.call("ApiVersions", pb.ApiVersionsRequest())
     with Frames(module_broker) as opened:
         answer = opened.greet()

@@ -162,7 +162,7 @@ def test_a_static_member_comes_back_and_fences_the_one_before(
     assert groups.leave(instance="i") == UnknownMemberError.code
 
 
-def test_a_call_that_was_given_up_leaves_nothing_behind(
+def test_a_cancelled_call_leaves_no_state(
     module_broker: EmbeddedBroker, calls: Any, group: str, threads: ThreadPoolExecutor
 ) -> None:
     groups = Groups(calls, group)

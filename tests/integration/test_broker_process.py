@@ -117,7 +117,7 @@ def test_from_the_command_to_the_first_acknowledgement_is_a_moment(
     assert process.cpu_seconds() < 10
 
 
-def test_a_port_in_use_is_said_with_the_remedy(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_the_remedy(start: Callable[..., Process], tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -218,9 +218,7 @@ def test_locks_and_sessions_end(tmp_path: Path, calls_to: Callable[[str], Any], 
         eventually(is_unknown, "the session to end", pause_s=0.05)
 
 
-def test_a_group_begins_at_the_end_unless_told_otherwise(
-    tmp_path: Path, calls_to: Callable[[str], Any], topic: str
-) -> None:
+def test_a_group_begins_at_the_end_by_default(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         calls = calls_to(broker.bootstrap_servers)
         calls.create(topic)

@@ -34,7 +34,7 @@ def producer(calls: Any) -> Producer:
     return Producer(calls).init()
 
 
-# --- what readers see ------------------------------------------------------------------------------------------------
+# --- reads -----------------------------------------------------------------------------------------------------------
 
 
 def test_readers_of_committed_records_see_what_was_committed_once_it_is(
@@ -120,7 +120,7 @@ def test_a_waiting_reader_of_committed_records_is_woken_by_the_commit(
     assert values_of(answers[0]) == [b"a", b"b"]
 
 
-# --- what producers may do -------------------------------------------------------------------------------------------
+# --- producers -------------------------------------------------------------------------------------------------------
 
 
 def test_the_end_raises_the_epoch_and_may_be_repeated(calls: Any, topic: str, producer: Producer) -> None:

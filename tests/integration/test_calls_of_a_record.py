@@ -1,4 +1,4 @@
-"""The calls of one record on its way in and out are those that the broker's ARCHITECTURE.md lists."""
+"""Tests of a record's calls against the list in ARCHITECTURE.md."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ PAGE = Path(__file__).parents[2] / "broker" / "ARCHITECTURE.md"
 
 
 def listed(name: str) -> list[str]:
-    """Functions in the page's block ``name``, in order."""
+    """Return the functions in the page's block ``name``, in order."""
     [block] = re.findall(rf"```text {name}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return [line.split()[0] for line in block.splitlines()]
 
 
 class Chains:
-    """Observes calls in the broker's thread, and keeps the callers of the wanted function at its last call."""
+    """An observer of calls in the broker's thread.
+
+    It keeps the callers of the wanted function at its last call.
+    """
 
     def __init__(self) -> None:
         self.wanted = ""

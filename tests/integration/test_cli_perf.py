@@ -72,7 +72,7 @@ def test_the_steady_state_is_what_comes_after_the_warm_up(module_broker: Embedde
     assert (total[1], steady[1]) == ("3000", "1000")
 
 
-def test_wrong_usage_is_said(module_broker: EmbeddedBroker) -> None:
+def test_wrong_usage_is_reported(module_broker: EmbeddedBroker) -> None:
     options = ["--topic", "nowhere", "--num-records", "1"]
     assert "give either --record-size or --payload-file" in _perf(module_broker, "produce", *options, code=2).stderr
     warm = [*options, "--record-size", "1", "--warmup-records", "1"]

@@ -38,7 +38,7 @@ def unused_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_a_topic_lives(admin: Admin) -> None:
+def test_a_topic_is_created_described_extended_and_deleted(admin: Admin) -> None:
     created = admin.create_topic("life", partitions=3, configs={"retention.ms": 1000})
     assert created == admin.describe_topic("life")
     assert created is not None

@@ -195,7 +195,7 @@ def test_subscribing_and_assigning_exclude_each_other(group: Group) -> None:
         ({"interceptor.classes": "no.such:Class"}, r"interceptor\.classes"),
     ],
 )
-def test_wrong_options_are_said_when_the_consumer_is_made(options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused_at_the_creation_of_the_consumer(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         Consumer({"bootstrap.servers": "localhost:1", "group.id": "g", **options})
 

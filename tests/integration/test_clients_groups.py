@@ -183,7 +183,7 @@ def test_topics_and_partitions_that_come_later_are_read(group: Group, admin: Adm
             consumer.poll(10)
 
 
-def test_a_topic_that_is_not_there_is_said_and_waited_for(group: Group) -> None:
+def test_a_missing_topic_is_reported_and_waited_for(group: Group) -> None:
     consumer = group.member()
     with pytest.raises(UnknownTopicOrPartitionError, match="no such topic"):
         consumer.poll(100)

@@ -41,7 +41,9 @@ def _read(broker: EmbeddedBroker, topic: str, count: int) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def test_records_lie_where_their_futures_say(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+def test_records_are_at_the_offsets_of_their_futures(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
     admin.create_topic("records", partitions=3)
     futures = [
         producer.send("records", f"value {n}", key=f"key {n % 10}", timestamp_ms=n, headers={"n": str(n).encode()})

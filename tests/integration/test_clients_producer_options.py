@@ -117,7 +117,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(admin: Admin, producer:
     assert producer.send("compacted", b"x", key=b"k").result(STALL_S).offset == 0
 
 
-def test_on_delivery_is_told_in_the_order_of_each_partition(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_on_delivery_is_called_in_the_order_of_each_partition(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("told", partitions=2, configs={"max.message.bytes": 3000})
     told: list[tuple[int, RecordMetadata | None, MillraceError | None]] = []
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "batch.size": 200}

@@ -64,7 +64,7 @@ def test_a_plan_is_proposed_carried_out_and_verified(cluster: Cluster, run: Run,
     eventually(lambda: [cluster.leader(topic, n) for n in (0, 1)] == [wanted[n][0] for n in (0, 1)])
 
 
-def test_a_move_that_cannot_end_is_given_up(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
+def test_a_move_that_cannot_complete_is_cancelled(cluster: Cluster, run: Run, topic: str, tmp_path: Path) -> None:
     # The copy needs more than one fetch. The second fetch waits until the throttle allows more.
     cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
     _fill(cluster, TopicPartition(topic, 0), records=4, size_bytes=900_000)
@@ -125,7 +125,7 @@ def test_the_cluster_is_described(cluster: Cluster, run: Run, topic: str) -> Non
     assert "CONTROLLER" in run("cluster", "describe")
 
 
-def test_a_topic_on_chosen_brokers_is_described_with_who_is_in_sync(cluster: Cluster, run: Run, topic: str) -> None:
+def test_a_topic_on_chosen_brokers_is_described_with_its_isr(cluster: Cluster, run: Run, topic: str) -> None:
     run("topics", "create", topic, "--replica-assignment", "2:1,3:2")
     described = json.loads(run("topics", "describe", topic, "--json"))["partitions"]
     assert [(each["leader"], each["replicas"], sorted(each["isr"])) for each in described] == [

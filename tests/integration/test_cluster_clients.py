@@ -190,9 +190,7 @@ def test_all_brokers_are_restarted_in_turn_and_nothing_is_lost_doubled_or_out_of
     assert found == sent
 
 
-def test_a_share_group_gets_records_of_all_partitions_wherever_they_are_and_its_coordinator_may_die(
-    cluster: Cluster, topic: str
-) -> None:
+def test_a_share_group_gets_records_of_all_brokers_and_survives_its_coordinator(cluster: Cluster, topic: str) -> None:
     cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [2, 3], 2: [3, 1]})
     group = f"shared-{topic}"
     cluster.admin.alter_configs(group, {"share.auto.offset.reset": "earliest"}, resource="group")
@@ -219,7 +217,7 @@ def test_a_share_group_gets_records_of_all_partitions_wherever_they_are_and_its_
     assert found == Counter({b"%d" % n: 6 if n < 10 else 3 for n in range(40)})
 
 
-def test_an_id_is_that_of_one_kind_of_group_wherever_both_are_coordinated(cluster: Cluster, topic: str) -> None:
+def test_an_id_is_that_of_one_kind_of_group_also_on_two_coordinators(cluster: Cluster, topic: str) -> None:
     cluster.admin.create_topic(topic, replication_factor=3)
     options = {"bootstrap.servers": cluster.bootstrap_servers, **QUICK}
     for name in ("__consumer_offsets", "__share_group_state"):  # created by the first such group

@@ -85,7 +85,7 @@ def test_brokers_continue_without_zookeeper_and_register_again_when_it_is_back(
 
 
 @pytest.mark.parametrize("way", ["SASL", "TLS"])
-def test_a_broker_proves_to_zookeeper_who_it_is(zookeeper_server: ZooKeeperServer, tmp_path: Path, way: str) -> None:
+def test_a_broker_authenticates_to_zookeeper(zookeeper_server: ZooKeeperServer, tmp_path: Path, way: str) -> None:
     options = {
         "SASL": {
             "zookeeper.sasl.mechanism": "DIGEST-MD5",

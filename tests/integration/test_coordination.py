@@ -225,7 +225,7 @@ def test_an_ephemeral_node_has_no_children(store: Store) -> None:
         session.create("/mine/child")
 
 
-def test_an_expired_session_is_told_and_can_do_nothing_more(store: Store) -> None:
+def test_an_expired_session_is_notified_and_refuses_all_calls(store: Store) -> None:
     session, other = store.connect(), store.connect()
     ended: list[str] = []
     events: list[WatchEvent] = []
@@ -457,7 +457,7 @@ def test_a_new_session_takes_nothing_over_from_an_expired_one(store: Store) -> N
     assert (data, stat.ephemeral_owner) == (b"second", second.session_id)
 
 
-def test_states_are_told(store: Store) -> None:
+def test_listeners_get_session_states(store: Store) -> None:
     session = store.connect()
     told: list[SessionState] = []
     session.on_state(told.append)

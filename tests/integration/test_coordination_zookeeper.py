@@ -153,7 +153,7 @@ def test_settled_writes_are_applied_once_also_when_the_answer_is_lost(
         settle(session, [Create("/n-0")])
 
 
-def test_watches_are_told_what_they_missed_once_and_continue(connect: Connect, proxy: Proxy) -> None:
+def test_watches_get_missed_events_once_and_continue(connect: Connect, proxy: Proxy) -> None:
     session, other = connect(proxy.address), connect()
     for path in ("/changed", "/deleted", "/full", "/same", "/same/child", "/again"):
         session.create(path)
@@ -331,7 +331,7 @@ def test_without_a_server_the_error_names_its_address() -> None:
 SASL = {"zookeeper_sasl_mechanism": "DIGEST-MD5", "zookeeper_sasl_username": USER}
 
 
-def test_nodes_belong_to_who_created_them_if_configured(connect: Connect) -> None:
+def test_nodes_belong_to_their_creator_if_configured(connect: Connect) -> None:
     owner = connect(zookeeper_set_acl=True, zookeeper_sasl_password=PASSWORD, **SASL)
     stranger = connect()
     for path in ("/config", "/config/topics", "/config/users"):

@@ -270,7 +270,7 @@ def records_of(servers, topic):
     return found
 
 
-def test_changes_of_a_table_come_to_topics_in_their_order(spark, module_broker, table, tmp_path):
+def test_changes_of_a_table_are_written_to_topics_in_order(spark, module_broker, table, tmp_path):
     servers, opaque = module_broker.bootstrap_servers, f"opaque-{uuid.uuid4().hex[:8]}"
     with Admin(servers) as admin:
         admin.create_topic(opaque, partitions=2, configs={"retention.ms": "-1"})

@@ -70,7 +70,7 @@ def paths_told(broker, *, is_local):
 
 
 @pytest.mark.parametrize("transport", ["auto", "grpc"])
-def test_a_broker_at_an_address_of_its_host_names_files_to_who_is_there(tmp_path, transport):
+def test_a_broker_at_an_address_of_its_host_names_files_to_local_clients(tmp_path, transport):
     address = own_address()
     options = {"listeners": f"PLAINTEXT://{address}:0,GRPC://{address}:0"}
     with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
@@ -83,7 +83,7 @@ def test_a_broker_at_an_address_of_its_host_names_files_to_who_is_there(tmp_path
     ("enabled", "here", "elsewhere"),
     [("local", True, False), ("true", True, False), ("all", True, True), ("false", False, False)],
 )
-def test_the_broker_says_who_is_told(tmp_path, enabled, here, elsewhere):
+def test_the_option_decides_which_clients_get_file_paths(tmp_path, enabled, here, elsewhere):
     with EmbeddedBroker(tmp_path / "broker", options={"direct.reads.enable": enabled}) as broker:
         fill(broker.bootstrap_servers)
         for is_local, is_told in ((True, here), (False, elsewhere)):

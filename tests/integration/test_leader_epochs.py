@@ -65,7 +65,7 @@ def read(consumer: Consumer, count: int) -> list[tuple[int, Any]]:
     return records
 
 
-def test_requests_of_another_epoch_are_refused_and_ends_of_epochs_told(broker: EmbeddedBroker, calls_to: Any) -> None:
+def test_requests_of_another_epoch_are_refused_and_epoch_ends_answered(broker: EmbeddedBroker, calls_to: Any) -> None:
     calls = calls_to(broker.bootstrap_servers)
     produce(broker, b"a", b"b")
     raise_epoch(broker, TOPIC)
@@ -102,7 +102,7 @@ def test_requests_of_another_epoch_are_refused_and_ends_of_epochs_told(broker: E
     ("offset", "epoch", "answer"),
     [(3, 1, None), (2, 0, None), (3, 0, (0, 2)), (4, 1, (1, 3)), (2, -1, None), (2, 7, "unknown")],
 )
-def test_a_replica_is_told_where_its_log_parts(
+def test_a_replica_gets_the_offset_at_which_its_log_diverges(
     broker: EmbeddedBroker, calls_to: Any, offset: int, epoch: int, answer: Any
 ) -> None:
     produce(broker, b"a", b"b")

@@ -72,7 +72,7 @@ def numbers(module_broker, spark, tmp_path):
 
 
 @pytest.mark.parametrize("sink", ["ingest", "sink"])
-def test_a_query_reads_again_what_it_is_put_back_to(numbers, sink, capfd):
+def test_a_query_reads_again_after_a_reset_to_earlier_offsets(numbers, sink, capfd):
     run = getattr(numbers, sink)
     run()
     assert numbers.rows() == list(range(20))
@@ -98,7 +98,7 @@ def test_a_query_reads_again_what_it_is_put_back_to(numbers, sink, capfd):
     assert len(numbers.rows()) == 28
 
 
-def test_a_query_leaves_out_what_it_is_put_ahead_of(numbers, capfd):
+def test_a_query_skips_records_after_a_reset_to_later_offsets(numbers, capfd):
     numbers.ingest()
     numbers.send(5)
     numbers.command("reset", "--to-latest", "--execute")
@@ -110,7 +110,7 @@ def test_a_query_leaves_out_what_it_is_put_ahead_of(numbers, capfd):
     assert numbers.rows() == [*range(20), 25, 26]
 
 
-def test_offsets_that_were_exported_are_put_back(numbers, tmp_path, capfd):
+def test_exported_offsets_are_restored(numbers, tmp_path, capfd):
     numbers.ingest()
     numbers.command("show", "--export")
     exported = tmp_path / "offsets.csv"

@@ -97,7 +97,7 @@ def test_a_brokers_error_is_raised_and_the_connection_stays(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_after_a_call_that_was_given_up_the_next_has_its_own_answer(tmp_path: Path, is_cancelled: bool) -> None:
+def test_the_call_after_a_cancelled_one_gets_its_own_answer(tmp_path: Path, is_cancelled: bool) -> None:
     async def work(peers: Peers) -> None:
         parked = asyncio.create_task(peers.call(1, "Fetch", fetch(20_000), timeout_s=STALL_S if is_cancelled else 0.2))
         if is_cancelled:

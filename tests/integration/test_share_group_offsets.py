@@ -63,7 +63,7 @@ def _accept(consumer: ShareConsumer, offsets: set[int]) -> None:
     assert all(error is None for error in consumer.commit().values())
 
 
-def test_lag_counts_what_is_not_done_with_also_after_a_restart(tmp_path: Path) -> None:
+def test_lag_counts_unacknowledged_records_also_after_a_restart(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker", options=OPTIONS) as broker, Admin(broker.bootstrap_servers) as admin:
         _fill(admin, broker.bootstrap_servers)
         with _consumer(broker.bootstrap_servers) as consumer:

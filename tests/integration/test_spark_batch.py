@@ -232,7 +232,7 @@ def test_a_topic_s_schema_grows(read, admin, producer):
     assert before.orderBy("a").collect() == [(1,), (2,), (3,)]
 
 
-# --- what is read --------------------------------------------------------------------------------------------
+# --- selection of records ------------------------------------------------------------------------------------
 
 
 def test_patterns_lists_and_assignments(read, admin, producer):

@@ -233,7 +233,7 @@ def test_a_stream_decodes_schemas_registered_while_it_runs(
         ({"decode": "json", "decode_schema": "__offset INT"}, "has a metadata column's name"),
     ],
 )
-def test_wrong_options_are_told_before_anything_is_read(reader, fill, options, message):
+def test_invalid_options_are_refused_before_any_read(reader, fill, options, message):
     with pytest.raises(Exception) as failed:  # noqa: PT011  Spark wraps it
         reader(fill([]), **options).load()
     assert message in explain(failed.value)

@@ -129,7 +129,7 @@ STARTS = {
         ("a global timestamp", "subscribe"),
     ],
 )
-def test_a_stream_starts_where_it_is_told(topics, query, start, kind):
+def test_a_stream_starts_at_the_given_offsets(topics, query, start, kind):
     topic = topics.filled()
     options, expected = STARTS[start]
     running = query(**subscription(kind, topic), **options(topic))

@@ -279,7 +279,7 @@ def test_the_end_of_an_available_now_query_stays_where_it_was(new_model):
     reader.stop()
 
 
-def test_a_stream_ends_where_it_was_told_to(new_model):
+def test_a_stream_ends_at_the_given_offsets(new_model):
     model = new_model(2)
     for partition in model.rows:
         model.append(partition, 10)

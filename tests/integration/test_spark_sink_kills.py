@@ -87,7 +87,7 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
     both = [jobs("--continuous", "--trigger-interval", "0 seconds") for _ in range(2)]
     eventually(
         lambda: not all(job.is_running for job in both),
-        "one of them to give up",
+        "one query to fail",
         progress=lambda: [job.progress() for job in both],
     )
     [loser] = [job for job in both if not job.is_running]
@@ -96,6 +96,6 @@ def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broke
     assert "\nerror: " in loser.output
     count = RECORDS_PER_ROUND + 2 * BATCH_RECORDS
     produce(broker, range(RECORDS_PER_ROUND, count))
-    eventually(lambda: len(copies(broker)) >= count, "the other to go on", progress=winner.progress, pause_s=0.3)
+    eventually(lambda: len(copies(broker)) >= count, "the copies of all records", progress=winner.progress, pause_s=0.3)
     winner.stop()
     assert sorted(copies(broker)) == list(range(count))

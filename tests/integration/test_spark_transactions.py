@@ -118,7 +118,7 @@ def test_only_committed_records_are_read_on_every_path_and_split(admin, written,
     assert sorted(numbers(read(written, **options))) == sorted(written.committed)
 
 
-def test_all_records_are_read_by_those_who_want_that(admin, written, read):
+def test_read_uncommitted_reads_all_records(admin, written, read):
     settled(admin, written)
     for name in ("isolation.level", "kafka.isolation.level"):
         assert sorted(numbers(read(written, **{name: "read_uncommitted"}))) == list(range(written.next))

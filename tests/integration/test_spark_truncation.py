@@ -88,7 +88,7 @@ def cut(broker, tmp_path):
         each.stop()
 
 
-def test_a_query_fails_with_the_offsets_that_parted(broker, cut):
+def test_a_query_fails_with_the_diverged_offsets(broker, cut):
     produce(broker, *"abcd")
     query = Query(broker)
     assert len(query.batch()) == 4

@@ -112,7 +112,7 @@ def write(batches: list[list[TestRecord]], directory: Path) -> None:
             os.utime(path, (1000 + number, 1000 + number))
 
 
-def test_stream_and_batch_come_to_what_the_driver_gives(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_and_batch_give_the_drivers_results(spark: SparkSession, tmp_path: Path) -> None:
     batches = script()
     source = tmp_path / "in"
     source.mkdir()

@@ -54,7 +54,7 @@ def table(path):
 
 
 @pytest.mark.dial("STREAMS_KILL_ROUNDS", seconds=90)
-def test_killed_at_random_moments_it_comes_to_the_same(broker, jobs, tmp_path, rounds):
+def test_a_topology_killed_at_random_moments_gives_the_same_results(broker, jobs, tmp_path, rounds):
     seed = int(os.environ.get("STREAMS_KILL_SEED", random.SystemRandom().randrange(2**32)))
     print(f"STREAMS_KILL_SEED={seed}")
     chance = random.Random(seed)

@@ -333,7 +333,7 @@ def test_explain_says_what_runs_where() -> None:
     assert "stateful: transformWithState" in explain(plan)
 
 
-def test_spark_puts_the_places_of_buckets_where_they_are_said_to_be(spark: SparkSession) -> None:
+def test_spark_places_buckets_in_the_computed_partitions(spark: SparkSession) -> None:
     buckets = spark.range(2 * len(places())).selectExpr("cast(id AS INT) AS bucket")
     placed = buckets.select("bucket", spread(buckets["bucket"]).alias("place"))
     rows = placed.selectExpr("bucket", "place", "pmod(hash(place), 64) AS partition").collect()

@@ -178,7 +178,7 @@ def test_the_command_line_prints_rows(spark: SparkSession, checkpoint: Path) -> 
     assert "O5" in run("query", "latest")
 
 
-def test_a_store_of_many_keys_lies_in_pages_and_is_read_like_any_other(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_of_many_keys_is_paged_and_read_like_any_other(spark: SparkSession, tmp_path: Path) -> None:
     # One batch fills pages, and one reads few of them. The same query of the store gives the same answer afterwards.
     (tmp_path / "in").mkdir()
     many = [

@@ -91,7 +91,7 @@ def application(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> 
     return Application(spark, servers, tmp_path)
 
 
-def test_state_is_exported_and_an_application_is_put_back(application: Application) -> None:
+def test_state_is_exported_and_an_application_is_reset(application: Application) -> None:
     application.send("a b a c")
     application.run(counting())
     assert application.counts() == {"a": 2, "b": 1, "c": 1}

@@ -44,7 +44,7 @@ def content(log: PartitionLog) -> tuple[object, ...]:
     return read_all(log), log.log_start_offset, log.epochs.entries, entry.last_sequence
 
 
-def test_wherever_it_ends_the_partition_is_there_once(seed: int) -> None:
+def test_after_a_crash_at_any_step_the_partition_is_in_one_directory(seed: int) -> None:
     disk, chance = SimulatedDisk(seed=seed), random.Random(seed)
     for mounted in (SOURCE, TARGET):
         disk.make_directory(mounted)

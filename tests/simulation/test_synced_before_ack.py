@@ -51,7 +51,7 @@ def numbers(log: PartitionLog) -> dict[int, int]:
 
 @pytest.mark.parametrize("options", [{"flush.before.ack": True}, {"flush.messages": 1}])
 @pytest.mark.parametrize("run", range(8))
-def test_nothing_acknowledged_is_lost_wherever_the_power_fails(run: int, seed: int, options: dict[str, Any]) -> None:
+def test_no_acknowledged_record_is_lost_at_any_power_failure(run: int, seed: int, options: dict[str, Any]) -> None:
     choose = random.Random(seed)
     disk = SimulatedDisk(seed=seed)
     promised = {"acknowledged": 0, "start": 0, "seen": 0}

@@ -68,7 +68,7 @@ def test_one_long_wait_among_short_ones_changes_nothing(world):
     assert world.wait(spinning, SPIN_S / 2)[2] == 0
 
 
-def test_one_processor_is_left_to_the_one_who_answers(world):
+def test_one_processor_is_left_to_the_answering_thread(world):
     spinning = Spinning(SPIN_S, world.monotonic, has_processors=False)
     assert world.wait(spinning, SPIN_S / 2) == (EVENT, 1, 1)
 

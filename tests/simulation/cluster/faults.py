@@ -145,7 +145,7 @@ class Faults:
 
         def resume() -> None:
             if process.is_paused:
-                self._world.note(f"{process.name} goes on")
+                self._world.note(f"{process.name} continues")
                 self._world.loop.resume(process)
 
         self._later(_PAUSED_S, resume)
@@ -219,7 +219,7 @@ class Faults:
             if name != "LeaderAndIsr":
                 return
             network.on_call = _no_call
-            self._world.note(f"held: what {source} says to the others")
+            self._world.note(f"held: messages of {source} to the others")
             network.hold((source, each) for each in self._hosts() if each != source)
             self._later(_HELD_S, lambda: self._world.ensemble.expire(source))
             self._later(_CUT_S, self._release)
@@ -230,7 +230,7 @@ class Faults:
 
     def _release(self) -> None:
         self._world.network.release()
-        self._world.note("what was held goes on")
+        self._world.note("held messages are delivered")
 
     def _cut(self, links: set[tuple[str, str]]) -> None:
         new = sorted(links - self._world.network.cut)

@@ -179,7 +179,7 @@ class Transformer(TransactionalClient):
             try:
                 await self._go_on()
             except MillraceError as error:
-                self.world.note(f"{self.name} begins anew: {type(error).__name__}: {error.message[:80]}")
+                self.world.note(f"{self.name} starts again: {type(error).__name__}: {error.message[:80]}")
                 self.producer = None
             await self.rest()
         await self.begin_anew()

@@ -156,31 +156,31 @@ async def _refused_without_proof(watch: ProcessWatch, broker_id: int) -> bool:
 
 
 PLANTED: Final[Mapping[str, Fault]] = {
-    "the watermark is at the leader's own end": Fault(
+    "the high watermark is the leader's own log end": Fault(
         _LACKING,
         {
             f"{_REPLICATION}.leader.Leader._raise_watermark": _watermark_at_own_end,
         },
     ),
-    "acknowledged before replicas have it": Fault(
+    "records are acknowledged before the ISR has them": Fault(
         _ACKNOWLEDGED,
         {
             f"{_REPLICATION}.leader.Leader.is_acknowledged": lambda leader, end_offset: True,
         },
     ),
-    "into the ISR before the watermark": Fault(
+    "a follower joins the ISR below the high watermark": Fault(
         _LACKING,
         {
             f"{_REPLICATION}.leader.Leader._may_join": _joins_when_alive,
         },
     ),
-    "followers go back to the watermark, not by epochs": Fault(
+    "followers truncate to the high watermark, not by epochs": Fault(
         _LACKING,
         {
             f"{_REPLICATION}.follower.Follower.begin": _truncated_to_watermark,
         },
     ),
-    "who is about to leave the ISR is not waited for": Fault(
+    "a replica about to leave the ISR is not waited for": Fault(
         _LACKING,
         {
             f"{_REPLICATION}.leader.Leader.maximal_isr": property(lambda leader: leader._isr - set(leader._followers)),
@@ -193,7 +193,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.controller.partition_states.elect": _elect_unclean,
         },
     ),
-    "anybody alive is elected, and the old ISR stays": Fault(
+    "any live replica is elected, and the old ISR stays": Fault(
         _LACKING,
         {
             "millrace_broker.controller.partition_states.elect": _elect_any,
@@ -209,7 +209,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
         found_by=2,
     ),
-    "decisions of the past are taken over": Fault(
+    "a decision of an older epoch is applied": Fault(
         r"the leader epoch went back",
         {
             f"{_REPLICATION}.partition.Replica.decided": _decided_whenever,
@@ -231,7 +231,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.log.producer_states._check_sequence": lambda entry, header, lowest: None,
         },
     ),
-    "what is appended counts as synced": Fault(
+    "unsynced records count as synced": Fault(
         _LACKING,
         {
             "millrace_broker.log.log_offsets.LogOffsets.durable_end": property(lambda offsets: offsets.end),
@@ -252,7 +252,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             f"{_TRANSACTIONS}.shard.write_markers": partial(_write_otherwise, lambda transaction, number: True),
         },
     ),
-    "what is committed is aborted in some partitions": Fault(
+    "committed transactions are aborted in some partitions": Fault(
         r"is torn: |is aborted, and was acknowledged as committed",
         {
             f"{_TRANSACTIONS}.shard.write_markers": partial(
@@ -266,7 +266,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.api.fetch.end_of": _end_without_stable_offset,
         },
     ),
-    "producers that were replaced go on": Fault(
+    "fenced producers continue": Fault(
         f"{_HAUNTED}|{_TWICE}|{_LEFT_OPEN}|{_UNASKED}",
         {
             "millrace_broker.log.producer_states._check_epoch": lambda *_: None,
@@ -280,28 +280,28 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.cluster.process_watch.ProcessWatch.is_refused": _refused_without_proof,
         },
     ),
-    "a living broker that was taken for dead stays away": Fault(
+    "a live broker that was taken for dead does not register again": Fault(
         r"it is still not so: ",
         {
             "millrace_broker.cluster.own_registration.OwnRegistration._changed": lambda own, event: None,
         },
         found_by=3,
     ),
-    "a living broker that was taken for dead goes on leading": Fault(
+    "a live broker that was taken for dead continues to lead": Fault(
         r"was taken for dead, has registered again, and goes on leading",
         {
             "millrace_broker.replication.runtime.manager.ReplicaManager.fence": _go_on_leading,
         },
         found_by=3,
     ),
-    "calls that wait keep their places": Fault(
+    "parked calls keep their places": Fault(
         r"it is still not so: |not all of its partitions have leaders yet",
         {
             "millrace_broker.quotas.admission.AdmittedCall.park": lambda call, give_up: None,
         },
         found_by=5,
     ),
-    "calls that have waited are never forgotten": Fault(
+    "completed parked calls are never removed": Fault(
         r"it is still not so: what clients' calls held is given back",
         {
             "millrace_broker.quotas.parked_calls.ParkedCalls.release": lambda parked, key: None,

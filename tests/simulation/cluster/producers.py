@@ -234,7 +234,7 @@ class Transactor(TransactionalClient):
             else:
                 self.producer = None
         except MillraceError as error:
-            self.world.note(f"{self.name} begins anew: {type(error).__name__}: {error.message[:80]}")
+            self.world.note(f"{self.name} starts again: {type(error).__name__}: {error.message[:80]}")
             self.producer = None
         self.world.recorder.ended(write, outcome, offsets)
 

@@ -41,7 +41,7 @@ def test_a_seed_repeats_to_the_last_step() -> None:
     assert first != other
 
 
-def test_a_seed_that_fails_comes_to_the_same_step_again() -> None:
+def test_a_failing_seed_fails_again_at_the_same_step() -> None:
     fault = "a new leader in the old epoch"
     first, again = (simulate("--seed", "2", "--plant", fault) for _ in range(2))
     assert first.returncode == again.returncode == 1
@@ -61,7 +61,7 @@ def found() -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found_as_what_it_is(fault: str, found: dict[str, str]) -> None:
+def test_a_planted_fault_is_found_as_the_expected_violation(fault: str, found: dict[str, str]) -> None:
     says = re.fullmatch(r"seed \d+, step \d+, [\d.]+ s: (.*)", found[fault])
     assert says is not None, f"{fault}: {found[fault]}"
     assert "unforeseen" not in says[1], "an error of the broker's code: the rule that is missing was not missed"

@@ -30,7 +30,7 @@ def test_nothing_in_no_time() -> None:
     assert ConsumeStatistics(started_s=1.0).total_line(1.0).endswith("0.0000, 0.0000, 0, 0.0000, 0, 0, 0.0000, 0.0000")
 
 
-def test_sizes_and_ages_for_people() -> None:
+def test_sizes_and_ages_are_formatted_for_readers() -> None:
     assert [size_text(size) for size in (None, 0, 1023, 1536, 5 * 2**30)] == [
         "-",
         "0 B",

@@ -11,7 +11,7 @@ from millrace.errors import InvalidConfigError
 TIERED = {"remote.storage.enable": "true"}
 
 
-def test_local_retention_is_total_retention_unless_it_is_said() -> None:
+def test_local_retention_defaults_to_total_retention() -> None:
     config = TopicConfig.load(TIERED | {"retention.ms": "5000", "retention.bytes": "-1", "local.retention.bytes": "10"})
     assert (config.disk_retention_ms, config.disk_retention_bytes) == (5000, 10)
     untiered = TopicConfig.load({"retention.ms": "5000", "local.retention.ms": "10"})

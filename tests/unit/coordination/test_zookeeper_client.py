@@ -53,7 +53,7 @@ def test_every_error_names_the_node(error: Exception, ours: type[MillraceError])
     assert "/brokers/ids/1" in made.message
 
 
-def test_a_session_that_is_over_connects_no_more() -> None:
+def test_an_expired_session_does_not_reconnect() -> None:
     handler = SessionHandler(None, lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()

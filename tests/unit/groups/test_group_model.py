@@ -227,7 +227,7 @@ class GroupMachine(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.world.pass_time(ms)
 
-    # --- what must hold ------------------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------------------
 
     @invariant()
     def calls_are_answered_once(self) -> None:

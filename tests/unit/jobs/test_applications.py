@@ -63,7 +63,7 @@ def test_words_are_counted() -> None:
     assert_rows(found, duckdb.sql(counted).pl())
 
 
-def test_addresses_that_ask_too_often_are_listed_until_their_time_is_over() -> None:
+def test_addresses_with_too_many_requests_are_listed_until_they_expire() -> None:
     requests, most, expiry = example("requests", 30_000), 100, timedelta(minutes=4)
     found = run(job("malicious_access").topology(most, expiry), "requests", requests).table("blacklist")
     frame = pl.DataFrame(requests)

@@ -158,7 +158,7 @@ def test_every_bit_of_an_index_may_flip(open_log: Open, filled: int, tmp_path: P
             log.release()
 
 
-def test_damaged_log_is_told_when_it_is_read(open_log: Open, filled: int, tmp_path: Path) -> None:
+def test_a_damaged_log_is_reported_when_it_is_read(open_log: Open, filled: int, tmp_path: Path) -> None:
     open_log(OPTIONS).close()
     with (tmp_path / f"{FIRST}.log").open("r+b") as file:
         file.seek(3 * filled + 16)

@@ -17,7 +17,7 @@ class Segment:
         return not self.is_busy
 
 
-def test_the_first_opened_is_let_go_first() -> None:
+def test_the_first_opened_segment_is_closed_first() -> None:
     segments = [Segment() for _ in range(4)]
     bound = OpenSegments(2)
     for segment in segments:

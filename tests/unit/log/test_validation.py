@@ -29,7 +29,7 @@ def altered(batch: bytes, **fields: int) -> bytes:
     return seal(read_header(batch)._replace(**fields), batch[HEADER_BYTES:])
 
 
-def test_good_batches_are_told_by_position(batch: Batch) -> None:
+def test_valid_batches_are_reported_by_position(batch: Batch) -> None:
     one, two = batch([1, 2]), batch([3])
     found = ProducedBatches(one + two, ANY)
     assert [(position, header.count) for position, header in found.headers] == [(0, 2), (len(one), 1)]

@@ -104,7 +104,7 @@ def change(path: Path, position: int, content: bytes) -> None:
     path.write_bytes(data)
 
 
-# --- what is there -------------------------------------------------------------------------------------------
+# --- contents ------------------------------------------------------------------------------------------------
 
 
 def test_a_directory_gives_all_its_files(partition: Path) -> None:
@@ -184,7 +184,7 @@ def test_progress_and_a_limit(partition: Path) -> None:
     assert "as requested" in notes(limited)[0]
 
 
-# --- what looks damaged and is not ---------------------------------------------------------------------------
+# --- false signs of damage -----------------------------------------------------------------------------------
 
 
 def test_the_directory_of_a_running_broker(open_partition: Callable[..., PartitionLog]) -> None:
@@ -218,7 +218,7 @@ def test_files_that_wait_to_be_removed_are_left_out_unless_named(partition: Path
     assert not problems(dump(partition / (INDEX + ".deleted")))
 
 
-# --- what is damaged -----------------------------------------------------------------------------------------
+# --- damage --------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_checksum_is_named_and_passed_over(partition: Path) -> None:

@@ -18,7 +18,7 @@ _INT32 = st.integers(-(2**31), 2**31 - 1)
 
 
 def read(rest: bytes) -> tuple[str | None, int, bytes]:
-    """Client id, deadline in ms and message of a request after its head."""
+    """Return client id, deadline in ms and message of a request after its head."""
     client_id, position = frames.read_client_id(rest)
     deadline_ms, message = frames.read_rest(rest, position)
     return client_id, deadline_ms, bytes(message)
@@ -79,7 +79,7 @@ def test_a_response_is_read_as_it_was_written(size: int, error: int, kind: frame
 
 
 @pytest.mark.parametrize(("asked_ms", "sent_ms"), [(-5, 0), (2**40, 2**32 - 1)])
-def test_deadlines_are_the_nearest_that_can_be_said(asked_ms: int, sent_ms: int) -> None:
+def test_deadlines_are_rounded_to_the_nearest_encodable_one(asked_ms: int, sent_ms: int) -> None:
     data = frames.request_head(frames.HELLO, 0, asked_ms)
     assert read(data[frames.HEAD_BYTES :])[1] == sent_ms
 

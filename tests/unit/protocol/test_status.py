@@ -38,7 +38,7 @@ def test_every_error_comes_out_as_what_it_went_in_as(cls: type[errors.MillraceEr
         (grpc.StatusCode.DATA_LOSS, None, errors.UnknownServerError),
     ],
 )
-def test_a_failure_that_no_handler_saw_is_told_by_its_status(
+def test_a_failure_outside_of_handlers_is_reported_by_its_status(
     code: grpc.StatusCode, details: str | None, expected: type[errors.MillraceError]
 ) -> None:
     received = error_from_rpc(_Failed(code, details))

@@ -115,7 +115,7 @@ def read(log: Log, start: int, end: int, aborted: list[AbortedTransaction]) -> l
 
 
 @given(steps, st.data())
-def test_only_what_was_committed_is_read_wherever_one_begins(
+def test_only_committed_records_are_read_from_any_offset(
     history: list[tuple[object, ...]], data: st.DataObject
 ) -> None:
     log = log_of(history)

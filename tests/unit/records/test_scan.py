@@ -27,7 +27,7 @@ def batch(count: int, base_offset: int = 0) -> bytes:
 THREE = batch(1) + batch(2, 1) + batch(3, 3)
 
 
-def test_finds_every_batch_and_where_it_lies() -> None:
+def test_finds_every_batch_and_its_position() -> None:
     found = [(position, header.base_offset, header.count) for position, header in scan_headers(THREE)]
     assert found == [(0, 0, 1), (len(batch(1)), 1, 2), (len(batch(1) + batch(2)), 3, 3)]
     assert [header.count for _, header in scan_headers(pa.py_buffer(THREE), len(batch(1)))] == [2, 3]

@@ -63,7 +63,7 @@ def module(tmp_path: Path) -> ModuleType:
 
 
 def changes(source: str, tmp_path: Path) -> list[str]:
-    """The changes of a function's body."""
+    """Return the changes of a function's body."""
     (tmp_path / "m.py").write_text(f"def f(a, b, c):\n    {source}\n")
     return [f"{mutant.before} -> {mutant.after}" for mutant in find_mutants(tmp_path, "m.py")]
 

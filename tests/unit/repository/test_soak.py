@@ -14,7 +14,7 @@ STATE = soak.Suite(name="state", what="state", arguments=["tests/state"], dials=
 
 
 class Runs:
-    """Stands for pytest: notes what it is to run, and is interrupted when told so."""
+    """A stand-in for pytest that records its runs and is interrupted on demand."""
 
     def __init__(self) -> None:
         self.dials: list[dict[str, int]] = []

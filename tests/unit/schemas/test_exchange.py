@@ -131,7 +131,7 @@ def _field_as_protobuf_says(field: pa.Field) -> pa.Field:
     return pa.field(field.name, data_type, field.nullable or is_message)
 
 
-# --- what others write --------------------------------------------------------------------------------------
+# --- schemas of other writers -------------------------------------------------------------------------------
 
 
 def test_an_avro_schema_of_others() -> None:
@@ -242,7 +242,7 @@ def test_a_message_of_generated_code() -> None:
     assert to_ddl(parse_schema(millrace_pb2.BrokerNode)) == to_ddl(parse_schema(millrace_pb2.BrokerNode.DESCRIPTOR))
 
 
-# --- what has no counterpart ------------------------------------------------------------------------------------
+# --- types without a counterpart --------------------------------------------------------------------------------
 
 
 def _avro(type_: object) -> dict[str, object]:

@@ -45,7 +45,7 @@ def test_records_are_given_out_once_while_their_lock_lasts() -> None:
     assert given(partition.acquire("c", [ReadRange(0, 9)], 100, 0)) == []
 
 
-def test_accepted_records_are_over() -> None:
+def test_accepted_records_are_not_delivered_again() -> None:
     partition = delivery()
     partition.acquire("a", [ReadRange(0, 9)], 10, 0)
     partition.acknowledge("a", [(2, 3, ACCEPT)], 1)

@@ -32,7 +32,7 @@ def join(group: ShareMembers, member_id: str, *topics: str) -> int:
     return group.heartbeat(heartbeat, count_of, 0)[0]
 
 
-def test_a_member_is_told_what_it_reads_once() -> None:
+def test_a_member_gets_its_assignment_once() -> None:
     group = members()
     epoch, assignment = group.heartbeat(
         ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH, topics=frozenset("t")), count_of, 0

@@ -108,7 +108,7 @@ def test_a_processor_that_asks_for_other_states_than_before_is_refused() -> None
         late.handleInputRows("a", iter([1]), None)
 
 
-def test_at_its_end_nothing_is_said_and_the_connection_is_left_open_for_some_tasks(late: LateProcessor) -> None:
+def test_the_end_sends_nothing_and_leaves_the_connection_open_for_some_tasks(late: LateProcessor) -> None:
     clients = []
     for _ in range(100):
         handle = Handle()

@@ -71,7 +71,7 @@ def test_without_records_there_are_no_results() -> None:
 
 
 @pytest.mark.parametrize("window", ["none", "tumbling", "hopping"])
-def test_aggregates_that_begin_in_the_reader_come_to_the_same(window: str) -> None:
+def test_aggregates_that_begin_in_the_reader_give_the_same_results(window: str) -> None:
     driver = TopologyTestDriver(cases.partial_topology(window))
     assert any(isinstance(operator.node, PartialAggregateNode) for operator in driver.plan.readers[0].operators)
     script = [TestRecord(cases.TOPIC, each.case, cases.row_of(each), each.time_ms) for each in cases.records()]

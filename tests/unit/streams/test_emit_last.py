@@ -115,7 +115,7 @@ def test_an_aggregation_that_must_emit_replaced_values_emits_every_update() -> N
     assert "emit last" not in explain(driver.plan)
 
 
-def test_emit_is_said_and_refused_where_it_has_no_meaning() -> None:
+def test_emit_is_explained_and_refused_where_it_has_no_meaning() -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("x", **TYPES).group_by_key()
     grouped.reduce(add, emit="last").to_delta("sums")

@@ -70,7 +70,7 @@ def test_an_aggregate_by_the_topics_key_stays_in_its_partition_and_its_regroupin
     assert sent(stages) == [(-1, 0, "partition"), (0, 1, "key")]
 
 
-def test_a_table_comes_to_the_stage_where_it_is_looked_up():
+def test_a_table_is_sent_to_the_stage_of_its_lookups():
     def build(x: Any, y: Any) -> None:
         x.map(by_value).join(y.to_table(store="s"), add).to_delta("t")
 
@@ -91,7 +91,7 @@ def test_a_table_that_is_needed_before_as_well_is_filed_again():
     assert sent(stages) == [(-1, 0, "partition"), (-1, 0, "partition"), (0, 1, "key"), (0, 1, "key")]
 
 
-def test_streams_that_meet_by_key_lie_by_the_same_hash_or_none():
+def test_streams_joined_by_key_are_partitioned_by_the_same_hash_or_none():
     def build(x: Any, y: Any) -> None:
         x.join(y, add, window=within(5)).to_delta("unmoved")
         x.map(by_value).outer_join(y, lambda one, other: 1, window=within(5)).to_delta("moved")

@@ -142,7 +142,7 @@ def test_small_batches_spread_the_log_in_turns() -> None:
     assert dict(opened(COUNTS, variables).rows().rows()) == model
 
 
-def test_windows_that_are_over_leave_with_their_slot_unread() -> None:
+def test_expired_windows_are_dropped_with_their_slot_unread() -> None:
     class Counted(MemoryVariables):
         def read_page(self, page: Any) -> bytes | None:
             assert page.slot >= oldest, "an expired page was read"

@@ -38,7 +38,7 @@ def test_each_record_goes_to_the_topic_that_is_named_for_it() -> None:
         assert driver.read_records("none yet") == []
 
 
-def test_the_function_is_told_where_the_record_was_read() -> None:
+def test_the_function_gets_the_origin_of_the_record() -> None:
     told: list[RecordContext] = []
 
     def name(key: str, value: int, context: RecordContext) -> str:

@@ -292,9 +292,7 @@ def as_rows(frame: pl.DataFrame) -> list[Any]:
 @pytest.mark.parametrize("build", [windows, tables, two_topics, moved, asked], ids=lambda build: build.__name__)
 @settings(max_examples=8)
 @given(script=scripts, cuts=st.sets(st.integers(1, 19), max_size=3))
-def test_stream_and_batch_come_to_what_the_driver_gives(
-    build: Callable[..., None], script: Script, cuts: set[int]
-) -> None:
+def test_stream_and_batch_give_the_drivers_results(build: Callable[..., None], script: Script, cuts: set[int]) -> None:
     if build in ONE_TOPIC:
         script = [(0, record) for _, record in script]
     edges = sorted({0, len(script), *(cut for cut in cuts if cut < len(script))})

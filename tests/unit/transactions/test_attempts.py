@@ -119,7 +119,7 @@ def test_a_record_says_all_of_it_and_older_records_are_read() -> None:
     )
 
 
-def test_places_are_told_from_other_names() -> None:
+def test_reserved_ids_are_distinguished_from_other_names() -> None:
     assert is_numbered_id("query", numbered_id("query", 12))
     assert not any(is_numbered_id("query", name) for name in ("query", "query-", "query-x", "query-1-0", "other-1"))
 

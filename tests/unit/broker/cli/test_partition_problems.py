@@ -24,5 +24,5 @@ WELL: dict[str, Any] = {"topic": "t", "partition": 0, "leader": 1, "replicas": (
         ({"replicas": (2, 1)}, "not the preferred leader"),
     ],
 )
-def test_the_most_pressing_problem_is_told(changed: dict[str, Any], problem: str) -> None:
+def test_the_most_severe_problem_is_shown(changed: dict[str, Any], problem: str) -> None:
     assert _problem(PartitionView(**{**WELL, **changed}), alive={1, 2, 4}) == problem

@@ -85,7 +85,7 @@ def test_how_far_a_plan_is() -> None:
     assert [each.state for each in found] == ["complete", "in progress", "elsewhere", "gone"]
 
 
-def test_a_limit_is_on_those_who_have_a_partition_and_those_who_get_it() -> None:
+def test_a_throttle_names_the_old_and_the_new_replicas() -> None:
     options = throttled_replicas(moves({ONE: (1, 2, 3), TWO: (1, 2)}, {ONE: (1, 4), TWO: (2, 1)}, {}))
     assert options == {"t": {LEADER_THROTTLED: "0:1,0:4", FOLLOWER_THROTTLED: "0:2,0:3"}}
 

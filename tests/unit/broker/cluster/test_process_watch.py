@@ -93,7 +93,7 @@ def test_a_broker_that_ended_the_connection_in_order_or_was_never_reached_is_not
     asyncio.run(scenario())
 
 
-def test_a_broker_that_is_watched_no_more_is_not_lost_and_is_new_when_it_is_watched_again() -> None:
+def test_an_unwatched_broker_is_not_lost_and_is_new_when_it_is_watched_again() -> None:
     async def scenario() -> None:
         watched = Watched()
         watched.watch.keep([2])

@@ -28,7 +28,7 @@ def live(coordination: Coordination) -> LiveConfig:
     return LiveConfig(BrokerConfigs(coordination, config, lambda entity: []))
 
 
-def test_subscribers_are_told_in_their_order_and_find_the_new_configuration_in_force(live: LiveConfig) -> None:
+def test_listeners_are_called_in_order_and_find_the_new_configuration(live: LiveConfig) -> None:
     told: list[tuple[str, int, int]] = []
     for name in ("first", "second"):
         live.subscribe(

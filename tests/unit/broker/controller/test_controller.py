@@ -130,7 +130,7 @@ def test_a_conflict_repeats_the_election_from_what_is_there() -> None:
     assert len(writes) >= 2
 
 
-def test_controlled_shutdown_moves_leaders_first_and_gives_it_no_more() -> None:
+def test_controlled_shutdown_moves_leaders_first_and_elects_the_broker_no_more() -> None:
     world = started()
     world.create("t", (1, 2), (2, 1), (1,))
     world.sent.clear()
@@ -151,7 +151,7 @@ def test_controlled_shutdown_returns_partitions_without_another_leader() -> None
     assert world.event("shut_down", 1, world.brokers[1].epoch) == [tp("t-0")]
 
 
-def test_a_broker_of_an_earlier_life_is_refused() -> None:
+def test_a_request_of_an_earlier_broker_epoch_is_refused() -> None:
     world = started()
     with pytest.raises(StaleBrokerEpochError):
         world.event("shut_down", 1, world.brokers[1].epoch - 1)

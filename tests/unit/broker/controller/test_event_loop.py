@@ -75,7 +75,7 @@ def test_these_are_all_steps() -> None:
     assert 0 < cluster.nodes[0].calls < LAST_STEP
 
 
-def test_a_controller_whose_session_is_over_refuses_who_waits_for_it_and_another_takes_over() -> None:
+def test_a_controller_with_an_expired_session_refuses_waiting_callers_and_is_replaced() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1) as cluster:
             await eventually_async(lambda: len(cluster.active) == 1)

@@ -71,7 +71,7 @@ def test_deletion_waits_for_a_broker_that_is_away() -> None:
     assert (world.deletions, world.has_files) == (set(), set())
 
 
-def test_deletion_continues_when_a_broker_dies_in_it() -> None:
+def test_deletion_continues_when_a_broker_fails_meanwhile() -> None:
     world = with_topic((1, 2))
     world.delete("t")
     world.stop(2)
@@ -175,7 +175,7 @@ def test_a_cancelled_reassignment_goes_back() -> None:
     assert (3, tp("t-0")) not in world.has_files
 
 
-def test_a_cancelled_reassignment_takes_those_out_of_sync_who_are_no_replicas_then() -> None:
+def test_a_cancelled_reassignment_removes_former_replicas_from_the_isr() -> None:
     world = with_topic((1, 2), brokers=(1, 2, 3, 4))
     world.event("reassign", {tp("t-0"): (3, 4)})
     world.settle()
@@ -348,7 +348,7 @@ def test_a_broker_that_is_shutting_down_or_dead_does_not_join_the_isr() -> None:
         assert isinstance(change(world, isr=isr), IneligibleReplicaError)
 
 
-def test_a_conflict_is_told_and_the_leader_hears_what_holds() -> None:
+def test_a_conflict_is_reported_with_the_present_state() -> None:
     world = with_topic((1, 2))
     world.conflicts = {tp("t-0")}
     assert isinstance(change(world, isr=(1,)), InvalidUpdateVersionError)
@@ -356,7 +356,7 @@ def test_a_conflict_is_told_and_the_leader_hears_what_holds() -> None:
     assert world.requests_of(LeaderAndIsrRequest, 1)[-1].partitions[tp("t-0")].leadership.leader_epoch == 1
 
 
-def test_a_leader_of_an_earlier_life_is_refused() -> None:
+def test_a_leader_of_an_earlier_broker_epoch_is_refused() -> None:
     world = with_topic((1, 2))
     with pytest.raises(StaleBrokerEpochError):
         world.event("alter_isrs", 1, world.brokers[1].epoch - 1, {})

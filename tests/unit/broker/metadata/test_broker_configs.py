@@ -66,7 +66,7 @@ def test_a_refused_option_is_not_written(session: Coordination, name: str) -> No
     assert session.children("/config/brokers") == []
 
 
-def test_a_number_of_threads_that_cannot_be_had_at_once_is_refused_by_the_broker_that_has_them(
+def test_too_large_a_change_of_the_number_of_threads_is_refused(
     session: Coordination,
 ) -> None:
     configs = configs_of(session)

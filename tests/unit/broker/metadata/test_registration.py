@@ -78,7 +78,7 @@ def test_a_registration_of_a_former_release_is_read_and_replaced_at_its_end() ->
     assert [each.endpoints for each in registration.live_brokers(second)] == [endpoints]
 
 
-def test_a_broker_waits_for_the_end_of_its_own_last_life() -> None:
+def test_a_broker_waits_for_the_end_of_its_last_session() -> None:
     store = EmbeddedStore()
     first, second = store.connect(), store.connect()
     registration.ensure_roots(first)

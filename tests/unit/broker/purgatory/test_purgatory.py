@@ -155,7 +155,7 @@ def test_nothing_waits_in_a_purgatory_that_is_closed(purgatory):
     assert (operation.answers, operation.expirations) == ([False], 0)
 
 
-def test_those_who_came_first_are_looked_at_first(purgatory):
+def test_operations_are_checked_in_order_of_arrival(purgatory):
     counters, order = {"a": 0}, []
     for number in range(5):
         operation = Threshold(counters, ["a"], 1, 1000, then=lambda number=number: order.append(number))

@@ -47,7 +47,7 @@ def test_a_new_poll_is_answered_itself_where_nothing_else_can_be() -> None:
     assert answered == ["poll"]
 
 
-def test_an_evicted_poll_that_would_wait_again_is_told_to_give_up() -> None:
+def test_an_evicted_poll_is_answered_when_it_would_wait_again() -> None:
     parked, answered = _parked(50)
     parked.poll("first", 40, lambda: answered.append("first"))
     parked.poll("second", 40, lambda: answered.append("second"))

@@ -105,7 +105,7 @@ def test_range_gives_the_same_numbers_of_equal_topics() -> None:
     }
 
 
-def test_round_robin_passes_over_who_does_not_want_a_topic() -> None:
+def test_round_robin_skips_members_without_a_subscription() -> None:
     joined = [subscribed("x", "a"), subscribed("y", "a", "b"), subscribed("z", "a", "b", "c")]
     assignment = RoundRobinAssignor().assign({"a": 1, "b": 2, "c": 3}, joined)
     assert assignment == {"x": [("a", 0)], "y": [("b", 0)], "z": [("b", 1), ("c", 0), ("c", 1), ("c", 2)]}

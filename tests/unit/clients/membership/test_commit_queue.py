@@ -29,7 +29,7 @@ def test_one_is_under_way_at_a_time() -> None:
     assert queue.answered(None, 0.0)[0].is_idle
 
 
-def test_only_who_waits_has_a_commit_repeated() -> None:
+def test_only_commits_with_a_waiting_caller_are_retried() -> None:
     queue, _ = CommitQueue().submitted(_commit(1)).request(0.0)
     assert queue.answered(BrokerUnavailableError("x"), 0.0)[1]
     waiting = _commit(1, deadline=10.0)

@@ -88,7 +88,7 @@ def test_a_cooperative_member_keeps_its_partitions_and_gives_up_what_it_no_longe
     assert state.took_changes().polled(1.0)[0].phase is Phase.JOINING
 
 
-def test_a_topic_that_is_unsubscribed_is_given_up_before_joining() -> None:
+def test_an_unsubscribed_topic_is_revoked_before_joining() -> None:
     other = TopicPartition("u", 0)
     state = _joined(_member(is_cooperative=True), {A, other}).subscribed(frozenset({"t"}))
     state = state.subscribed(frozenset({"u"}))

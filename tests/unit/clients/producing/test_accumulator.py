@@ -205,7 +205,7 @@ def test_appended_records_are_counted_until_their_acknowledgement() -> None:
     assert world.memory.used_bytes == 0
 
 
-def test_a_thread_that_must_not_wait_is_told_and_makes_no_batches() -> None:
+def test_a_thread_that_must_not_wait_gets_an_error_and_makes_no_batches() -> None:
     world = _World(_topic(1), {"buffer.memory": 4000, "batch.size": 1000}, may_block=False)
     buffer = world.accumulator.buffer(world.topic)
     accepted: list[SendFuture[RecordMetadata]] = []

@@ -52,7 +52,7 @@ _rows = st.lists(st.tuples(st.none() | st.binary(max_size=4), st.integers(-1, 3)
 
 
 @given(_rows, st.integers(1, 4), st.integers(20, 400), st.integers(1, 10), st.booleans())
-def test_every_row_lies_where_it_must(
+def test_every_row_is_in_its_partition(
     rows: list[tuple[bytes | None, int]], partitions: int, batch_bytes: int, chunk: int, explicit: bool
 ) -> None:
     values = [b"%d" % number for number in range(len(rows))]

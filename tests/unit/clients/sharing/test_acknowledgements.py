@@ -22,7 +22,7 @@ SAID = st.sampled_from([AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, Acknowl
     st.lists(st.tuples(st.integers(0, 60), SAID)),
     st.booleans(),
 )
-def test_everything_is_said_once_in_runs(
+def test_acknowledgements_are_sent_once_in_runs(
     acquired: set[int], present: set[int], said: list[tuple[int, AcknowledgeType]], rest: bool
 ) -> None:
     hand = InHand(PARTITION)

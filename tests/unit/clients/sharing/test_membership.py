@@ -20,7 +20,7 @@ def test_a_member_without_topics_says_nothing() -> None:
     assert ShareMembership(member_id="m").request(100.0) is None
 
 
-def test_topics_are_told_once_and_when_they_change() -> None:
+def test_topics_are_sent_once_and_after_changes() -> None:
     state = _joined()
     assert state.request(4.9) is None
     beat = state.request(5.0)
@@ -31,7 +31,7 @@ def test_topics_are_told_once_and_when_they_change() -> None:
     assert state.request(6.0) == Beat(epoch=3, topics=frozenset({"b"}))
 
 
-def test_topics_that_change_while_a_heartbeat_is_under_way_are_told_next() -> None:
+def test_topics_that_change_during_a_heartbeat_are_sent_with_the_next() -> None:
     state = ShareMembership(member_id="m").subscribed(frozenset({"a"}), 0.0)
     beat = state.request(0.0)
     assert beat is not None
@@ -46,7 +46,7 @@ def test_a_member_that_is_not_known_joins_again() -> None:
         assert state.request(7.0) == Beat(epoch=0, topics=frozenset({"a"}))
 
 
-def test_errors_that_may_pass_are_waited_out_and_others_are_told() -> None:
+def test_retriable_errors_are_retried_and_others_are_raised() -> None:
     state = _joined().failed(BrokerUnavailableError("x"), 0.5, 5.0)
     assert state.request(5.4) is None
     assert state.request(5.5) is not None

@@ -260,7 +260,7 @@ def test_messages_have_limits_on_both_sides(broker: _Broker, client: _Client, wa
 
 
 @_WAYS
-def test_a_deadline_ends_a_call_and_is_told_to_the_broker(broker: _Broker, client: _Client, way: str) -> None:
+def test_a_deadline_ends_a_call_and_is_sent_to_the_broker(broker: _Broker, client: _Client, way: str) -> None:
     told: list[int] = []
 
     def behave(sock: socket.socket) -> None:
@@ -367,7 +367,7 @@ def test_a_callback_of_one_call_delays_no_other_call(broker: _Broker, client: _C
         each.result(STALL_S)
 
 
-def test_who_helps_is_woken_by_others(broker: _Broker, client: _Client) -> None:
+def test_a_helping_thread_is_woken_by_others(broker: _Broker, client: _Client) -> None:
     broker.behaviour = _silent
     client.begin(60)
     is_over = threading.Event()

@@ -82,7 +82,7 @@ def reopen(directory: Path, files: OsFiles | None = None, *, was_clean: bool = F
 
 @pytest.mark.slow
 @pytest.mark.parametrize("was_flushed", [True, False])
-def test_death_at_every_step(tmp_path: Path, was_flushed: bool) -> None:
+def test_a_crash_at_every_step_loses_no_record(tmp_path: Path, was_flushed: bool) -> None:
     pairs = fill(tmp_path / "filled")
     bound = len(pairs) - 1
     expected = survivors(pairs, bound)

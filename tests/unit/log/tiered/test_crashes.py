@@ -61,7 +61,7 @@ def work(manager: RemoteLogManager, settle: Settle) -> None:
             raise
 
 
-def test_death_while_copying(
+def test_a_crash_while_copying_loses_nothing(
     tiered_log: MakeLog,
     make_manager: Callable[..., RemoteLogManager],
     store: Any,
@@ -94,7 +94,7 @@ def test_death_while_copying(
         store.remove_folder(log.remote.folder)
 
 
-def test_death_while_expiring(
+def test_a_crash_while_expiring_leaves_no_object(
     tiered_log: MakeLog,
     make_manager: Callable[..., RemoteLogManager],
     store: Any,
@@ -128,7 +128,7 @@ def test_death_while_expiring(
         store.remove_folder(log.remote.folder)
 
 
-def test_failures_at_every_call_are_made_up_for(
+def test_failures_at_every_call_are_repaired_by_the_retry(
     tiered_log: MakeLog,
     manager: RemoteLogManager,
     store: Any,

@@ -248,7 +248,7 @@ def test_damaged_or_missing_indexes_cost_time_only(
     assert log.offset_for_time(NOW_MS + 1001) == (7, NOW_MS + 1001)
 
 
-def test_a_missing_copy_is_said(
+def test_a_missing_copy_is_reported(
     tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, remote_directory: Path
 ) -> None:
     log = tiered_log(segments=3, **KEEP_NOTHING)

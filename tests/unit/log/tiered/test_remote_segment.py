@@ -51,7 +51,7 @@ def test_reading_on_fetches_more_at_once() -> None:
     assert remote.reads[0] == (0, RANGE_BYTES)
 
 
-def test_an_object_that_is_shorter_than_listed_is_said() -> None:
+def test_an_object_shorter_than_listed_is_reported() -> None:
     file = RangedFile(Counted(b"123"), 10, "s3://there")
     with pytest.raises(RemoteStorageError, match="s3://there ends at 3"):
         file.read(0, 10)

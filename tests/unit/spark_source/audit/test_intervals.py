@@ -40,6 +40,6 @@ def test_how_often(ones, others):
     assert sum(n * (end - start) for start, end, n in counted(ones)) == first.total()
 
 
-def test_for_people():
+def test_intervals_are_formatted_for_readers():
     assert text([(3, 8), (12, 13)]) == "3..7, 12"
     assert text([(n, n + 1) for n in range(0, 20, 2)], most=2) == "0, 2 and 8 more"

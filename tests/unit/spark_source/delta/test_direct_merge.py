@@ -196,7 +196,7 @@ def test_any_batches_leave_the_latest_of_each_key(tmp_path_factory, batches):
     assert DeltaTable(str(directory)).version() == len(batches)
 
 
-# --- what is left to Spark --------------------------------------------------------------------------------------
+# --- merges left to Spark ---------------------------------------------------------------------------------------
 
 
 def made(directory, *fields, configuration=None, partition_by=None):

@@ -119,7 +119,7 @@ def test_partition_values_of_any_text(tmp_path):
     assert dict(zip(found["n"], found["word"], strict=True)) == dict(enumerate(words))
 
 
-def test_the_log_says_who_wrote(tmp_path):
+def test_the_log_names_the_writer(tmp_path):
     target(tmp_path).commit(MicroBatch("query", 7), [new_file(tmp_path, "a", [1])])
     actions = [json.loads(line) for line in (tmp_path / "_delta_log" / f"{1:020}.json").read_text().splitlines()]
     (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
@@ -128,7 +128,7 @@ def test_the_log_says_who_wrote(tmp_path):
     assert (txn["appId"], txn["version"]) == ("query", 7)
 
 
-# --- what the table takes -----------------------------------------------------------------------------------------
+# --- accepted batches ---------------------------------------------------------------------------------------------
 
 
 def made(directory, *fields, partition_by=None, configuration=None):

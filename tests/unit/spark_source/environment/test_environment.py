@@ -86,7 +86,7 @@ def test_a_wrong_java_home_and_no_java_at_all(tmp_path, monkeypatch):
 
 @pytest.fixture
 def spark(tmp_path, monkeypatch):
-    """A Spark whose spark-submit is a script, with its own cache."""
+    """Create a Spark whose spark-submit is a script, with its own cache."""
     monkeypatch.setenv("MILLRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("MILLRACE_DELTA_JARS", raising=False)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))

@@ -22,7 +22,7 @@ def test_a_closed_connection_only_ends_the_worker(monkeypatch, error):
         assert worker_daemon.worker(connection, True) == 1
 
 
-def test_other_ends_are_told_as_they_are(monkeypatch):
+def test_other_failures_are_reported_unchanged(monkeypatch):
     def failing(sock, authenticated):
         if authenticated:
             raise OSError("disk full")

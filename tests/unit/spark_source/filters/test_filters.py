@@ -211,7 +211,7 @@ def test_offsets_and_partitions_are_left_out_before_anything_is_read(text, left)
     assert within_offsets([offsets(0, 0, 10), offsets(1, 0, 10)], row_filter(text)) == left
 
 
-def test_ranges_whose_records_went_away_stay_for_that_to_be_told():
+def test_ranges_with_lost_records_stay_so_that_the_loss_is_reported():
     assert within_offsets([offsets(0, 7, 5)], row_filter("__offset = 100")) == [offsets(0, 7, 5)]
 
 

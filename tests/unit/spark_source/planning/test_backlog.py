@@ -28,7 +28,7 @@ def backlog(**ends: int) -> Backlog:
     return Backlog({A: 10, B: 10, C: 10}, {keys[name]: end for name, end in ends.items()}, IDS)
 
 
-def test_a_backlog_is_what_lies_between_two_points() -> None:
+def test_a_backlog_is_the_range_between_two_offsets() -> None:
     found = backlog(a=30, b=9)
     assert found.counts == {A: 20, B: 0, C: 0}
     assert found.records == 20
@@ -128,9 +128,7 @@ class Topics:
 
 
 @pytest.mark.parametrize(("first", "is_late"), [(9, False), (10, False), (11, True), (None, True)])
-def test_records_older_than_the_tombstones_time_that_were_not_read_are_told_of(
-    first: int | None, is_late: bool
-) -> None:
+def test_unread_records_older_than_the_tombstone_retention_are_reported(first: int | None, is_late: bool) -> None:
     topics = Topics("compact,delete", first)
     found = late_for_tombstones(topics, backlog(a=30), 2000)
     assert topics.asked == {A: 1500}

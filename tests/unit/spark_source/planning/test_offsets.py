@@ -142,7 +142,7 @@ def test_the_remaining_range_is_exactly_that_of_the_log(start, end, log_start, l
     assert bool(report.losses) == (start > end or bool(set(range(start, end)) - set(range(log_start, log_end))))
 
 
-def test_the_cluster_is_kept_and_taken_up_by_older_checkpoints():
+def test_the_cluster_id_is_kept_and_added_to_older_checkpoints():
     old = at(p0=3)
     newer = old.advanced_to(at(p0=5).next_offsets, {"t": ID}, "c-1")
     assert "@cluster" not in old.to_json()
@@ -166,7 +166,7 @@ def test_nothing_is_lost_while_topics_only_grow():
     assert lost(at(p0=3), at(p0=5, p1=2)) == []
 
 
-def test_a_cluster_that_is_another_is_told_from_a_topic_that_is():
+def test_another_cluster_is_distinguished_from_another_topic():
     since = replace(at(p0=3), cluster_id="here")
     newest = StreamOffsets({PartitionKey("t", 0): 9}, {"t": OTHER_ID}, cluster_id="there")
     [sentence] = lost(since, newest)
@@ -195,13 +195,13 @@ def test_a_recreated_topics_unread_records_are_named_once():
         (TopicPattern("o.*"), "which this query does not read: subscribePattern=o.*"),
     ],
 )
-def test_a_partition_that_is_gone_is_told_from_one_that_is_not_asked_for(subscription, words):
+def test_a_lost_partition_is_distinguished_from_an_unrequested_one(subscription, words):
     [sentence] = lost(at(p0=3, p1=7), at(p0=3), subscription)
     assert words in sentence
     assert "failOnDataLoss=false" in sentence
 
 
-def test_a_checkpoint_of_many_other_partitions_is_told_briefly():
+def test_a_checkpoint_of_many_other_partitions_gives_a_short_error():
     since = at(**{f"p{number}": 1 for number in range(300)})
     newest = StreamOffsets({PartitionKey("other", 0): 9}, {"other": OTHER_ID})
     [sentence] = lost(since, newest, Topics(("other",)))

@@ -85,7 +85,7 @@ def test_only_diverged_records_are_found(happened):
             since = log.offsets(at)
 
 
-def test_a_topic_created_again_is_not_one_that_parted():
+def test_a_recreated_topic_does_not_count_as_diverged():
     log = Log()
     log.append(3)
     since = log.offsets()

@@ -52,7 +52,7 @@ wanted = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3).map(at))
     st.lists(st.tuples(wanted, st.sampled_from(["answer", "no session", "lost", "error"]))),
     st.booleans(),
 )
-def test_a_leader_that_keeps_what_it_is_told_knows_what_is_wanted(
+def test_a_leader_derives_the_wanted_partitions_from_the_changes(
     rounds: list[tuple[dict[str, FetchFrom], str]], is_known_what_changed: bool
 ) -> None:
     session: FetchSession[str] = FetchSession()

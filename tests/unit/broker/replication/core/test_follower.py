@@ -214,7 +214,7 @@ def test_fenced_it_waits_for_the_controller_and_otherwise_asks_again_later() -> 
     assert follower.question(NOW + 5000) is None
 
 
-def test_a_leader_that_is_about_to_be_told_is_asked_soon_but_not_for_ever() -> None:
+def test_a_leader_that_does_not_know_its_role_yet_is_asked_again_for_a_limited_time() -> None:
     follower = following(log_of(0))
     asked, now = follower.question(NOW), NOW
     assert asked is not None

@@ -120,7 +120,7 @@ def test_too_few_in_sync_refuse_the_append(min_in_sync: int, isr: tuple[int, ...
         leader.check_enough_in_sync()
 
 
-def test_too_few_in_sync_after_the_append_are_told_and_the_watermark_stands_still() -> None:
+def test_a_too_small_isr_after_the_append_is_reported_and_stops_the_high_watermark() -> None:
     leader = leading()
     for follower in (2, 3):
         leader.fetched(follower, 10, 0, NOW)

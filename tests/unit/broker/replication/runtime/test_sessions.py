@@ -53,7 +53,7 @@ def test_a_recreated_topic_gets_all_data_again() -> None:
     assert session.fetches["t", 0].told == TOLD_NOTHING
 
 
-def test_only_what_something_happened_to_has_its_turn_and_who_had_it_waits() -> None:
+def test_only_changed_partitions_have_a_turn_and_served_ones_wait() -> None:
     sessions = FetchSessions()
     session = sessions.of_request(0, 0, follower=2)
     keys = [("t", number) for number in range(4)]
