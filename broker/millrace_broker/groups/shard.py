@@ -207,8 +207,7 @@ class GroupShard:
     async def leave(self, group_id: str, identity: Identity) -> None:
         """Remove a member (``Group.leave``)."""
         entry = self._member_entry(group_id, identity)
-        if isinstance(entry.group, ConsumerGroup):
-            await self._consumers.leave(entry, identity)
+        if isinstance(entry.group, ConsumerGroup) and await self._consumers.leave(entry, identity):
             return
         with self._event(entry):
             entry.classic.leave(identity, self._now_ms())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,21 @@ def test_a_classic_member_reconciles_by_join_group(tmp_path: Path) -> None:
             assert classic.generation_id > last.generation_id
             rejoined = await classic_join(shard, first.member_id, kept)
             assert rejoined.leader == first.member_id
+
+    run(scenario, tmp_path)
+
+
+def test_members_of_both_protocols_leave_at_the_same_time(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "new")
+            member = await classic_join(shard)
+            await asyncio.gather(beat(shard, "new", -1), shard.leave("g", identity(member)))
+            classic = shard.entries["g"].group
+            assert isinstance(classic, Group)
+            assert classic.is_empty
 
     run(scenario, tmp_path)
 

@@ -181,8 +181,15 @@ class ConsumerCalls:
                 self._await_call(entry, member, TimerKind.JOIN)
             raise classic_members.must_rejoin(group)
 
-    async def leave(self, entry: GroupEntry, identity: Identity) -> None:
-        """Remove a member, or a static member by its instance id if the request has no member id."""
+    async def leave(self, entry: GroupEntry, identity: Identity) -> bool:
+        """Remove a member, or a static member by its instance id if the request has no member id.
+
+        Return false if the group has become a classic one meanwhile. Clients do not repeat LeaveGroup.
+        """
+        async with entry.lock:
+            pass  # the last member with the consumer protocol may be about to leave
+        if isinstance(entry.group, Group):
+            return False
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if instance_id is not None:
             found = entry.consumer.static_member(instance_id)
@@ -190,6 +197,7 @@ class ConsumerCalls:
                 raise entry.consumer.fenced_instance(instance_id)
             member_id = NO_MEMBER if found is None else found.member_id
         await self._remove(entry, member_id)
+        return True
 
     async def _remove(self, entry: GroupEntry, member_id: str) -> None:
         await self._change(entry, lambda group: (group.without(member_id, self._topics, self._settings), None))
