@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millrace_broker.quotas import Lease
@@ -21,12 +20,12 @@ class ClientAddress(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """Kafka's ``RequestContext``: the client and the listener of one request, beside the request itself.
 
     Every listener makes one for each request, and every handler gets it. ``client_id`` is the name that the client
-    claims, empty if it has none. ``response_lease`` accounts for the bytes of the response.
+    claims, empty if it has none. ``response_lease`` accounts for the bytes of the response. A named tuple is made in
+    half the time of a frozen dataclass.
     """
 
     api_name: str
@@ -34,7 +33,7 @@ class RequestContext:
     principal: KafkaPrincipal
     client_id: str
     client_address: ClientAddress
-    response_lease: Lease = field(repr=False)
+    response_lease: Lease
 
     @property
     def client_host(self) -> str:
