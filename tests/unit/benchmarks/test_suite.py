@@ -10,7 +10,7 @@ from benchmarks.harness import RESULTS, Durability
 from benchmarks.peers import kafka
 
 NAMES = suite.names()
-WITHOUT_DISK = {"rows_decode"}
+WITHOUT_DISK = {"rows_decode", "kafka_typed_in"}
 """Benchmarks that measure code in memory. Every other one must say when its sides wait for the disk."""
 VARIANTS = {
     "spark_read_opaque_all": "spark_read_opaque",
