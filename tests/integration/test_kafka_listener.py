@@ -12,6 +12,7 @@ import pytest
 from millrace.errors import UnsupportedVersionError
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.kafka_protocol.calls.table import ApiKey
@@ -22,7 +23,7 @@ from millrace_broker.testing import EmbeddedBroker
 from .frame_calls import Frames
 from .kafka_clients import create_topic
 from .kafka_wire import KafkaWire, written
-from .waiting import eventually
+from .waiting import STALL_S, eventually
 
 _METADATA = MetadataRequest(topics=())
 _UNSUPPORTED_VERSION = 35
@@ -233,6 +234,30 @@ def test_a_broker_may_refuse_the_clients_of_kafka(tmp_path: Path, caplog: pytest
             assert own.is_closed
     (line,) = _closings(caplog)
     assert "kafka.clients.enable=false" in line
+
+
+def test_a_large_request_behind_one_that_waits_is_received_afterwards(
+    module_broker: EmbeddedBroker, topic: str
+) -> None:
+    create_topic(module_broker, topic)
+    waiting = FetchRequest(
+        max_wait_ms=200,
+        min_bytes=1,
+        max_bytes=1000,
+        topics=(
+            FetchTopic(
+                topic=topic, partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000),)
+            ),
+        ),
+    )
+    large = _produce(topic, -1, b"x" * 900_000)
+    with KafkaWire(module_broker, STALL_S) as wire:
+        wire.sock.sendall(written(waiting, 11, 1) + written(large, 9, 2) + written(large, 9, 3))
+        assert wire.receive(ApiKey.FETCH, 11)[0] == 1
+        for correlation_id in (2, 3):
+            received, answer = wire.receive(ApiKey.PRODUCE, 9)
+            assert received == correlation_id
+            assert answer.responses[0].partition_responses[0].error_code == 0
 
 
 def test_log_directories_are_described_with_the_sizes_of_partitions(module_broker: EmbeddedBroker, topic: str) -> None:

@@ -195,13 +195,18 @@ class Connection(asyncio.BufferedProtocol):
             if self._rest:
                 data, self._rest = memoryview(self._rest), b""
                 self._consume(data)
-            if self._is_ready:
+            if self._is_ready or self._is_receiving:
                 self._read_on()
 
     @property
     def _is_ready(self) -> bool:
         """Whether a request head comes next."""
         return self._state in (_State.GREETING, _State.IDLE, _State.HEAD)
+
+    @property
+    def _is_receiving(self) -> bool:
+        """Whether the rest of a request comes next."""
+        return self._body is not None or self._skip_bytes > 0
 
     @property
     def _is_over(self) -> bool:
@@ -312,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
             raise failure
         else:
             self._receive(held)
-        if self._body is not None or self._skip_bytes:
+        if self._is_receiving:
             self._read_on()
         self._go_on()
 
