@@ -25,6 +25,7 @@ from millrace_streams.queries import open_state
 from pyspark_millrace.delta import ingest
 
 from ..releases import contents
+from ..releases.keep import WRITTEN_AT, replace_directory
 
 RELEASES = Path(__file__).resolve().parents[1] / "releases"
 KEPT = sorted(path.parent.name for path in RELEASES.glob("*/data.tar.xz"))
@@ -56,6 +57,7 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     directory = tmp_path_factory.mktemp("release")
     with tarfile.open(RELEASES / request.param / "data.tar.xz") as archive:
         archive.extractall(directory, filter="data")
+    replace_directory(directory, WRITTEN_AT, str(directory))
     assert run_millrace(["log", "verify", str(directory / "broker"), "--deep"]) == 0
     options = {"log.initial.task.delay.ms": str(2**31 - 1)}
     with EmbeddedBroker(directory / "broker", options=options) as broker:

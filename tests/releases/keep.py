@@ -3,6 +3,9 @@
 The program unpacks the source distribution and writes data with its code (``write.py``). It keeps both in
 ``tests/releases/<version>``: ``data.tar.xz`` has the data, and ``millrace-<version>.tar.xz`` has the parts of the
 source distribution that pip needs, without the documents. ``make release`` calls it.
+
+Spark writes absolute paths into the metadata of a state store, and Delta into its log. In the archive they begin with
+``WRITTEN_AT``. A test that unpacks the data replaces that by its own directory.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ PACKAGES = ("platform", "broker", "spark_source", "streams_dsl")
 KEPT = (*PACKAGES, "jobs", "conf", "pyproject.toml", "README.md", "LICENSE", "PKG-INFO")
 """The parts of a source distribution that are kept."""
 
+WRITTEN_AT = "/millrace-release"
+"""Stands in the archive for the directory of the data."""
+
 
 def keep(sdist: Path, directory: Path = HERE) -> Path:
     """Keep a source distribution and data that its code writes; return their directory."""
@@ -32,9 +38,18 @@ def keep(sdist: Path, directory: Path = HERE) -> Path:
         paths = os.pathsep.join(str(unpacked / package) for package in PACKAGES)
         write = [sys.executable, str(HERE / "write.py"), str(data)]
         subprocess.run(write, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, check=True)
+        replace_directory(data, str(data), WRITTEN_AT)
         pack(data, target / "data.tar.xz", "")
         pack(unpacked, target / f"{name}.tar.xz", name, KEPT)
     return target
+
+
+def replace_directory(data: Path, old: str, new: str) -> None:
+    """Replace a directory's path in the text files of tables and checkpoints."""
+    for part in ("tables", "checkpoints"):
+        for path in (data / part).rglob("*"):
+            if path.is_file() and old.encode() in (content := path.read_bytes()):
+                path.write_bytes(content.decode().replace(old, new).encode())
 
 
 def pack(folder: Path, archive: Path, prefix: str, parts: tuple[str, ...] | None = None) -> None:

@@ -11,7 +11,7 @@ DIFFERENCES: Final = {
     "bad records. `current_leader` is empty.",
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. `current_leader` and "
     "`node_endpoints` are empty. Followers of Kafka are not served.",
-    ApiKey.API_VERSIONS: "The only feature is transaction.version 2.",
+    ApiKey.API_VERSIONS: "The features are group.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
     ApiKey.ADD_PARTITIONS_TO_TXN: "The part of KIP-890 between brokers is a call of millrace.",

@@ -281,7 +281,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
     ),
     "a live broker that was taken for dead does not register again": Fault(
-        r"it is still not so: ",
+        r"this still does not hold: ",
         {
             "millrace_broker.cluster.own_registration.OwnRegistration._changed": lambda own, event: None,
         },
@@ -295,14 +295,14 @@ PLANTED: Final[Mapping[str, Fault]] = {
         found_by=3,
     ),
     "parked calls keep their places": Fault(
-        r"it is still not so: |not all of its partitions have leaders yet",
+        r"this still does not hold: |not all of its partitions have leaders yet",
         {
             "millrace_broker.quotas.admission.AdmittedCall.park": lambda call, give_up: None,
         },
         found_by=5,
     ),
     "completed parked calls are never removed": Fault(
-        r"it is still not so: what clients' calls held is given back",
+        r"this still does not hold: what clients' calls held is given back",
         {
             "millrace_broker.quotas.parked_calls.ParkedCalls.release": lambda parked, key: None,
         },
