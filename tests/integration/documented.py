@@ -34,6 +34,7 @@ RUN_BY = {
     "docs/clients.md": "integration/test_guides.py",
     "docs/delta.md": "integration/test_delta_writes.py",
     "docs/kafka-source-migration.md": "integration/test_guides.py",
+    "docs/kafka-typed-topics.md": "integration/test_guides.py",
     "docs/schemas.md": "integration/test_guides.py",
     "docs/spark.md": "integration/test_guides.py",
     "docs/streams/guide.md": "integration/test_guides.py",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from deltalake import DeltaTable
@@ -45,12 +46,12 @@ def fill_flights(reader: Reader) -> None:
         producer.send_table("flights", flights, timestamps="time_hour")
 
 
-def values(reader: Reader, topic: str, count: int) -> list[bytes | None]:
+def values(reader: Reader, topic: str, count: int) -> list[object]:
     """Read the values of the first records of a topic."""
     with Consumer(reader.servers) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
-        found: list[bytes | None] = []
+        found: list[object] = []
         while len(found) < count:
             found += [record.value for record in consumer.poll(timeout_ms=1000)]
     return found
@@ -86,6 +87,11 @@ def test_the_schemas_guide_imports_exports_and_decodes(reader: Reader) -> None:
     assert "orders-value" in printed
     assert "is not a valid BIGINT" in printed
     assert "orders-value" in (reader.directory / "registry.json").read_text()
+
+
+def test_the_guide_of_typed_topics_fills_columns_from_a_kafka_producer(reader: Reader) -> None:
+    reader.follow("docs/kafka-typed-topics.md")
+    assert values(reader, "orders", 1) == [{"id": 7, "name": "pen", "price": Decimal("1.25")}]
 
 
 def test_the_migration_guide_reads_the_columns_that_it_names(reader: Reader) -> None:
