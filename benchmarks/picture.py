@@ -20,6 +20,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "produce_table_confluent": "Tables, beside single records of confluent-kafka",
         "produce_record": "Single records, beside confluent-kafka",
         "produce_record_kafka_python": "Single records, beside kafka-python",
+        "kafka_typed_in": "JSON of Kafka producers into a typed topic",
         "latency_broker": "One record from send to poll, median",
         "latency_broker_p99": "One record from send to poll, 99th percentile",
         "transactions_concurrent": "Transactions of 100 producers at once",

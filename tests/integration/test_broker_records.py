@@ -80,7 +80,7 @@ def test_records_that_do_not_fit_a_typed_topic_are_refused(calls: Any, topic: st
     null = _typed(schema_id, "id INT, name STRING", {"id": [1, None], "name": ["a", "b"]})
     for records, code, message in (
         (calls.batch(b"opaque"), 1001, "typed"),
-        (rows, 1001, "columnar batches, not rows"),
+        (rows, 43, "set kafka.value.format"),
         (null, 1001, "row 1, column id"),
         (_typed(other, "id INT", {"id": [1]}), 1003, f"schema {other}"),
         (_typed(9999, "id INT", {"id": [1]}), 1003, "9999"),

@@ -144,7 +144,7 @@ def test_several_tables_of_one_stream_of_which_some_had_the_batch(spark, changes
     changes.send((1, "a", "i"), (2, "b", "i"), (1, None, "d"))
     with pytest.raises(StreamingQueryException) as failure:
         run(changes.read(spark), in_turn(added, fragile), tmp_path / "c")
-    assert "killed between the tables" in explain(failure.value)
+    assert "killed between the commits of the two tables" in explain(failure.value)
     assert len(rows_in(log, "id")) == 3
     assert not state.exists()
     run(changes.read(spark), in_turn(added, keyed), tmp_path / "c")

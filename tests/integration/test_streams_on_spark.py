@@ -317,7 +317,7 @@ def test_a_table_of_other_columns_is_not_touched(spark: SparkSession, tmp_path: 
     source.mkdir()
     disordered_files(source, files=1, rows_max=10)
     spark.range(3).write.format("delta").save(str(tmp_path / "tables" / "hours"))
-    with pytest.raises(TopologyError, match=r"has the columns id LongType\(\), the topology gives origin"):
+    with pytest.raises(TopologyError, match=r"has the columns id LongType\(\), but the topology gives origin"):
         run_stream(
             topology(),
             spark,

@@ -66,8 +66,8 @@ class RecordCodecs:
     def _made(self, topic: TopicInfo) -> RecordCodec:
         if topic.config.kafka_value_format is KafkaValueFormat.NONE:
             raise UnsupportedForFormatError(
-                f"topic {topic.name} is typed, and its rows have no form for Kafka clients: set kafka.value.format to "
-                "json, avro, protobuf or raw, or use a client of millrace"
+                f"topic {topic.name} is typed and has no format for records of Kafka clients: set kafka.value.format "
+                "to json, avro, protobuf or raw, or use a client of millrace"
             )
         from millrace.payloads import RecordCodec
         from millrace.schemas import deserialize_schema

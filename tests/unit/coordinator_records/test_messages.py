@@ -122,7 +122,7 @@ def test_a_truncated_message_is_refused(data: bytes) -> None:
 
 
 def test_an_unwritable_message_is_refused() -> None:
-    with pytest.raises(InvalidRecordError, match="no int32"):
+    with pytest.raises(InvalidRecordError, match="is not a valid int32"):
         OffsetCommitKey(group="g", topic="t", partition=2**31).encode(0)
     with pytest.raises(InvalidRecordError, match="group: null"):
         OffsetCommitKey(group=None, topic="t", partition=0).encode(0)

@@ -209,7 +209,7 @@ def lit_note() -> Any:
         (
             lambda o, c: o.join(c, selector="amount", region=right("region")),
             TopologyError,
-            "the selector amount is int64, the table's key string: cast() it",
+            "the selector amount is int64, but the table's key is string: cast() it",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_the_offsets_of_each_batch(tmp_path, version):
     query.batch(0, offsets(a0=5, started_from={"a0": 1}), "-").batch(1, offsets(a0=5, b0=3), '{"logOffset":3}')
     query.batch(3, offsets(a0=9), "-", done=False)
     found = query.read()
-    first, second, last = found.headers()
+    first, second, last = found.batches()
     assert (ranges(first), ranges(second), last.ranges) == ([("a-0", 1, 5)], [("b-0", 0, 3)], None)
     assert (found.query_id, found.missing(), found.is_pending, last.is_done) == ("q-1", [2], True, False)
 
