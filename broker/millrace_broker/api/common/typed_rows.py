@@ -70,7 +70,7 @@ def rows_of_columns(record_codec: RecordCodec, schema_of: SchemaOf, batch: memor
         keys, values = record_codec.encode(decoded.read_as(record_codec.read_schema), decoded.tombstones)
     except SchemaError as error:
         raise UnsupportedForFormatError(
-            f"the batch with base offset {header.base_offset} cannot be written as records for Kafka clients: {error.message}"
+            f"the batch with base offset {header.base_offset} cannot be written for Kafka clients: {error.message}"
         ) from error
     return codec.build_rows_batch_of_columns(
         pa.RecordBatch.from_arrays([keys, values], schema=codec.OPAQUE_SCHEMA),
