@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import aiokafka
@@ -55,6 +56,23 @@ def test_records_are_appended_with_any_acks(module_broker: EmbeddedBroker, topic
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     assert _content(read(reader, 200)) == RECORDS
     reader.close()
+
+
+def test_records_without_a_key_are_named_to_the_producer_of_a_compacted_topic(
+    module_broker: EmbeddedBroker, topic: str
+) -> None:
+    create_topic(module_broker, topic, cleanup_policy="compact")
+    client = producer(module_broker, linger_ms=200)
+    found: Counter[str] = Counter()
+    for number in range(100):
+        client.produce(
+            topic,
+            b"v",
+            key=None if number % 10 == 0 else b"k",
+            on_delivery=lambda error, _: found.update([error.name()]),
+        )
+    assert client.flush(STALL_S) == 0
+    assert found == {"INVALID_RECORD": 10, "_INVALID_DIFFERENT_RECORD": 90}
 
 
 def test_kafka_python_reads_what_it_wrote(module_broker: EmbeddedBroker, topic: str) -> None:

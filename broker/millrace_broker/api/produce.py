@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from millrace.config.topic import MessageTimestampType
@@ -37,6 +38,8 @@ _logger = logging.getLogger(__name__)
 
 _ACKS: Final = (-1, 0, 1)
 _ALL: Final = -1
+_RECORD_ERRORS_MAX: Final = 10_000
+"""Number of bad records that an answer names."""
 _OVERTAKING_WAIT_S: Final = 0.5
 """How long a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
 
@@ -99,7 +102,7 @@ async def _append(
         result.log_start_offset = -1
         result.error.CopyFrom(error_message(error))
         if isinstance(error, InvalidRecordError):
-            for index, text in error.record_errors.items():
+            for index, text in islice(error.record_errors.items(), _RECORD_ERRORS_MAX):
                 result.record_errors.add(batch_index=index, message=text)
         return
     is_stamped = topic.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME

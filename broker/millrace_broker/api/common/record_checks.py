@@ -163,12 +163,13 @@ def _check_keys(topic: TopicInfo, batch: pa.RecordBatch) -> None:
     columns = [batch.column(name) for name in names]
     if any(not column.null_count for column in columns):
         return
-    for row in range(batch.num_rows):
-        if not any(column[row].is_valid for column in columns):
-            raise InvalidRecordError(
-                f"row {row} of a batch for {topic.name} has no key ({', '.join(names)} is null), and the topic is "
-                "compacted (cleanup.policy): give every record a key"
-            )
+    without = [row for row in range(batch.num_rows) if not any(column[row].is_valid for column in columns)]
+    if without:
+        raise InvalidRecordError(
+            f"row {without[0]} of a batch for {topic.name} has no key ({', '.join(names)} is null), and the topic is "
+            "compacted (cleanup.policy): give every record a key",
+            record_errors=dict.fromkeys(without, "the record has no key, and the topic is compacted"),
+        )
 
 
 def schema_of_topic(topic: TopicInfo, schema_id: int) -> pa.Schema:

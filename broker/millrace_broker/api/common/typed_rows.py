@@ -18,8 +18,6 @@ from millrace_broker.metadata import TopicInfo
 if TYPE_CHECKING:
     from millrace.payloads import RecordCodec
 
-_RECORD_ERRORS_MAX: Final = 10_000
-"""Number of bad records that an answer names."""
 _SHOWN_MAX: Final = 3
 
 _STORED: Final = {
@@ -89,5 +87,5 @@ def _refusal(topic_name: str, count: int, faults: dict[int, str]) -> InvalidReco
     return InvalidRecordError(
         f"{len(faults)} of the {count} records of a batch do not fit topic {topic_name}, and nothing of the batch was "
         f"appended ({shown}{more})",
-        record_errors=dict(list(faults.items())[:_RECORD_ERRORS_MAX]),
+        record_errors=faults,
     )
