@@ -34,6 +34,8 @@ class KafkaWire:
         """``broker`` is a broker, or a port of one."""
         port = broker if isinstance(broker, int) else broker.port
         self.sock = socket.create_connection(("127.0.0.1", port), timeout_s)
+        self.port = self.sock.getsockname()[1]
+        """The client's port, which names the connection in the broker's log."""
 
     def send(self, request: Message, version: int, correlation_id: int = 0) -> None:
         self.sock.sendall(written(request, version, correlation_id))

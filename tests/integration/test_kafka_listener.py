@@ -41,8 +41,9 @@ def _limits(broker: EmbeddedBroker) -> Any:
     return broker.server.broker.statistics().admission
 
 
-def _closings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if "is closed" in record.message]
+def _closings(caplog: pytest.LogCaptureFixture, wire: KafkaWire) -> list[str]:
+    """Return what the broker logged about a connection that it closed."""
+    return [each.message for each in caplog.records if f":{wire.port} is closed" in each.message]
 
 
 def test_every_advertised_version_is_one_of_the_broker(module_broker: EmbeddedBroker) -> None:
@@ -120,7 +121,7 @@ def test_a_version_that_the_broker_lacks_ends_the_connection(
         request[6:8] = struct.pack(">h", 99)
         wire.sock.sendall(request)
         assert wire.received == b""
-    (line,) = _closings(caplog)
+    (line,) = _closings(caplog, wire)
     assert "Metadata of version 99: this broker has 0 to 13" in line
 
 
@@ -132,7 +133,7 @@ def test_a_request_that_cannot_be_read_ends_the_connection_and_names_the_field(
         data = written(request, 1)[4:-3]
         wire.sock.sendall(struct.pack(">i", len(data)) + data)
         assert wire.received == b""
-    (line,) = _closings(caplog)
+    (line,) = _closings(caplog, wire)
     assert "MetadataRequest of version 1, field topics[0].name" in line
 
 
@@ -146,7 +147,7 @@ def test_too_large_a_request_ends_the_connection_before_memory_is_taken(
         wire.sock.sendall(struct.pack(">ihhi", 200_001, ApiKey.PRODUCE, 9, 0))
         assert wire.received == b""
         assert _limits(broker).bytes_in_use == 0
-    (line,) = _closings(caplog)
+    (line,) = _closings(caplog, wire)
     assert "socket.request.max.bytes" in line
 
 
@@ -232,7 +233,7 @@ def test_a_broker_may_refuse_the_clients_of_kafka(tmp_path: Path, caplog: pytest
             with pytest.raises(UnsupportedVersionError, match=r"kafka\.clients\.enable=false"):
                 own.receive()
             assert own.is_closed
-    (line,) = _closings(caplog)
+    (line,) = _closings(caplog, wire)
     assert "kafka.clients.enable=false" in line
 
 
