@@ -5,12 +5,12 @@ Any broker accepts such a request. A broker that is not the controller forwards 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from millrace.errors import NotControllerError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.cluster.wire import read_errors
+from millrace_broker.cluster.wire import partitions_of, read_errors
 from millrace_broker.controller import Controller, Occasion, Steps
 from millrace_broker.controller.event_loop import ControllerEventLoop
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
@@ -36,7 +36,7 @@ async def elect_leaders(member: ControllerAccess, request: pb.ElectLeadersReques
     if not member.controlling.is_active:
         return read_errors((await _forward(member, "ElectLeaders", request)).topics)
     occasion = Occasion.PREFERRED if request.election_type == pb.PREFERRED else Occasion.UNCLEAN
-    wanted = None if request.all_partitions else _partitions(request.topics)
+    wanted = None if request.all_partitions else partitions_of(request.topics)
 
     def steps(controller: Controller) -> Steps[Answers]:
         partitions = sorted(controller.context.assignments) if wanted is None else wanted
@@ -70,7 +70,7 @@ async def reassignments(
             for topic in answer.topics
             for each in topic.partitions
         }
-    wanted = None if request.all_topics else set(_partitions(request.topics))
+    wanted = None if request.all_topics else set(partitions_of(request.topics))
 
     def steps(controller: Controller) -> Steps[dict[TopicPartition, ReplicaAssignment]]:
         yield from ()
@@ -86,7 +86,7 @@ async def shut_down(member: ControllerAccess, broker_id: int, broker_epoch: int)
     if not member.controlling.is_active:
         request = pb.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
         answer = await member.at_controller("ControlledShutdown", request)
-        return list(_partitions(answer.remaining))
+        return partitions_of(answer.remaining)
     return await member.controlling.ask("shut down", lambda each: each.shut_down(broker_id, broker_epoch))
 
 
@@ -100,7 +100,3 @@ async def _forward(member: ControllerAccess, name: str, request: Any) -> Any:
     if timeout_ms > 0:
         return await member.at_controller(name, forwarded, timeout_s=timeout_ms / 1000 + _MARGIN_S)
     return await member.at_controller(name, forwarded)
-
-
-def _partitions(topics: Iterable[pb.TopicPartitions]) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]

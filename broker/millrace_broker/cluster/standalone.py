@@ -5,7 +5,7 @@ It leads all partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.cluster.wire import partitions_of
 from millrace_broker.decisions import Answers, ReplicaAssignment, TopicPartition
 from millrace_broker.log import Files, LogManager, read_meta_properties
 from millrace_broker.metadata import LiveBroker, TopicCatalog, TopicInfo, registration
@@ -157,7 +158,7 @@ class Standalone:
         return {
             partition: self._unknown(partition)
             or ElectionNotNeededError(f"{partition} is led by its preferred leader already: broker {self._id}")
-            for partition in _partitions(request.topics)
+            for partition in partitions_of(request.topics)
         }
 
     async def reassign(self, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
@@ -195,9 +196,3 @@ class Standalone:
                 "zookeeper.connect is not set"
             )
         return None
-
-
-def _partitions(topics: Iterable[pb.TopicPartitions]) -> Iterator[TopicPartition]:
-    for topic in topics:
-        for number in topic.partitions:
-            yield TopicPartition(topic.name, number)

@@ -35,6 +35,11 @@ def by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
     return found
 
 
+def partitions_of(topics: Iterable[pb.TopicPartitions]) -> list[TopicPartition]:
+    """Return the partitions that a message names."""
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+
+
 # --- brokers -------------------------------------------------------------------------------------------------
 
 
