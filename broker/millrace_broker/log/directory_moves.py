@@ -113,9 +113,9 @@ class DirectoryMoves:
             raise StorageError(f"{name} is offline: {problem.message}")
         if key not in self._hosted.logs:
             with self._hosted.lock:
-                self._directories.preferred[key] = target
+                self._directories.prefer(key, target)
             raise ReplicaNotAvailableError(f"{name} is not on this broker: if it comes, it will be put in {path}")
-        directory_name_under_way(*key, uuid4().hex, FUTURE_DIRECTORY)
+        directory_name_under_way(*key, uuid4().hex, FUTURE_DIRECTORY)  # raises if the name would be too long
         if self._hosted.homes[key] is target:
             self.cancel(key)
         else:
@@ -253,8 +253,12 @@ class DirectoryMoves:
         with self._background.paused([key]), self._hosted.checkpoint_lock, self._hosted.lock:
             if self._targets.get(key) is not target or self._hosted.logs.get(key) is not log:
                 return
-            source = self._hosted.homes[key]
+            source, cleaner = self._hosted.homes[key], self._background.cleaner
+            if cleaner is not None:
+                cleaner.leave_gone_out(key)  # an entry of an earlier stay in the target directory
             future.take_over(lambda: self._take_place(key, log, future, source, target))
+            if cleaner is not None:
+                cleaner.forget(source.path, key)
             self._finished(key, target)
         _LOG.info("%s has moved from %s to %s", log.name, source.path, target.path)
 

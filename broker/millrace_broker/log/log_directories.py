@@ -27,14 +27,16 @@ from millrace_broker.log.watched_files import WatchedFiles, is_fault, is_full
 
 _LOG: Final = logging.getLogger(__name__)
 
+PREFERRED_MAX: Final = 1000
+"""Partitions that are not here yet and whose directory was chosen. Any client may name some."""
+
 
 class LogDirectories:
     """The opened directories, in the order of ``log.dirs``. All access to them must go through ``files``."""
 
     def __init__(self, files: Files) -> None:
         self.files: Final[Files] = WatchedFiles(files, self._on_fault)
-        self.preferred: Final[dict[PartitionKey, DataDirectory]] = {}
-        """Directories that were asked for before the partition came (AlterReplicaLogDirs)."""
+        self._preferred: Final[dict[PartitionKey, DataDirectory]] = {}
         self._opened: list[DataDirectory] = []
         self._failed_at_start: dict[Path, MillraceError] = {}
         self._retired: set[Path] = set()
@@ -72,6 +74,13 @@ class LogDirectories:
             if path.is_relative_to(directory.path):
                 directory.fail(error)
 
+    def prefer(self, partition: PartitionKey, directory: DataDirectory) -> None:
+        """Let a partition be placed in a directory when it comes. The oldest of too many wishes is forgotten."""
+        self._preferred.pop(partition, None)
+        self._preferred[partition] = directory
+        if len(self._preferred) > PREFERRED_MAX:
+            del self._preferred[next(iter(self._preferred))]
+
     def place(
         self, homes: Iterable[DataDirectory], topic: str, topic_id: UUID, partition: int
     ) -> tuple[DataDirectory, Path]:
@@ -82,7 +91,7 @@ class LogDirectories:
         """
         counts = Counter(id(home) for home in homes)
         problem = StorageError("all log directories are offline: repair one and start the broker again")
-        preferred = self.preferred.pop((topic, partition), None)
+        preferred = self._preferred.pop((topic, partition), None)
         for directory in sorted(self, key=lambda each: (each is not preferred, counts[id(each)])):
             try:
                 return directory, self._make(directory, topic, topic_id, partition)

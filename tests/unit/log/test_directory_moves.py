@@ -16,10 +16,13 @@ from millrace.errors import InvalidTopicError, LogDirNotFoundError, ReplicaNotAv
 from millrace.records import Record, build_rows_batch, scan_headers
 from millrace.segments.names import FUTURE_DIRECTORY, directory_name_under_way
 from millrace_broker.log import LogManager, OsFiles, PartitionLog
+from millrace_broker.log.cleaning.log_cleaner import CleanerSettings
 from millrace_broker.log.data_directory import DataDirectory
+from millrace_broker.log.log_directories import PREFERRED_MAX
 from millrace_broker.log.partition_metadata import write_topic_id
 
 from ...integration.waiting import eventually
+from .cleaning.conftest import OPAQUE_KEYS
 
 TOPIC_ID = UUID(int=1)
 KEY = ("orders", 0)
@@ -186,6 +189,23 @@ def test_a_log_directory_is_chosen_before_the_partition_comes(manager: LogManage
     with pytest.raises(ReplicaNotAvailableError, match=r"orders-0 is not on this broker"):
         manager.moves.request(KEY, tmp_path / "b")
     assert manager.create_log("orders", TOPIC_ID, 0).directory.parent == tmp_path / "b"
+
+
+def test_choices_for_partitions_that_never_come_are_bounded(manager: LogManager, tmp_path: Path) -> None:
+    for number in range(PREFERRED_MAX + 1):
+        with pytest.raises(ReplicaNotAvailableError):
+            manager.moves.request(("orders", number), tmp_path / "b")
+    homes = [manager.create_log("orders", TOPIC_ID, number).directory.parent.name for number in (0, PREFERRED_MAX)]
+    assert homes == ["a", "b"]
+
+
+def test_the_cleaner_forgets_the_old_place_of_a_partition(manager: LogManager, tmp_path: Path) -> None:
+    fill(manager.create_log("orders", TOPIC_ID, 0), 10)
+    cleaner = manager.start_cleaner(CleanerSettings(), lambda _: OPAQUE_KEYS)
+    cleaner._checkpoints.put(tmp_path / "a", KEY, 5)
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: moved(manager, "b") and not manager.moves._targets, "the move")
+    assert cleaner._checkpoints.get(tmp_path / "a", KEY) is None
 
 
 def test_requests_that_cannot_be_met_say_why(manager: LogManager, tmp_path: Path) -> None:
