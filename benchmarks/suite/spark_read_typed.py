@@ -25,10 +25,10 @@ def ours(spark: SparkSession, source: Source, **options: str) -> Outcome:
     return aggregate(reader.option("subscribe", source.topic).option("columns", "word,amount").load())
 
 
-def peer(spark: SparkSession, source: Source) -> Outcome:
+def peer(spark: SparkSession, source: Source, **options: str) -> Outcome:
     from pyspark.sql import functions as F  # noqa: N812
 
-    raw = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap)
+    raw = spark.read.format("kafka").option("kafka.bootstrap.servers", source.bootstrap).options(**options)
     parsed = (
         raw.option("subscribe", source.topic)
         .load()
