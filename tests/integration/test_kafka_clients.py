@@ -58,6 +58,17 @@ def test_records_are_appended_with_any_acks(module_broker: EmbeddedBroker, topic
     reader.close()
 
 
+def test_records_without_a_time_are_appended(module_broker: EmbeddedBroker, topic: str) -> None:
+    # librdkafka writes another largest timestamp into the header of such a batch.
+    create_topic(module_broker, topic)
+    send(producer(module_broker), topic, [{"value": b"v", "timestamp": -1}])
+    reader = consumer(module_broker, topic)
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    (found,) = read(reader, 1)
+    assert found.timestamp() == (confluent_kafka.TIMESTAMP_CREATE_TIME, -1)
+    reader.close()
+
+
 def test_records_without_a_key_are_named_to_the_producer_of_a_compacted_topic(
     module_broker: EmbeddedBroker, topic: str
 ) -> None:

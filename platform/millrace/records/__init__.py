@@ -67,7 +67,14 @@ from millrace.records.message_set import (
 from millrace.records.recompression import carried_over, recompress_batch
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
-from millrace.records.scan import assign_offsets, crc_matches, scan_headers, stamp_append_time, verify_crc
+from millrace.records.scan import (
+    assign_offsets,
+    crc_matches,
+    scan_headers,
+    set_max_timestamp,
+    stamp_append_time,
+    verify_crc,
+)
 from millrace.records.statistics import BatchStatistics, ColumnStatistics, read_statistics
 from millrace.records.validation import validate_batch
 
@@ -137,6 +144,7 @@ __all__ = [
     "scan_headers",
     "seal",
     "sequence_of",
+    "set_max_timestamp",
     "sound_prefix_bytes",
     "stamp_append_time",
     "validate_batch",

@@ -97,6 +97,16 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
     _I16.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
     _I64.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, now_ms)
     _seal_statistics(buffer, position)
+    _seal(buffer, position, header)
+
+
+def set_max_timestamp(buffer: bytearray, position: int, timestamp_ms: int) -> None:
+    """Set the maximum timestamp of the batch of rows at ``position``, in place, with a new checksum."""
+    _I64.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    _seal(buffer, position, read_header(buffer, position))
+
+
+def _seal(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
     checked = pa.py_buffer(buffer).slice(position + CHECKED_FROM, header.size_bytes - CHECKED_FROM)
     _U32.pack_into(buffer, position + CRC_POSITION, checksum(checked))
 

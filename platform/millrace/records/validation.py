@@ -25,8 +25,12 @@ def validate_batch(
     schema_of: SchemaOf,
     *,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
+    with_any_max_timestamp: bool = False,
 ) -> DecodedBatch:
     """Check every value of the batch at ``position`` and return it decoded; the caller has verified its checksum.
+
+    ``with_any_max_timestamp`` allows a maximum timestamp in the header that is not the records' largest one. The leader
+    corrects it in a batch of a Kafka producer.
 
     Raises ``CorruptBatchError`` for a body that cannot be decoded or holds impossible values (UTF-8, list offsets),
     ``InvalidRecordError`` if offsets or count contradict the header, ``InvalidTimestampError`` if timestamps do,
@@ -42,7 +46,7 @@ def validate_batch(
     except (pa.ArrowException, ValueError) as error:
         raise CorruptBatchError(f"batch with base offset {header.base_offset}: {error}") from error
     _check_offsets(batch)
-    _check_timestamps(batch)
+    _check_timestamps(batch, with_any_max=with_any_max_timestamp)
     if header.is_columnar and batch.schema_id != OPAQUE_SCHEMA_ID:
         _check_nulls(batch)
     if header.is_columnar:
@@ -67,7 +71,7 @@ def _check_offsets(batch: DecodedBatch) -> None:
         )
 
 
-def _check_timestamps(batch: DecodedBatch) -> None:
+def _check_timestamps(batch: DecodedBatch, *, with_any_max: bool) -> None:
     header = batch.header
     if not batch.num_rows or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
@@ -79,7 +83,7 @@ def _check_timestamps(batch: DecodedBatch) -> None:
         raise InvalidTimestampError(
             f"timestamp {smallest} is invalid: timestamps are milliseconds from 0, or -1 for none"
         )
-    if largest != header.max_timestamp:
+    if largest != header.max_timestamp and not with_any_max:
         raise InvalidTimestampError(
             f"batch with base offset {header.base_offset}: the header has the maximum timestamp "
             f"{header.max_timestamp}, but the records have {largest}"

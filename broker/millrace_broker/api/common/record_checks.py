@@ -85,7 +85,11 @@ def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
 
 
 def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatches, now_ms: int) -> ProducedBatches:
-    """Check the bodies of batches, as ``check_records`` does. A recompressed or converted batch is checked again."""
+    """Check the bodies of batches, as ``check_records`` does. A recompressed or converted batch is checked again.
+
+    As in Kafka, a batch of rows gets its records' largest timestamp, whatever its header says. librdkafka writes
+    another one for records without a time.
+    """
     data, target = produced.data, _TARGET.get(topic.config.compression_type)
     parts: list[bytes] = []
     kept = 0
@@ -98,11 +102,17 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
         is_converted = topic.is_typed and not header.is_columnar
         max_bytes = _CONVERTED_BYTES_MAX if is_converted else codec.DECOMPRESSED_BYTES_MAX
         try:
-            batch = codec.validate_batch(data, position, header, schema_of, max_bytes=max_bytes)
+            batch = codec.validate_batch(
+                data, position, header, schema_of, max_bytes=max_bytes, with_any_max_timestamp=not header.is_columnar
+            )
         except CorruptBatchError as error:
             # The checksum is correct, so the producer built the batch this way. A retry would send the same bytes.
             raise InvalidRecordError(error.message) from error
-        _check_times(position, batch, now_ms, topic.config)
+        times_ms = pc.min_max(batch.timestamps_ms()).as_py()
+        _check_times(position, times_ms, now_ms, topic.config)
+        if times_ms["max"] != header.max_timestamp:
+            data = _with_max_timestamp(data, position, times_ms["max"])
+            header = codec.read_header(data, position)
         if is_converted:
             parts += [data[kept:position], _converted(codecs, topic, batch, target)]
             kept = position + header.size_bytes
@@ -112,19 +122,24 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
         if target is not None and header.compression != target:
             parts += [data[kept:position], codec.recompress_batch(data, position, header, schema_of, target)]
             kept = position + header.size_bytes
-    if not parts:
+    if data is produced.data and not parts:
         return produced
     is_transactional = produced.headers[0][1].is_transactional
     return ProducedBatches(b"".join([*parts, data[kept:]]), topic.config, in_transaction=is_transactional)
 
 
-def _check_times(position: int, batch: codec.DecodedBatch, now_ms: int, config: TopicConfig) -> None:
-    """Check how far each record's time is from the broker's, if the topic limits that."""
+def _with_max_timestamp(data: bytes, position: int, timestamp_ms: int) -> bytes:
+    corrected = bytearray(data)
+    codec.set_max_timestamp(corrected, position, timestamp_ms)
+    return bytes(corrected)
+
+
+def _check_times(position: int, times_ms: dict[str, int], now_ms: int, config: TopicConfig) -> None:
+    """Check how far the smallest and the largest time are from the broker's, if the topic limits that."""
     before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
     is_unlimited = before_ms == after_ms == _UNLIMITED_MS
     if is_unlimited or config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
         return
-    times_ms = pc.min_max(batch.timestamps_ms()).as_py()
     smallest_ms, largest_ms = times_ms["min"], times_ms["max"]
     if smallest_ms >= 0 and now_ms - smallest_ms > before_ms:
         raise InvalidTimestampError(

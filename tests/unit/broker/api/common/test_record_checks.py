@@ -8,7 +8,7 @@ import pytest
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, InvalidTimestampError, MillraceError
-from millrace.records import Record, build_rows_batch
+from millrace.records import HEADER_BYTES, NO_TIMESTAMP, Compression, Record, build_rows_batch, read_header, seal
 from millrace_broker.api.common.record_checks import check_bodies, check_records
 from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import RecordCodecs, TopicInfo
@@ -25,8 +25,9 @@ def topic(**overrides: Any) -> TopicInfo:
     return TopicInfo(name="t", topic_id=uuid.UUID(int=1), partitions={}, overrides=named, config=config)
 
 
-def batch(*times_ms: int, value: bytes = b"v") -> bytes:
-    return bytes(build_rows_batch([Record(key=None, value=value, timestamp_ms=each) for each in times_ms]))
+def batch(*times_ms: int, value: bytes = b"v", compression: Compression = Compression.NONE) -> bytes:
+    records = [Record(key=None, value=value, timestamp_ms=each) for each in times_ms]
+    return bytes(build_rows_batch(records, compression=compression))
 
 
 @pytest.mark.parametrize("too_far_ms", [-1001, 501])
@@ -37,6 +38,17 @@ def test_timestamps_too_far_from_now_are_refused(too_far_ms: int) -> None:
     far = ProducedBatches(batch(NOW_MS, NOW_MS + too_far_ms), limited.config)
     with pytest.raises(InvalidTimestampError, match=r"message.timestamp.(before|after).max.ms"):
         check_bodies(NO_CODECS, limited, far, NOW_MS)
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+@pytest.mark.parametrize("times_ms", [(NO_TIMESTAMP, NO_TIMESTAMP), (NOW_MS, NOW_MS - 5)])
+def test_the_largest_timestamp_of_rows_is_corrected(times_ms: tuple[int, ...], compression: Compression) -> None:
+    sound = batch(*times_ms, compression=compression)
+    claimed = seal(read_header(sound)._replace(max_timestamp=NOW_MS + 7), sound[HEADER_BYTES:])
+    produced = ProducedBatches(sound + claimed + sound, topic().config)
+    found = check_bodies(NO_CODECS, topic(), produced, NOW_MS)
+    assert bytes(found.data) == sound * 3
+    assert [header.max_timestamp for _, header in found.headers] == [max(times_ms)] * 3
 
 
 @pytest.mark.parametrize("value_bytes", [10, SMALL_BYTES])
