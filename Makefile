@@ -8,7 +8,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-
 export PYTHONDONTWRITEBYTECODE =
 EXTRAS := spark,connect,cluster,schemas,plots,demo,docs,bench,dev
 
-.PHONY: help setup demo test quick durations lint docs docs-serve dist release bench bench-compare bench-report soak mutants faults proto kafka-protocol clean
+.PHONY: help setup demo test quick durations lint docs docs-serve dist release bench bench-compare bench-report soak mutants faults compat proto kafka-protocol clean
 help:            ## show this
 	@sed -n 's/^\([a-z-]*\): *\([^#]*\)## \(.*\)/  make \1\t\3/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -70,6 +70,9 @@ mutants: setup   ## mutation testing; SEED=<n> continues or repeats, COUNT=<n>, 
 
 faults: setup    ## three brokers with faults of processes, networks and disks, under clients that check; MINUTES=<n>, FAULT_SEED=<n> repeats
 	FAULT_MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -s tests/histories/test_faults.py
+
+compat: setup    ## other makers' tests and clients against millrace and Kafka, as root for Debian's packages; ONLY=<suite>, AGAINST=millrace, TESTS=<expression>; writes docs/kafka-suites.md
+	$(BIN)/python -m tests.compat $(if $(ONLY),--only $(ONLY)) $(if $(AGAINST),--against $(AGAINST)) $(if $(TESTS),--tests "$(TESTS)")
 
 docs: setup      ## the documentation as a site in build/site; the reference pages are generated first
 	$(BIN)/python docs/generate_reference.py

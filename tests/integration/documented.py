@@ -33,6 +33,7 @@ RUN_BY = {
     "README.md": "integration/test_guides.py",
     "docs/clients.md": "integration/test_guides.py",
     "docs/delta.md": "integration/test_delta_writes.py",
+    "docs/kafka-clients.md": "integration/test_kafka_client_cases.py",
     "docs/kafka-source-migration.md": "integration/test_guides.py",
     "docs/kafka-typed-topics.md": "integration/test_guides.py",
     "docs/schemas.md": "integration/test_guides.py",

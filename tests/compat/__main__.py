@@ -1,0 +1,87 @@
+"""``make compat``, or ``python -m tests.compat``: other makers' suites against millrace and against Kafka.
+
+  make compat                             all suites; writes the ledgers and docs/kafka-suites.md
+  make compat ONLY=librdkafka             one suite
+  make compat ONLY=tools AGAINST=millrace TESTS=console     tests of a suite, against one broker
+
+Suites:
+
+* ``librdkafka``: the tests of librdkafka in C and C++, also without automatic topics, and with groups of KIP-848
+* ``kafka_python``: the integration tests of kafka-python
+* ``tools``: Kafka's command-line tools and verifiable clients
+* ``spark``: Spark's own connector
+* ``clients``: the programs of ``docs/kafka-clients.md``
+
+``ledgers/`` has the results of both brokers for each test. ``differences`` says why a test passes with Kafka only.
+
+The command installs all it needs from package registries, and fails if it cannot. The exit code is 1 if a test passes
+with Kafka and not with millrace, unless ``differences`` names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from . import clients, kafka_python, librdkafka, spark, tools
+from .brokers import OPTIONS, BrokerError, broker
+from .install import InstallError
+from .ledger import Result, complaints, write
+from .page import write_page
+from .pytest_run import SuiteError
+
+_WITHOUT_AUTO_CREATION = {**OPTIONS, "auto.create.topics.enable": "false"}
+
+SUITES: Final[Mapping[str, Callable[[str, str, str], dict[str, Result]]]] = {
+    "clients": clients.run,
+    "kafka_python": kafka_python.run,
+    "tools": tools.run,
+    "spark": spark.run,
+    **{
+        variant.name: partial(librdkafka.run, variant)
+        for variant in (librdkafka.WITHOUT_AUTO_CREATION, librdkafka.CONSUMER_PROTOCOL, librdkafka.ALL)
+    },
+}
+"""Suites by name, the long ones last. A suite takes the broker's address and kind, and an expression for tests."""
+
+
+def main() -> int:
+    """Run the suites. Return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=SUITES, help="one suite")
+    parser.add_argument("--against", choices=("millrace", "kafka"), help="one broker")
+    parser.add_argument("--tests", default="", help="tests of the suite, as its own runner selects them")
+    chosen = parser.parse_args()
+    kinds = [chosen.against] if chosen.against else ["millrace", "kafka"]
+    wrong: list[str] = []
+    for suite in [chosen.only] if chosen.only else SUITES:
+        found = {}
+        for kind in kinds:
+            print(f"{suite} against {kind}", flush=True)
+            options = _WITHOUT_AUTO_CREATION if suite == librdkafka.WITHOUT_AUTO_CREATION.name else OPTIONS
+            try:
+                with broker(kind, options) as bootstrap:
+                    found[kind] = SUITES[suite](bootstrap, kind, chosen.tests)
+            except (BrokerError, InstallError, SuiteError) as error:
+                print(error, file=sys.stderr)
+                return 2
+            print(f"  {_counts(found[kind])}", flush=True)
+        rows = write(suite, found, is_whole=not chosen.tests)
+        if "millrace" in kinds:
+            wrong += complaints(suite, rows)
+    write_page()
+    for sentence in wrong:
+        print(sentence, file=sys.stderr)
+    return int(bool(wrong))
+
+
+def _counts(results: Mapping[str, Result]) -> str:
+    states = [result.state for result in results.values()]
+    return ", ".join(f"{states.count(state)} {state}" for state in ("pass", "fail", "skip"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The two brokers of a comparison: millrace, and Kafka with one KRaft node. Both have the options of ``OPTIONS``."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.workspace import free_port, start, stop, tail
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from . import install
+
+OPTIONS = {
+    "num.partitions": "4",
+    "auto.create.topics.enable": "true",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "log.segment.delete.delay.ms": "1000",
+}
+"""Options of both brokers. The suites expect them, or end sooner with them."""
+
+_MILLRACE = """\
+broker.id=0
+listeners=PLAINTEXT://{address}
+advertised.listeners=PLAINTEXT://{address}
+log.dirs={data}
+"""
+_KAFKA = """\
+process.roles=broker,controller
+node.id=0
+controller.quorum.voters=0@{controller}
+listeners=PLAINTEXT://{address},CONTROLLER://{controller}
+advertised.listeners=PLAINTEXT://{address}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+"""
+_KAFKA_LOG = """\
+rootLogger.level=INFO
+rootLogger.appenderRef.0.ref=console
+appender.0.type=Console
+appender.0.name=console
+appender.0.layout.type=PatternLayout
+appender.0.layout.pattern=[%d] %p %m (%c)%n
+"""
+_START_SECONDS_MAX = 60
+
+
+class BrokerError(Exception):
+    """A broker that did not start. The message has the end of its log."""
+
+
+@contextlib.contextmanager
+def broker(kind: str, options: Mapping[str, str] = OPTIONS) -> Iterator[str]:
+    """Run a broker of the kind ``millrace`` or ``kafka`` on an empty directory, and yield its address."""
+    folder = install.cache(f"brokers/{kind}")
+    shutil.rmtree(folder)
+    folder.mkdir()
+    address = f"127.0.0.1:{free_port()}"
+    command = _millrace(folder, address, options) if kind == "millrace" else _kafka(folder, address, options)
+    log = install.cache("logs") / f"{kind}.log"
+    process = start(command, log)
+    try:
+        _wait_until_ready(process, address, log)
+        yield address
+    finally:
+        stop(process)
+
+
+def _millrace(folder: Path, address: str, options: Mapping[str, str]) -> Sequence[str | Path]:
+    properties = _properties(folder, _MILLRACE.format(address=address, data=folder / "data"), options)
+    return [sys.executable, "-m", "millrace.cli.main", "broker", "--config", properties]
+
+
+def _kafka(folder: Path, address: str, options: Mapping[str, str]) -> Sequence[str | Path]:
+    home = install.kafka()
+    controller = f"127.0.0.1:{free_port()}"
+    own = _KAFKA.format(address=address, controller=controller, data=folder / "data")
+    properties = _properties(folder, own, options)
+    logging = folder / "log4j2.properties"
+    logging.write_text(_KAFKA_LOG)
+    cluster = install.run([home / "bin" / "kafka-storage.sh", "random-uuid"]).split()[-1]
+    install.run([home / "bin" / "kafka-storage.sh", "format", "-t", cluster, "-c", properties])
+    log_option = f"-Dlog4j2.configurationFile={logging}"
+    return ["java", "-Xms1g", "-Xmx1g", log_option, "-cp", f"{home}/libs/*", "kafka.Kafka", properties]
+
+
+def _properties(folder: Path, own: str, options: Mapping[str, str]) -> Path:
+    path = folder / "server.properties"
+    path.write_text(own + "".join(f"{name}={value}\n" for name, value in options.items()))
+    return path
+
+
+def _wait_until_ready(process: subprocess.Popen[str], address: str, log: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": address, "reconnect.backoff.max.ms": 500, "log_level": 0})
+    deadline = time.monotonic() + _START_SECONDS_MAX
+    while True:
+        try:
+            admin.list_topics(timeout=1)
+        except KafkaException as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BrokerError(f"the broker at {address} did not start ({error}):\n{tail(log)}") from None
+        else:
+            return

@@ -1,0 +1,28 @@
+"""Suite ``tools``: Kafka's command-line tools and verifiable clients (``tools_tests``)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from . import install
+from .ledger import Result
+from .pytest_run import run_pytest
+
+_ROOT = Path(__file__).parents[2]
+
+
+def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
+    """Run the tools against a broker, all tests or those that match ``only``."""
+    arguments = ["tests/compat/tools_tests.py", "-q", "-p", "no:randomly", "-W", "default", "--timeout=180"]
+    if only:
+        arguments += ["-k", only]
+    return run_pytest(
+        sys.executable,
+        arguments,
+        cwd=_ROOT,
+        name=f"tools-{kind}",
+        seconds_max=2400,
+        COMPAT_BOOTSTRAP=bootstrap,
+        COMPAT_KAFKA_HOME=str(install.kafka()),
+    )

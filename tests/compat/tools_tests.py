@@ -1,0 +1,466 @@
+"""Tests of Kafka's command-line tools against the broker at ``COMPAT_BOOTSTRAP``.
+
+The name of the file keeps pytest from collecting it with the tests of millrace. ``tools`` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_BOOTSTRAP = os.environ.get("COMPAT_BOOTSTRAP", "")
+_BIN = Path(os.environ.get("COMPAT_KAFKA_HOME", ".")) / "bin"
+_TOOL_SECONDS_MAX = 90
+
+
+def tool(name: str, *arguments: str | int | Path, input: str = "", fails: bool = False) -> str:
+    """Run a tool and return its output. ``fails`` expects an exit code other than 0, or an error in the output."""
+    words = [str(word) for word in (_BIN / f"{name}.sh", "--bootstrap-server", _BOOTSTRAP, *arguments)]
+    return _run(words, input, fails=fails)
+
+
+def java(main: str, *arguments: str | int) -> str:
+    """Run a class of Kafka's that has no script."""
+    return _run([str(word) for word in (_BIN / "kafka-run-class.sh", main, *arguments)])
+
+
+def _run(words: list[str], input: str = "", *, fails: bool = False) -> str:
+    done = subprocess.run(
+        words,
+        input=input,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_TOOL_SECONDS_MAX,
+        check=False,
+    )
+    is_failure = bool(done.returncode) or (fails and "rror" in done.stdout)
+    assert is_failure == fails, f"{' '.join(words)} ended with {done.returncode}: {done.stdout[-1500:]}"
+    return done.stdout
+
+
+def create(topic: str, partitions: int = 4, *options: str) -> None:
+    tool("kafka-topics", "--create", "--topic", topic, "--partitions", partitions, "--replication-factor", 1, *options)
+
+
+def produce(topic: str, count: int, *options: str | int | Path) -> None:
+    """Write numbers with the verifiable producer, and require an acknowledgement of each."""
+    events = _events(tool("kafka-verifiable-producer", "--topic", topic, "--max-messages", count, *options))
+    assert [event["acked"] for event in events if event["name"] == "tool_data"] == [count]
+
+
+def consume(topic: str, *options: str | int, from_beginning: bool = True) -> list[str]:
+    """Return the lines of the console consumer up to the end of the topic."""
+    where = ["--from-beginning"] if from_beginning else []
+    output = tool("kafka-console-consumer", "--topic", topic, *where, "--timeout-ms", 8000, *options)
+    return [line for line in output.splitlines() if line and not re.match(r"Processed a total|\[.*(ERROR|WARN)", line)]
+
+
+def end_offsets(topic: str) -> int:
+    output = tool("kafka-get-offsets", "--topic", topic)
+    return sum(int(line.split(":")[2]) for line in output.splitlines() if line.startswith(f"{topic}:"))
+
+
+def lag(group: str, topic: str) -> int:
+    """Return the lag of a group in a topic, from the table of ``kafka-consumer-groups``."""
+    lines = tool("kafka-consumer-groups", "--describe", "--group", group).splitlines()
+    lags = [line.split()[5] for line in lines if line.split()[1:2] == [topic]]
+    assert lags, lines
+    return sum(int(each) for each in lags)
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    """Wait until a condition holds. A tool takes a second, so there is no other pause."""
+    deadline = time.monotonic() + _TOOL_SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
+
+
+def _events(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name of a topic of this test, also used for its groups and ids."""
+    name = re.sub(r"\W+", "-", request.node.name.removeprefix("test_"))
+    return f"{name}-{os.getpid()}"
+
+
+def test_api_versions() -> None:
+    output = tool("kafka-broker-api-versions")
+    for call in ("Produce(0): ", "Fetch(1): ", "JoinGroup(11): ", "ConsumerGroupHeartbeat(68): "):
+        assert call in output
+
+
+def test_cluster_id() -> None:
+    assert "Cluster ID: " in _run([str(_BIN / "kafka-cluster.sh"), "cluster-id", "--bootstrap-server", _BOOTSTRAP])
+
+
+def test_topics(topic: str) -> None:
+    create(topic, 4, "--config", "retention.ms=7200000")
+    assert topic in tool("kafka-topics", "--list").split()
+    described = tool("kafka-topics", "--describe", "--topic", topic)
+    for part in ("PartitionCount: 4", "ReplicationFactor: 1", "retention.ms=7200000", "Partition: 3"):
+        assert part in described
+    tool("kafka-topics", "--alter", "--topic", topic, "--partitions", 6)
+    assert "PartitionCount: 6" in tool("kafka-topics", "--describe", "--topic", topic)
+    create(topic, 4, "--if-not-exists")
+    tool("kafka-topics", "--delete", "--topic", topic)
+    eventually(lambda: topic not in tool("kafka-topics", "--list").split())
+
+
+def test_topics_by_pattern_are_deleted(topic: str) -> None:
+    for number in range(3):
+        create(f"{topic}-{number}", 1)
+    tool("kafka-topics", "--delete", "--topic", f"{topic}-.*")
+    eventually(lambda: topic not in tool("kafka-topics", "--list"))
+
+
+def test_topic_errors(topic: str) -> None:
+    create(topic, 1)
+    wrong = ("--partitions", 1, "--replication-factor")
+    assert "already exists" in tool("kafka-topics", "--create", "--topic", topic, *wrong, 1, fails=True)
+    assert "invalid" in tool("kafka-topics", "--create", "--topic", "bad name!", *wrong, 1, fails=True)
+    assert "eplicat" in tool("kafka-topics", "--create", "--topic", f"{topic}-9", *wrong, 9, fails=True)
+
+
+def test_console_keys_and_headers(topic: str) -> None:
+    create(topic, 1)
+    lines = [f"h1:x,h2:y\tk{number}|v{number}" for number in range(3)]
+    properties = ["parse.key=true", "key.separator=|", "parse.headers=true"]
+    options = [part for each in properties for part in ("--reader-property", each)]
+    tool("kafka-console-producer", "--topic", topic, *options, input="\n".join(lines) + "\n")
+    properties = ["print.key=true", "key.separator=|", "print.headers=true", "headers.separator=,"]
+    options = [part for each in properties for part in ("--formatter-property", each)]
+    found = consume(topic, "--max-messages", 3, *options)
+    assert found == [line.replace("\t", "|") for line in lines]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_console_compression(topic: str, compression: str) -> None:
+    create(topic, 1)
+    lines = [str(number) for number in range(500)]
+    tool(
+        "kafka-console-producer",
+        "--topic",
+        topic,
+        f"--compression-codec={compression}",
+        input="\n".join(lines) + "\n",
+    )
+    assert consume(topic, "--max-messages", 500) == lines
+
+
+def test_console_offset(topic: str) -> None:
+    create(topic, 1)
+    produce(topic, 200)
+    assert len(consume(topic, "--partition", 0, "--offset", 5, from_beginning=False)) == 195
+
+
+def test_console_auto_created_topic(topic: str) -> None:
+    tool("kafka-console-producer", "--topic", topic, input="a\nb\n")
+    assert sorted(consume(topic, "--max-messages", 2)) == ["a", "b"]
+
+
+def test_verifiable_producer_acks(topic: str) -> None:
+    create(topic)
+    for acks in (0, 1, -1):
+        produce(topic, 1000, "--acks", acks)
+    assert end_offsets(topic) == 3000
+
+
+@pytest.mark.parametrize("protocol", ["CLASSIC", "CONSUMER"])
+def test_verifiable_consumer(topic: str, protocol: str) -> None:
+    create(topic)
+    produce(topic, 2000)
+    options = ("--topic", topic, "--group-id", topic, "--max-messages", 2000, "--group-protocol", protocol)
+    events = _events(tool("kafka-verifiable-consumer", *options))
+    assert sum(event["count"] for event in events if event["name"] == "records_consumed") == 2000
+    assert lag(topic, topic) == 0
+
+
+_COOPERATIVE = ("--assignment-strategy", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("CLASSIC",), ("CLASSIC", *_COOPERATIVE), ("CONSUMER",)],
+    ids=["range", "cooperative", "consumer"],
+)
+def test_two_members(topic: str, options: tuple[str, ...]) -> None:
+    create(topic)
+    words = [str(_BIN / "kafka-verifiable-consumer.sh"), "--bootstrap-server", _BOOTSTRAP]
+    words += ["--topic", topic, "--group-id", topic, "--group-protocol", *options]
+    members = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)]
+
+    groups = [str(_BIN / "kafka-consumer-groups.sh"), "--bootstrap-server", _BOOTSTRAP]
+
+    def shares() -> list[str]:
+        done = subprocess.run(
+            [*groups, "--describe", "--members", "--group", topic],
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_SECONDS_MAX,
+            check=False,
+        )
+        rows = [line.split() for line in done.stdout.splitlines()]
+        return [row[4] for row in rows if row[:1] == [topic]]
+
+    try:
+        eventually(lambda: shares() == ["2", "2"])
+    finally:
+        for member in members:
+            member.terminate()
+        for member in members:
+            member.wait(_TOOL_SECONDS_MAX)
+
+
+def test_groups(topic: str) -> None:
+    create(topic, 2)
+    produce(topic, 100)
+    consume(topic, "--group", topic, "--max-messages", 100)
+    group = ("--group", topic)
+    assert topic in tool("kafka-consumer-groups", "--list").split()
+    assert "Empty" in tool("kafka-consumer-groups", "--describe", "--state", *group)
+    tool("kafka-consumer-groups", *group, "--reset-offsets", "--to-earliest", "--topic", topic, "--execute")
+    assert lag(topic, topic) == 100
+    times = ("--to-datetime", "2020-01-01T00:00:00.000", "--all-topics", "--dry-run")
+    assert topic in tool("kafka-consumer-groups", *group, "--reset-offsets", *times)
+    tool("kafka-consumer-groups", *group, "--delete-offsets", "--topic", topic)
+    assert "successful" in tool("kafka-consumer-groups", "--delete", *group)
+    assert topic not in tool("kafka-groups", "--list")
+
+
+def test_delete_records(topic: str, tmp_path: Path) -> None:
+    create(topic, 1)
+    produce(topic, 100)
+    wanted = tmp_path / "records.json"
+    wanted.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 40}]}))
+    assert "low_watermark: 40" in tool("kafka-delete-records", "--offset-json-file", wanted)
+    assert f"{topic}:0:40" in tool("kafka-get-offsets", "--topic", topic, "--time", "-2")
+    assert f"{topic}:0:100" in tool("kafka-get-offsets", "--topic", topic, "--time", "-1")
+    assert f"{topic}:0:" in tool("kafka-get-offsets", "--topic", topic, "--time", "-3")
+    assert len(consume(topic)) == 60
+
+
+def _alter(kind: str, name: str, change: str, value: str, *, fails: bool = False) -> str:
+    entity = ("--entity-default",) if name == "" else ("--entity-name", name)
+    return tool("kafka-configs", "--alter", "--entity-type", kind, *entity, change, value, fails=fails)
+
+
+def _described(kind: str, name: str) -> str:
+    entity = ("--entity-default",) if name == "" else ("--entity-name", name)
+    return tool("kafka-configs", "--describe", "--entity-type", kind, *entity)
+
+
+def test_config_of_a_topic(topic: str) -> None:
+    create(topic, 1)
+    _alter("topics", topic, "--add-config", "retention.ms=12345,cleanup.policy=compact")
+    assert "retention.ms=12345" in _described("topics", topic)
+    assert "cleanup.policy=compact" in _described("topics", topic)
+    _alter("topics", topic, "--delete-config", "retention.ms")
+    assert "12345" not in _described("topics", topic)
+    assert "nonsense" in _alter("topics", topic, "--add-config", "cleanup.policy=nonsense", fails=True)
+
+
+def test_config_of_brokers() -> None:
+    _alter("brokers", "", "--add-config", "message.max.bytes=1500000")
+    assert "message.max.bytes=1500000" in _described("brokers", "")
+    _alter("brokers", "", "--delete-config", "message.max.bytes")
+    assert "1500000" not in _described("brokers", "")
+
+
+def test_config_of_a_group(topic: str) -> None:
+    _alter("groups", topic, "--add-config", "consumer.session.timeout.ms=50000")
+    assert "consumer.session.timeout.ms=50000" in _described("groups", topic)
+
+
+def test_quota_of_a_client(topic: str) -> None:
+    _alter("clients", topic, "--add-config", "producer_byte_rate=1048576")
+    assert "producer_byte_rate=1048576" in _described("clients", topic)
+    _alter("clients", topic, "--delete-config", "producer_byte_rate")
+
+
+def test_scram_password_of_a_user(topic: str) -> None:
+    _alter("users", topic, "--add-config", "SCRAM-SHA-256=[iterations=4096,password=secret]")
+    assert "SCRAM-SHA-256=iterations=4096" in _described("users", topic)
+    _alter("users", topic, "--delete-config", "SCRAM-SHA-256")
+
+
+def test_client_metrics(topic: str) -> None:
+    metrics = ("--metrics", "org.apache.kafka.producer.", "--interval", 5000)
+    tool("kafka-client-metrics", "--alter", "--name", topic, *metrics)
+    assert "interval.ms=5000" in tool("kafka-client-metrics", "--describe", "--name", topic)
+    tool("kafka-client-metrics", "--delete", "--name", topic)
+
+
+def test_acls(topic: str) -> None:
+    rule = ("--allow-principal", "User:bob", "--operation", "Read", "--topic", topic)
+    assert "operation=READ" in tool("kafka-acls", "--add", *rule)
+    assert "User:bob" in tool("kafka-acls", "--list", "--topic", topic)
+    tool("kafka-acls", "--remove", "--force", "--topic", topic)
+    assert "User:bob" not in tool("kafka-acls", "--list", "--topic", topic)
+
+
+def test_client_compatibility(topic: str) -> None:
+    create(topic, 1)
+    expected = {
+        "offsets-for-times-supported": "True",
+        "cluster-id-supported": "True",
+        "expect-record-too-large-exception": "False",
+        "num-cluster-nodes": "1",
+        "create-topics-supported": "True",
+        "describe-acls-supported": "True",
+        "describe-configs-supported": "True",
+        "idempotent-producer-supported": "True",
+    }
+    options = [part for name, value in expected.items() for part in (f"--{name}", value)]
+    java("org.apache.kafka.tools.ClientCompatibilityTest", "--bootstrap-server", _BOOTSTRAP, "--topic", topic, *options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--enable-random-aborts",), ("--group-mode", "--use-group-metadata")],
+    ids=["plain", "aborts", "group"],
+)
+def test_transactional_copy(topic: str, options: tuple[str, ...]) -> None:
+    source, target = f"{topic}-from", f"{topic}-to"
+    create(source, 1)
+    create(target, 1)
+    produce(source, 2000)
+    copy = {
+        "input-topic": source,
+        "input-partition": 0,
+        "output-topic": target,
+        "broker-list": _BOOTSTRAP,
+        "max-messages": 2000,
+        "consumer-group": topic,
+        "transaction-size": 150,
+        "transactional-id": topic,
+    }
+    words = [part for name, value in copy.items() for part in (f"--{name}", value)]
+    java("org.apache.kafka.tools.TransactionalMessageCopier", *words, *options)
+    found = consume(target, "--command-property", "isolation.level=read_committed")
+    assert sorted(map(int, found)) == list(range(2000))
+    assert lag(topic, source) == 0
+
+
+def _transactions(*arguments: str | int) -> str:
+    return _run([str(word) for word in (_BIN / "kafka-transactions.sh", "--bootstrap-server", _BOOTSTRAP, *arguments)])
+
+
+def test_transactions_are_listed_and_described(topic: str) -> None:
+    create(topic, 1)
+    perf = ("--num-records", 100, "--record-size", 10, "--throughput", -1, "--transactional-id", topic)
+    tool("kafka-producer-perf-test", "--topic", topic, *perf)
+    assert topic in _transactions("list")
+    assert "CompleteCommit" in _transactions("describe", "--transactional-id", topic)
+
+
+def test_producers_are_described(topic: str) -> None:
+    create(topic, 1)
+    produce(topic, 50)
+    options = ("--num-records", 50, "--record-size", 10, "--throughput", -1, "--command-property")
+    tool("kafka-producer-perf-test", "--topic", topic, *options, "enable.idempotence=true")
+    described = _transactions("describe-producers", "--topic", topic, "--partition", 0)
+    assert "LastSequence" in described
+    assert "49" in described
+    _transactions("find-hanging", "--topic", topic, "--partition", 0)
+
+
+def test_producer_performance(topic: str) -> None:
+    create(topic)
+    options = ("--num-records", 50_000, "--record-size", 100, "--throughput", -1)
+    output = tool("kafka-producer-perf-test", "--topic", topic, *options, "--command-property", "compression.type=lz4")
+    assert "50000 records sent" in output
+    assert end_offsets(topic) == 50_000
+
+
+def test_producer_performance_in_transactions(topic: str) -> None:
+    create(topic)
+    options = ("--num-records", 20_000, "--record-size", 100, "--throughput", 10_000, "--transactional-id", topic)
+    output = tool("kafka-producer-perf-test", "--topic", topic, *options, "--transaction-duration-ms", 300)
+    assert "20000 records sent" in output
+    assert len(consume(topic, "--command-property", "isolation.level=read_committed")) == 20_000
+
+
+def test_consumer_performance(topic: str) -> None:
+    create(topic)
+    options = ("--num-records", 50_000, "--record-size", 100, "--throughput", -1)
+    tool("kafka-producer-perf-test", "--topic", topic, *options)
+    output = tool("kafka-consumer-perf-test", "--topic", topic, "--num-records", 50_000, "--timeout", 20_000)
+    assert int(output.splitlines()[-1].split(", ")[4]) >= 50_000
+
+
+def test_end_to_end_latency(topic: str) -> None:
+    create(topic, 1)
+    options = ("--topic", topic, "--num-records", 500, "--producer-acks", "all", "--record-size", 100)
+    assert "Avg latency" in tool("kafka-e2e-latency", *options)
+
+
+def test_log_dirs(topic: str) -> None:
+    create(topic, 1)
+    produce(topic, 10)
+    assert f'"partition":"{topic}-0"' in tool("kafka-log-dirs", "--describe", "--topic-list", topic)
+
+
+def test_leader_election(topic: str) -> None:
+    create(topic, 1)
+    output = tool("kafka-leader-election", "--election-type", "preferred", "--topic", topic, "--partition", 0)
+    assert f"{topic}-0" in output
+
+
+def test_reassignment(topic: str, tmp_path: Path) -> None:
+    create(topic, 1)
+    wanted = tmp_path / "reassignment.json"
+    wanted.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [0]}]}))
+    file = ("--reassignment-json-file", wanted)
+    assert "Successfully started" in tool("kafka-reassign-partitions", *file, "--execute")
+    assert "is completed" in tool("kafka-reassign-partitions", *file, "--verify")
+    assert "No partition reassignments" in tool("kafka-reassign-partitions", "--list")
+
+
+def test_metadata_quorum() -> None:
+    output = _run([str(_BIN / "kafka-metadata-quorum.sh"), "--bootstrap-server", _BOOTSTRAP, "describe", "--status"])
+    assert "LeaderId:" in output
+
+
+def test_features() -> None:
+    output = _run([str(_BIN / "kafka-features.sh"), "--bootstrap-server", _BOOTSTRAP, "describe"])
+    for feature in ("metadata.version", "transaction.version", "group.version"):
+        assert feature in output
+
+
+def test_share_group(topic: str) -> None:
+    create(topic, 2)
+    _alter("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
+    produce(topic, 300)
+    options = ("--topic", topic, "--group-id", topic, "--max-messages", 300, "--acknowledgement-mode", "sync")
+    events = _events(tool("kafka-verifiable-share-consumer", *options))
+    assert sum(event["count"] for event in events if event["name"] == "records_consumed") == 300
+    assert topic in tool("kafka-share-groups", "--list").split()
+    assert topic in tool("kafka-share-groups", "--describe", "--group", topic)
+
+
+def test_console_share_consumer(topic: str) -> None:
+    create(topic, 1)
+    _alter("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
+    produce(topic, 20)
+    options = ("--topic", topic, "--group", topic, "--max-messages", 20, "--timeout-ms", 15_000)
+    lines = tool("kafka-console-share-consumer", *options).split()
+    assert {int(line) for line in lines if line.isdigit()} >= set(range(20))
+
+
+def test_streams_reset(topic: str) -> None:
+    create(topic, 1)
+    produce(topic, 10)
+    options = ("--application-id", topic, "--input-topics", topic, "--to-earliest")
+    assert topic in tool("kafka-streams-application-reset", *options)
