@@ -164,7 +164,8 @@ class Network:
 
         self._send(source, target, arrive)
         try:
-            return await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         except TimeoutError:
             return False
 
@@ -201,7 +202,8 @@ class Network:
         pending = _Pending(name, request, source, target, self._loop.create_future(), caller)
         self._send(source, target, lambda: self._arrive(pending), pending)
         try:
-            return await asyncio.wait_for(pending.answer, timeout_s)
+            async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 loses a cancellation beside an answer
+                return await pending.answer
         except asyncio.CancelledError:
             self._send(source, target, lambda: self._abandon(pending))
             raise
