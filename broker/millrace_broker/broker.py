@@ -27,6 +27,7 @@ from millrace_broker.log.tiered.manager import TieringStatistics
 from millrace_broker.log.tiered.remote_reads import RemoteReadStatistics
 from millrace_broker.metadata import (
     BrokerConfigs,
+    ClientMetricsConfigs,
     GroupConfigs,
     LiveBroker,
     PayloadSchemas,
@@ -97,6 +98,7 @@ class Broker:
     live_config: LiveConfig
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
+    client_metrics: ClientMetricsConfigs
     payload_schemas: PayloadSchemas
     record_codecs: RecordCodecs
     producer_ids: ProducerIds

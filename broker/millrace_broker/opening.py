@@ -36,6 +36,7 @@ from millrace_broker.log.tiered.settings import check_tiered_topics, tiering_set
 from millrace_broker.log.tiered.store import ArrowStore
 from millrace_broker.metadata import (
     BrokerConfigs,
+    ClientMetricsConfigs,
     GroupConfigs,
     PayloadSchemas,
     ProducerIds,
@@ -196,6 +197,7 @@ def _assemble(
         live_config=storage.live_config,
         broker_configs=storage.broker_configs,
         group_configs=storage.group_configs,
+        client_metrics=ClientMetricsConfigs(storage.metadata.coordination),
         payload_schemas=storage.payload_schemas,
         record_codecs=RecordCodecs(lambda: storage.payload_schemas.schemas),
         producer_ids=coordinators.producer_ids,
@@ -412,7 +414,15 @@ def _make_coordinators(
         executors=executors,
         clock=clock,
     )
-    groups = GroupCoordinator(config, catalog=catalog, clock=clock, timer=timer, executors=executors, shards=shards)
+    groups = GroupCoordinator(
+        config,
+        catalog=catalog,
+        clock=clock,
+        timer=timer,
+        executors=executors,
+        group_configs=storage.group_configs,
+        shards=shards,
+    )
     producer_ids = ProducerIds(storage.metadata.coordination, config.broker_id)
     transactions = TransactionCoordinator(
         config,

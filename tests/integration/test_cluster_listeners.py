@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 import confluent_kafka
 import pytest
@@ -12,9 +13,14 @@ from confluent_kafka.admin import AdminClient
 from millrace.clients import Admin, Consumer, Producer
 from millrace.errors import ListenerNotFoundError
 from millrace.kafka_protocol.calls.describe_cluster import DescribeClusterRequest
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
+from millrace.records import Record, build_rows_batch
+from millrace_broker.kafka_api.misdirected_clients import REQUESTS_MAX
 
 from .broker_cluster import Cluster
 from .kafka_clients import read, send
@@ -25,6 +31,8 @@ from .zookeeper_server import ZooKeeperServer
 LISTENERS = "INTERNAL://127.0.0.1:0,EXTERNAL://127.0.0.1:0,GRPC://127.0.0.1:0"
 _BOTH = ("INTERNAL", "EXTERNAL")
 TOPIC = "orders"
+REFUSED = "refused"
+"""Topic of requests that one broker gets for partitions of all."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +41,8 @@ def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPath
     with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.start(1, 2, listeners=LISTENERS)
         cluster.start(3, listeners="INTERNAL://127.0.0.1:0,GRPC://127.0.0.1:0")
-        cluster.admin.create_topic(TOPIC, assignment={number: [number + 1] for number in range(3)})
+        for topic in (TOPIC, REFUSED):
+            cluster.admin.create_topic(topic, assignment={number: [number + 1] for number in range(3)})
         yield cluster
 
 
@@ -122,3 +131,75 @@ def test_a_coordinator_without_the_listener_is_not_available(cluster: Cluster) -
             assert "has no listener EXTERNAL" in outside.error_message
         else:
             assert (outside.node_id, outside.port) == (inside.node_id, _ports(cluster, "EXTERNAL")[inside.node_id])
+
+
+@pytest.mark.parametrize("listener", _BOTH)
+@pytest.mark.parametrize("version", [9, 10, 12, 13])
+def test_a_produce_answer_names_the_leader_and_its_address(cluster: Cluster, listener: str, version: int) -> None:
+    """KIP-951, from version 10 on."""
+    batch = bytes(build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
+    with KafkaWire(_ports(cluster, listener)[1]) as wire:
+        data = TopicProduceData(
+            name=REFUSED if version < 13 else "",
+            topic_id=_topic_id(wire) if version >= 13 else NIL_UUID,
+            partition_data=tuple(PartitionProduceData(index=number, records=batch) for number in range(3)),
+        )
+        answer = wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(data,)), version)
+    (topic,) = answer.responses
+    partitions = {each.index: each for each in topic.partition_responses}
+    assert [partitions[number].error_code for number in range(3)] == [0, 6, 6]
+    _check_leaders(cluster, listener, partitions, answer.node_endpoints, is_named=version >= 10)
+
+
+@pytest.mark.parametrize("listener", _BOTH)
+@pytest.mark.parametrize("version", [12, 15, 16, 18])
+def test_a_fetch_answer_names_the_leader_and_its_address(cluster: Cluster, listener: str, version: int) -> None:
+    """KIP-951, from version 16 on."""
+    with KafkaWire(_ports(cluster, listener)[1]) as wire:
+        wanted = FetchTopic(
+            topic=REFUSED if version < 13 else "",
+            topic_id=_topic_id(wire) if version >= 13 else NIL_UUID,
+            partitions=tuple(
+                FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1000) for number in range(3)
+            ),
+        )
+        answer = wire.call(FetchRequest(max_wait_ms=0, min_bytes=0, topics=(wanted,)), version)
+    (topic,) = answer.responses
+    partitions = {each.partition_index: each for each in topic.partitions}
+    assert [partitions[number].error_code for number in range(3)] == [0, 6, 6]
+    _check_leaders(cluster, listener, partitions, answer.node_endpoints, is_named=version >= 16)
+
+
+def _topic_id(wire: KafkaWire) -> UUID:
+    (found,) = wire.call(MetadataRequest(topics=(MetadataRequestTopic(name=REFUSED),)), 12).topics
+    topic_id: UUID = found.topic_id
+    return topic_id
+
+
+def _check_leaders(
+    cluster: Cluster, listener: str, partitions: dict[int, Any], endpoints: Sequence[Any], *, is_named: bool
+) -> None:
+    """Partition 0 has no error. Broker 3, which leads partition 2, has no listener EXTERNAL."""
+    leaders = [partitions[number].current_leader for number in range(3)]
+    assert [each.leader_id for each in leaders] == ([-1, 2, 3] if is_named else [-1, -1, -1])
+    assert [each.leader_epoch for each in leaders] == ([-1, 0, 0] if is_named else [-1, -1, -1])
+    ports = {number: port for number, port in _ports(cluster, listener).items() if number > 1 and is_named}
+    assert {each.node_id: each.port for each in endpoints} == ports
+    assert {each.host for each in endpoints} <= {"127.0.0.1"}
+
+
+def test_a_client_whose_address_leads_to_another_broker_is_named_in_the_log(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A forwarded port may do that. Each request is refused with the leader, and costs nothing else."""
+    batch = bytes(build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
+    data = TopicProduceData(name=REFUSED, partition_data=(PartitionProduceData(index=1, records=batch),))
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(data,))
+    with KafkaWire(_ports(cluster, "INTERNAL")[1]) as wire:
+        for _ in range(REQUESTS_MAX + 5):
+            (topic,) = wire.call(request, 12).responses
+            assert [each.error_code for each in topic.partition_responses] == [6]
+    (line,) = [each.message for each in caplog.records if "again and again" in each.message]
+    assert line.startswith(
+        "client 'wire' of 127.0.0.1 asks this broker again and again for partitions of other brokers"
+    )

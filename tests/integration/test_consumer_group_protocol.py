@@ -12,11 +12,19 @@ import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from millrace.kafka_protocol.calls.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
+from millrace.kafka_protocol.calls.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from millrace_broker.testing import EmbeddedBroker
 
 from ..ports import free_port
 from .kafka_clients import address, consumer, create_topic, producer, send
-from .waiting import STALL_S, Stall
+from .kafka_wire import KafkaWire
+from .waiting import STALL_S, Stall, eventually
 
 BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0", "group.consumer.heartbeat.interval.ms": "100"}
 
@@ -129,6 +137,53 @@ def test_new_topics_and_partitions_are_assigned(module_broker: EmbeddedBroker, t
         members.until_sizes(5)
         client.delete_topics([f"{topic}-2"])[f"{topic}-2"].result(STALL_S)
         members.until_sizes(3)
+
+
+def test_options_of_a_group_set_its_heartbeats_and_sessions(tmp_path: Path) -> None:
+    """The member of a stopped process is removed after the session timeout of its group."""
+    options = {**BROKER_OPTIONS, "group.consumer.min.session.timeout.ms": "1"}
+    with EmbeddedBroker(tmp_path, options=options) as broker:
+        create_topic(broker, "t", 2)
+        client = admin(broker)
+
+        def sizes() -> list[int]:
+            found = client.describe_consumer_groups(["brief", "patient"])
+            return [len(found[group].result(STALL_S).members) for group in ("brief", "patient")]
+
+        with KafkaWire(broker) as wire:
+            for group, timeout_ms in (("brief", "1000"), ("patient", "60000")):
+                alter_group(wire, group, {"consumer.session.timeout.ms": timeout_ms})
+                assert join(wire, group) == 100
+            alter_group(wire, "brief", {"consumer.heartbeat.interval.ms": "5000"}, expected=40)  # INVALID_CONFIG
+            alter_group(wire, "patient", {"consumer.heartbeat.interval.ms": "7000"})
+            assert join(wire, "patient") == 7000
+        eventually(lambda: sizes() == [0, 1], "the removal of a member of the group with the brief session timeout")
+
+
+def alter_group(wire: KafkaWire, group: str, options: dict[str, str], expected: int = 0) -> None:
+    configs = tuple(AlterableConfig(name=name, config_operation=0, value=value) for name, value in options.items())
+    wanted = AlterConfigsResource(resource_type=32, resource_name=group, configs=configs)
+    (found,) = wire.call(IncrementalAlterConfigsRequest(resources=(wanted,), validate_only=False), 1).responses
+    assert found.error_code == expected, found.error_message
+
+
+def join(wire: KafkaWire, group: str) -> int:
+    """Join a group, or join it again. Return the heartbeat interval of the answer."""
+    first = ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id="member",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=("t",),
+        topic_partitions=(),
+    )
+    stall = Stall(f"the coordinator of {group}")
+    while (answer := wire.call(first, 1)).error_code in (14, 15, 16):  # it is being created or loaded
+        wire.call(FindCoordinatorRequest(key=group), 3)
+        stall.check(answer.error_message)
+    assert answer.error_code == 0, answer.error_message
+    interval_ms: int = answer.heartbeat_interval_ms
+    return interval_ms
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])

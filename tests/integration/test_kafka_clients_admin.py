@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,23 @@ from confluent_kafka.admin import (
 )
 
 from millrace.clients import Admin
+from millrace.kafka_protocol.calls import alter_configs
 from millrace.kafka_protocol.calls.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millrace.kafka_protocol.calls.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millrace.kafka_protocol.calls.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from millrace.kafka_protocol.calls.list_config_resources import ListConfigResourcesRequest
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import address, consumer, create_topic, producer, read, send
 from .kafka_wire import KafkaWire
 from .waiting import STALL_S, eventually
 
+_BROKER, _CLIENT_METRICS, _GROUP = 4, 16, 32
+_INVALID_CONFIG, _INVALID_REQUEST = 40, 42
 BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
 
 
@@ -137,6 +148,108 @@ def test_the_answer_to_a_created_topic_has_its_options(module_broker: EmbeddedBr
     options = {each.name: (each.value, each.config_source) for each in created.configs}
     assert options["retention.ms"] == ("60000", 1)
     assert options["cleanup.policy"] == ("delete", 5)
+
+
+def test_options_of_a_group_are_set_described_and_replaced(module_broker: EmbeddedBroker, topic: str) -> None:
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    with KafkaWire(module_broker) as wire:
+        assert alter(wire, _GROUP, topic, {session: "50000", heartbeat: "6000"}) == 0
+        options = described(wire, _GROUP, topic)
+        assert (options[session].value, options[session].config_source) == ("50000", 8)
+        assert [(each.name, each.value, each.source) for each in options[session].synonyms] == [
+            (session, "50000", 8),
+            (f"group.{session}", "45000", 5),
+        ]
+        reset = options["share.auto.offset.reset"]
+        assert (reset.value, reset.config_source) == ("latest", 5)
+        assert alter(wire, _GROUP, topic, {session: "1"}) == _INVALID_CONFIG
+        assert alter(wire, _GROUP, topic, {"no.such.option": "1"}) == _INVALID_CONFIG
+        assert (_GROUP, topic) in resources(wire, _GROUP)
+        assert replace_all(wire, _GROUP, topic, {session: "55000"}) == 0
+        options = described(wire, _GROUP, topic)
+        assert (options[session].value, options[heartbeat].value) == ("55000", "5000")
+        assert alter(wire, _GROUP, topic, {session: None}) == 0
+        assert (_GROUP, topic) not in resources(wire, _GROUP)
+
+
+def test_client_metrics_subscriptions_are_kept_listed_and_deleted(module_broker: EmbeddedBroker, topic: str) -> None:
+    name = f"{topic}/α"
+    with KafkaWire(module_broker) as wire:
+        assert described(wire, _CLIENT_METRICS, name)["interval.ms"].value == "300000"
+        assert (_CLIENT_METRICS, name) not in resources(wire, _CLIENT_METRICS)
+        set_now = {"interval.ms": "1000", "metrics": "org.apache", "match": "client_id=a.*,client_source_port=9[0-9]+"}
+        assert alter(wire, _CLIENT_METRICS, name, set_now) == 0
+        options = described(wire, _CLIENT_METRICS, name)
+        assert {option: found.value for option, found in options.items()} == set_now
+        assert {found.config_source for found in options.values()} == {7}
+        types = {option: found.config_type for option, found in options.items()}
+        assert types == {"interval.ms": 5, "metrics": 7, "match": 7}
+        assert (_CLIENT_METRICS, name) in resources(wire, _CLIENT_METRICS)
+        assert (_CLIENT_METRICS, name) in resources(wire)
+        older = wire.call(ListConfigResourcesRequest(), 0).config_resources  # ListClientMetricsResources
+        assert [each.resource_name for each in older] == [name]
+        assert alter(wire, _CLIENT_METRICS, name, {"interval.ms": "99"}) == _INVALID_REQUEST
+        assert alter(wire, _CLIENT_METRICS, name, {"no.such.option": "1"}) == _INVALID_REQUEST
+        assert alter(wire, _CLIENT_METRICS, name, {"match": "client_name=a"}) == _INVALID_CONFIG
+        assert alter(wire, _CLIENT_METRICS, name, {"match": "client_id=("}) == _INVALID_CONFIG
+        assert alter(wire, _CLIENT_METRICS, "", {"interval.ms": "1000"}) == _INVALID_REQUEST
+        assert alter(wire, _CLIENT_METRICS, name, dict.fromkeys(set_now)) == 0
+        assert (_CLIENT_METRICS, name) not in resources(wire, _CLIENT_METRICS)
+
+
+def test_options_of_all_brokers_are_replaced_without_those_of_one(module_broker: EmbeddedBroker) -> None:
+    with KafkaWire(module_broker) as wire:
+        assert alter(wire, _BROKER, "0", {"log.retention.ms": "70000"}) == 0
+        assert alter(wire, _BROKER, "", {"log.segment.bytes": "3000000", "log.cleaner.backoff.ms": "1000"}) == 0
+        assert replace_all(wire, _BROKER, "", {"log.segment.bytes": "4000000"}) == 0
+        options = described(wire, _BROKER, "")
+        assert {option: found.value for option, found in options.items()} == {"log.segment.bytes": "4000000"}
+        assert options["log.segment.bytes"].config_source == 3
+        options = described(wire, _BROKER, "0")
+        assert (options["log.retention.ms"].value, options["log.retention.ms"].config_source) == ("70000", 2)
+        assert (options["log.segment.bytes"].value, options["log.segment.bytes"].config_source) == ("4000000", 3)
+        assert replace_all(wire, _BROKER, "0", {}) == 0
+        options = described(wire, _BROKER, "0")
+        assert options["log.retention.ms"].config_source == 5
+        assert options["log.segment.bytes"].value == "4000000"
+        assert replace_all(wire, _BROKER, "", {}) == 0
+        assert described(wire, _BROKER, "") == {}
+
+
+def alter(wire: KafkaWire, kind: int, name: str, options: Mapping[str, str | None]) -> int:
+    """Set options; None deletes one. Return the error code."""
+    configs = tuple(
+        AlterableConfig(name=option, config_operation=int(value is None), value=value)
+        for option, value in options.items()
+    )
+    wanted = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    answer = wire.call(IncrementalAlterConfigsRequest(resources=(wanted,), validate_only=False), 1)
+    (found,) = answer.responses
+    code: int = found.error_code
+    return code
+
+
+def replace_all(wire: KafkaWire, kind: int, name: str, options: Mapping[str, str]) -> int:
+    """Set options, and delete all others. Return the error code."""
+    configs = tuple(alter_configs.AlterableConfig(name=option, value=value) for option, value in options.items())
+    wanted = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    answer = wire.call(alter_configs.AlterConfigsRequest(resources=(wanted,), validate_only=False), 2)
+    (found,) = answer.responses
+    code: int = found.error_code
+    return code
+
+
+def described(wire: KafkaWire, kind: int, name: str) -> dict[str, Any]:
+    wanted = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    (found,) = wire.call(DescribeConfigsRequest(resources=(wanted,), include_synonyms=True), 4).results
+    assert not found.error_code, found.error_message
+    return {each.name: each for each in found.configs}
+
+
+def resources(wire: KafkaWire, *kinds: int) -> list[tuple[int, str]]:
+    """List the configuration resources of some types, or all."""
+    found = wire.call(ListConfigResourcesRequest(resource_types=kinds), 1).config_resources
+    return [(each.resource_type, each.resource_name) for each in found]
 
 
 def test_options_of_the_broker_are_described(client: AdminClient) -> None:

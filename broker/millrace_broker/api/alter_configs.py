@@ -1,11 +1,11 @@
-"""Handler of AlterConfigs for options of topics and groups, and dynamic broker options."""
+"""Handler of AlterConfigs for options of topics, groups and client metrics, and dynamic broker options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.configs import is_group
+from millrace_broker.api.common.configs import CLIENT_METRICS, is_group
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -20,6 +20,8 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, context: Reque
             change: Callable[..., None] = broker.changes.alter_config
             if is_group(alteration.resource):
                 change = broker.group_configs.alter
+            elif alteration.resource.type == CLIENT_METRICS:
+                change = broker.client_metrics.alter
             elif alteration.resource.type == pb.BROKER:
                 change = broker.live_config.alter
             await broker.executors.administer(

@@ -1,4 +1,4 @@
-"""Handler of DescribeConfigs for topics, groups and brokers.
+"""Handler of DescribeConfigs for topics, groups, client metrics and brokers.
 
 An entry has the option's value and its source, and as synonyms the values at all sources. For all brokers together (an
 empty name), only dynamic options are listed.
@@ -10,17 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig
+from millrace.config.client_metrics import ClientMetricsConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
 from millrace.config.dynamic import RATES
+from millrace.config.group import BROKER_DEFAULTS as GROUP_DEFAULTS
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.configs import is_broker, is_group, text_of
+from millrace_broker.api.common.configs import CLIENT_METRICS, is_broker, is_group, text_of
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
+_DYNAMIC_CLIENT_METRICS = "DYNAMIC_CLIENT_METRICS_CONFIG"
 _DYNAMIC_GROUP = "DYNAMIC_GROUP_CONFIG"
 _DYNAMIC_BROKER = "DYNAMIC_BROKER_CONFIG"
 _DYNAMIC_DEFAULT = "DYNAMIC_DEFAULT_BROKER_CONFIG"
@@ -38,6 +41,10 @@ async def handle(
         try:
             if resource.type == pb.TOPIC:
                 await broker.partitions.find_topic(resource.name)
+            if resource.type == CLIENT_METRICS:
+                set_for_it = await broker.executors.administer(broker.client_metrics.overrides, resource.name)
+                result.entries.extend(_client_metrics_entries(set_for_it))
+                continue
             result.entries.extend(_entries(broker, resource))
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
@@ -52,16 +59,21 @@ def _entries(broker: Broker, resource: pb.ConfigResource) -> Iterator[pb.ConfigE
     return _broker_entries(broker) if resource.name else _entries_of_all(broker)
 
 
+def _client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[pb.ConfigEntry]:
+    defaults = ClientMetricsConfig.load({}).options()
+    for option, value in ClientMetricsConfig.load(overrides).options().items():
+        own = [_synonym(option, value, _DYNAMIC_CLIENT_METRICS)] if option in overrides else []
+        synonyms = [*own, _synonym(option, defaults[option], _DEFAULT)]
+        field = ClientMetricsConfig.model_fields[option.replace(".", "_")]
+        yield _entry(option, value, synonyms, field.description)
+
+
 def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
-    configs = broker.group_configs
-    overrides, file, defaults = configs.overrides(group_id), configs.get("").options(), GroupConfig.load({}).options()
-    for option, value in configs.get(group_id).options().items():
-        synonyms = [
-            *([_synonym(option, value, _DYNAMIC_GROUP)] if option in overrides else ()),
-            *([_synonym(option, file[option], _STATIC_BROKER)] if file[option] != defaults[option] else ()),
-            _synonym(option, defaults[option], _DEFAULT),
-        ]
-        yield _entry(option, value, synonyms, GroupConfig.model_fields[option.replace(".", "_")].description)
+    overrides, of_broker = broker.group_configs.overrides(group_id), _BrokerLayers.of(broker)
+    for option, value in broker.group_configs.get(group_id).options().items():
+        own = [_synonym(option, value, _DYNAMIC_GROUP)] if option in overrides else []
+        weaker = of_broker.synonyms(GROUP_DEFAULTS[option])
+        yield _entry(option, value, own + weaker, GroupConfig.model_fields[option.replace(".", "_")].description)
 
 
 def topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:

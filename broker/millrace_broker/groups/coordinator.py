@@ -29,7 +29,7 @@ from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.requests import GroupSettings
 from millrace_broker.groups.shard import GroupShard
 from millrace_broker.groups.timers import GroupTimers
-from millrace_broker.metadata import TopicCatalog
+from millrace_broker.metadata import GroupConfigs, TopicCatalog
 from millrace_broker.purgatory import PurgatoryStatistics, Timer
 from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
@@ -57,6 +57,7 @@ class GroupCoordinator:
         clock: Clock,
         timer: Timer,
         executors: Executors,
+        group_configs: GroupConfigs,
         shards: ShardFactory,
     ) -> None:
         self._config: Final = config
@@ -64,6 +65,7 @@ class GroupCoordinator:
         self._executors: Final = executors
         self._settings: Final = _settings(config)
         self._consumer_settings: Final = _consumer_settings(config)
+        self._group_configs: Final = group_configs
         self.topics: Final = CatalogTopics(catalog)
         self._timers: Final = GroupTimers(timer)
         self._shards: Final = shards.shards(OFFSETS_TOPIC, self._make_shard)
@@ -76,6 +78,7 @@ class GroupCoordinator:
             self._settings,
             self._consumer_settings,
             self._timers,
+            session_timeout_ms=lambda group_id: self._group_configs.get(group_id).consumer_session_timeout_ms,
             topics=self.topics,
             clock=self._clock,
             executors=self._executors,
@@ -231,8 +234,6 @@ def _consumer_settings(config: BrokerConfig) -> ConsumerSettings:
         )
     policy = config.group_consumer_migration_policy
     return ConsumerSettings(
-        session_timeout_ms=config.group_consumer_session_timeout_ms,
-        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         max_size=config.group_consumer_max_size,
         assignors=assignors,
         may_upgrade=policy in ("bidirectional", "upgrade"),

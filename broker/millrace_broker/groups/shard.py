@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -75,6 +75,7 @@ class GroupShard:
         consumer_settings: ConsumerSettings,
         timers: GroupTimers,
         *,
+        session_timeout_ms: Callable[[str], int],
         topics: ClusterTopics,
         clock: Clock,
         executors: Executors,
@@ -94,6 +95,7 @@ class GroupShard:
             consumer_settings,
             settings,
             timers,
+            session_timeout_ms=session_timeout_ms,
             topics=topics,
             clock=clock,
             executors=executors,

@@ -13,7 +13,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.alter_configs import handle as alter
 from millrace_broker.api.describe_configs import handle as describe
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.configs import DYNAMIC_SOURCES, resource
+from millrace_broker.kafka_api.configs import own_source, resource
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
 
@@ -40,7 +40,8 @@ async def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb
         if each.value is None:
             raise InvalidRequestError(f"{each.name} has no value: leave it out to delete it")
         values[each.name] = each.value
-    set_before = {entry.name for entry in present.entries if entry.source in DYNAMIC_SOURCES}
+    source = own_source(wanted.resource_type, wanted.resource_name)
+    set_before = {entry.name for entry in present.entries if entry.source == source}
     return pb.AlterConfigsRequest.Alteration(resource=named, set=values, delete=sorted(set_before - set(values)))
 
 

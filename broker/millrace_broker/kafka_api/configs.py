@@ -5,11 +5,14 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, Final, get_args
 
+from millrace.config.base import Config
 from millrace.config.broker import BrokerConfig
+from millrace.config.client_metrics import ClientMetricsConfig
 from millrace.config.dynamic import DYNAMIC_OPTIONS
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.configs import CLIENT_METRICS
 
 SOURCES: Final = {
     "DYNAMIC_TOPIC_CONFIG": 1,
@@ -17,15 +20,27 @@ SOURCES: Final = {
     "DYNAMIC_DEFAULT_BROKER_CONFIG": 3,
     "STATIC_BROKER_CONFIG": 4,
     "DEFAULT_CONFIG": 5,
+    "DYNAMIC_CLIENT_METRICS_CONFIG": 7,
     "DYNAMIC_GROUP_CONFIG": 8,
 }
-DYNAMIC_SOURCES: Final = frozenset(("DYNAMIC_TOPIC_CONFIG", "DYNAMIC_BROKER_CONFIG", "DYNAMIC_GROUP_CONFIG"))
-"""Sources of values that were set for one resource, and can be deleted there."""
+_OWN_SOURCES: Final = {
+    pb.TOPIC: "DYNAMIC_TOPIC_CONFIG",
+    pb.BROKER: "DYNAMIC_BROKER_CONFIG",
+    CLIENT_METRICS: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    pb.GROUP_RESOURCE: "DYNAMIC_GROUP_CONFIG",
+}
 
 _BOOLEAN, _STRING, _LONG, _DOUBLE, _LIST, _PASSWORD = 1, 2, 5, 6, 7, 9
 _TYPES: Final[dict[Any, int]] = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE}
-_LISTS: Final = frozenset(("cleanup.policy", "log.cleanup.policy", "log.dirs", "listeners", "advertised.listeners"))
-_CLASSES: Final = {pb.TOPIC: TopicConfig, pb.BROKER: BrokerConfig, pb.GROUP_RESOURCE: GroupConfig}
+_LISTS: Final = frozenset(
+    ("cleanup.policy", "log.cleanup.policy", "log.dirs", "listeners", "advertised.listeners", "metrics", "match")
+)
+_CLASSES: Final[dict[int, type[Config]]] = {
+    pb.TOPIC: TopicConfig,
+    pb.BROKER: BrokerConfig,
+    pb.GROUP_RESOURCE: GroupConfig,
+    CLIENT_METRICS: ClientMetricsConfig,
+}
 
 
 class Operation(IntEnum):
@@ -42,13 +57,20 @@ def resource(kind: int, name: str) -> pb.ConfigResource:
     return pb.ConfigResource(type=kind, name=name)  # type: ignore[arg-type]  # an open enumeration
 
 
+def own_source(kind: int, name: str) -> str:
+    """Return the source of options that are set for a resource itself, and can be deleted there."""
+    if kind == pb.BROKER and not name:
+        return "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    return _OWN_SOURCES.get(kind, "")
+
+
 def type_of(kind: int, option: str) -> int:
     """Return Kafka's number of the type of an option."""
     if option.endswith(".password"):
         return _PASSWORD
     if option in _LISTS:
         return _LIST
-    model = _CLASSES.get(kind)  # type: ignore[call-overload]  # an open enumeration
+    model = _CLASSES.get(kind)
     field = None if model is None else model.model_fields.get(option.replace(".", "_"))
     if field is None:
         return _STRING

@@ -44,7 +44,7 @@ async def handle(message: ConsumerGroupHeartbeatRequest, request: KafkaRequest) 
         error_code=0,
         member_id=answer.member_id,
         member_epoch=answer.member_epoch,
-        heartbeat_interval_ms=groups.consumer_settings.heartbeat_interval_ms,
+        heartbeat_interval_ms=request.broker.group_configs.get(message.group_id).consumer_heartbeat_interval_ms,
         assignment=None
         if answer.assignment is None
         else Assignment(

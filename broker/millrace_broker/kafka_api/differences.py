@@ -8,15 +8,14 @@ from millrace.kafka_protocol.calls.table import ApiKey
 
 DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
-    "bad records. `current_leader` is empty.",
-    ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. `current_leader` and "
-    "`node_endpoints` are empty. Followers of Kafka are not served.",
+    "bad records.",
+    ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served.",
     ApiKey.API_VERSIONS: "The features are group.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
     ApiKey.ADD_PARTITIONS_TO_TXN: "The part of KIP-890 between brokers is a call of millrace.",
     ApiKey.OFFSET_COMMIT: "Epochs of assignments (KIP-1251) are not compared.",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "There are no options of single groups. Targets are computed at once.",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "Targets are computed at once (no `consumer.assignment.interval.ms`).",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
 }
 """Known differences, by call."""

@@ -13,6 +13,8 @@ from millrace.kafka_protocol.calls.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from millrace.protocol import millrace_pb2 as pb
@@ -22,15 +24,19 @@ from millrace_broker.api.common.record_checks import schema_of_topic
 from millrace_broker.api.common.typed_rows import rows_of_columns
 from millrace_broker.api.fetch import handle as read
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.current_leaders import FETCH_CODES, UNKNOWN, CurrentLeaders
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
 from millrace_broker.kafka_api.list_offsets import isolation_level
 from millrace_broker.kafka_api.row_batches import OPAQUE_ROWS, RowConversion
 from millrace_broker.kafka_api.topics import name_of
 from millrace_broker.replication.core.fetch_session import NO_SESSION
+from millrace_broker.replication.runtime import LeaderAndEpoch
 
 _CONSUMER: Final = -1
 _WITH_ERROR: Final = 7
+_WITH_CURRENT_LEADER: Final = 16
+"""First version whose answers name the leader of a partition that has moved (KIP-951)."""
 
 
 async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
@@ -56,11 +62,12 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
         wanted.topics.add(name=name, partitions=[_partition(each) for each in partitions])
     answers = iter((await read(request.broker, wanted, request.context)).topics)
     responses = []
+    leaders = CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER)
     for topic, partitions in topics.items():
         if topic in unknown:
             found = tuple(_refused(each.partition, unknown[topic]) for each in partitions)
         else:
-            found = await _answered(next(answers), request, is_committed=bool(message.isolation_level))
+            found = await _answered(next(answers), request, leaders, is_committed=bool(message.isolation_level))
         if plan.session is not None:
             news = [(each, plan.session.has_news((topic, each.partition_index), each)) for each in found]
             found = tuple(each for each, is_new in news if is_new or not plan.is_incremental)
@@ -69,7 +76,12 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
     sizes = (len(each.records or b"") for response in responses for each in response.partitions)
     request.context.response_lease.settle(sum(sizes))  # rows may take more memory than the columns that were read
     session_id = NO_SESSION if plan.session is None else plan.session.session_id
-    return FetchResponse(throttle_time_ms=0, session_id=session_id, responses=tuple(responses))
+    return FetchResponse(
+        throttle_time_ms=0,
+        session_id=session_id,
+        responses=tuple(responses),
+        node_endpoints=tuple(NodeEndpoint(**each._asdict()) for each in leaders.endpoints()),
+    )
 
 
 def _by_topic(plan: FetchPlan) -> dict[FetchedTopic, list[FetchPartition]]:
@@ -91,16 +103,20 @@ def _partition(wanted: FetchPartition) -> pb.FetchRequest.PartitionFetch:
     return asked
 
 
-async def _answered(answer: TopicAnswer, request: KafkaRequest, *, is_committed: bool) -> tuple[PartitionData, ...]:
-    return tuple([await _data(each, answer, request, is_committed=is_committed) for each in answer.partitions])
+async def _answered(
+    answer: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
+) -> tuple[PartitionData, ...]:
+    return tuple([await _data(each, answer, request, leaders, is_committed=is_committed) for each in answer.partitions])
 
 
 async def _data(
-    answer: PartitionAnswer, topic: TopicAnswer, request: KafkaRequest, *, is_committed: bool
+    answer: PartitionAnswer, topic: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
 ) -> PartitionData:
     result = answer.result
     if result.HasField("error"):
-        return _refused(result.partition, code_of(result.error))
+        is_elsewhere = result.error.code in FETCH_CODES
+        leader = leaders.find(topic.name, result.partition) if is_elsewhere else UNKNOWN
+        return _refused(result.partition, code_of(result.error), leader)
     try:
         records = await request.state.row_batches.as_rows(
             request.broker.executors, topic.topic_id, result.partition, answer.records, _conversion(topic, request)
@@ -150,9 +166,14 @@ def _conversion(answer: TopicAnswer, request: KafkaRequest) -> RowConversion:
     return RowConversion(form, rows_of)
 
 
-def _refused(partition: int, error_code: int) -> PartitionData:
+def _refused(partition: int, error_code: int, leader: LeaderAndEpoch = UNKNOWN) -> PartitionData:
     return PartitionData(
-        partition_index=partition, error_code=error_code, high_watermark=-1, aborted_transactions=None, records=b""
+        partition_index=partition,
+        error_code=error_code,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
+        current_leader=LeaderIdAndEpoch(**leader._asdict()),
     )
 
 

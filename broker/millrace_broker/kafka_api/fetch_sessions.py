@@ -12,6 +12,8 @@ Invariants
 
 from __future__ import annotations
 
+import logging
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -23,10 +25,13 @@ from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, Pa
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace_broker.replication.core.fetch_session import FIRST_EPOCH, next_epoch
 
+_logger = logging.getLogger(__name__)
+
 SESSIONS_MAX: Final = 1000
 """Kafka's default of ``max.incremental.fetch.session.cache.slots``."""
 IDLE_S: Final = 120.0
 """Kafka's default of ``min.incremental.fetch.session.eviction.ms``."""
+_WARNING_S: Final = 60.0
 _FINAL_EPOCH: Final = -1
 """The epoch of a request that ends its session."""
 _SESSION_ID_MAX: Final = 2**31 - 1
@@ -106,6 +111,7 @@ class ConsumerSessions:
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max: Final = sessions_max
         self._sessions: Final[OrderedDict[int, ConsumerSession]] = OrderedDict()  # the one used last at the end
+        self._warned_at = -math.inf
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -142,6 +148,7 @@ class ConsumerSessions:
         if len(self._sessions) >= self._sessions_max:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used_at < IDLE_S:
+                self._warn(now)
                 return None
             del self._sessions[oldest.session_id]
         session_id = random.randint(1, _SESSION_ID_MAX)
@@ -149,6 +156,15 @@ class ConsumerSessions:
             session_id = random.randint(1, _SESSION_ID_MAX)
         session = self._sessions[session_id] = ConsumerSession(session_id, now, partitions)
         return session
+
+    def _warn(self, now: float) -> None:
+        """Log once a minute that clients get no sessions."""
+        if now - self._warned_at >= _WARNING_S:
+            self._warned_at = now
+            _logger.warning(
+                "%d fetch sessions are in use, and none was idle for %d s: further clients fetch without a session",
+                *(self._sessions_max, IDLE_S),
+            )
 
     def _continued(self, message: FetchRequest, now: float) -> ConsumerSession:
         session = self._sessions.get(message.session_id)

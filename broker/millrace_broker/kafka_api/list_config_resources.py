@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from millrace.errors import UnsupportedVersionError
@@ -11,36 +11,36 @@ from millrace.kafka_protocol.calls.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from millrace_broker.api.common.configs import CLIENT_METRICS
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
 
 _WITH_TYPES: Final = 1
-_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
-_ALL: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP)
+_TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
+_ALL: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, CLIENT_METRICS, _GROUP)
 
 
 async def handle(message: ListConfigResourcesRequest, request: KafkaRequest) -> ListConfigResourcesResponse:
-    """List topics, brokers, and groups with options. There are no client metrics, which version 0 asks for."""
-    types = (message.resource_types or _ALL) if request.version >= _WITH_TYPES else (_CLIENT_METRICS,)
+    """List topics, brokers, and groups and client metrics with options. Version 0 asks for client metrics only."""
+    types = (message.resource_types or _ALL) if request.version >= _WITH_TYPES else (CLIENT_METRICS,)
     if not set(types) <= set(_ALL):
         raise UnsupportedVersionError(f"resource types {types}: known are {_ALL}")
-    return ListConfigResourcesResponse(
-        throttle_time_ms=0,
-        error_code=0,
-        config_resources=tuple(
-            ConfigResource(resource_name=name, resource_type=kind)
-            for kind in types
-            for name in _names(request.broker, kind)
-        ),
-    )
+    found = [
+        ConfigResource(resource_name=name, resource_type=kind)
+        for kind in types
+        for name in await _names(request.broker, kind)
+    ]
+    return ListConfigResourcesResponse(throttle_time_ms=0, error_code=0, config_resources=tuple(found))
 
 
-def _names(broker: Broker, kind: int) -> Iterable[str]:
+async def _names(broker: Broker, kind: int) -> Sequence[str]:
     if kind == _TOPIC:
         return sorted(broker.catalog.topics)
     if kind in (_BROKER, _BROKER_LOGGER):
         return [str(each.broker_id) for each in broker.live_brokers()]
-    return broker.group_configs.names() if kind == _GROUP else ()
+    if kind == _GROUP:
+        return broker.group_configs.names()
+    return await broker.executors.administer(broker.client_metrics.names)
 
 
 def refuse(message: ListConfigResourcesRequest, version: int, error_code: int) -> ListConfigResourcesResponse:

@@ -13,6 +13,8 @@ from millrace.errors import (
 )
 from millrace.kafka_protocol.calls.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -22,6 +24,7 @@ from millrace.kafka_protocol.calls.produce import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.produce import handle as append
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.current_leaders import PRODUCE_CODES, CurrentLeaders
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 from millrace_broker.kafka_api.topics import name_of
 
@@ -29,6 +32,9 @@ _WITH_IMPLICIT_PARTITIONS: Final = 12
 """First version of producers that do not add partitions to a transaction themselves (KIP-890, part 2)."""
 _WITH_ABORTABLE: Final = 11
 """First version that has the error TRANSACTION_ABORTABLE."""
+_WITH_CURRENT_LEADER: Final = 10
+"""First version whose answers name the leader of a partition that has moved (KIP-951)."""
+_NO_LEADER: Final = LeaderIdAndEpoch()
 _NO_ANSWER: Final = 0
 """``acks`` of a producer that waits for no answer."""
 
@@ -54,15 +60,22 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
     if message.acks == _NO_ANSWER:
         return None
     results = iter(answer.topics)
+    leaders = CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER)
+    responses = tuple(
+        _failed(topic, unknown[place])
+        if place in unknown
+        else _appended(topic, next(results), request.version, leaders)
+        for place, topic in enumerate(message.topic_data)
+    )
     return ProduceResponse(
-        responses=tuple(
-            _failed(topic, unknown[place]) if place in unknown else _appended(topic, next(results), request.version)
-            for place, topic in enumerate(message.topic_data)
-        )
+        responses=responses,
+        node_endpoints=tuple(NodeEndpoint(**each._asdict()) for each in leaders.endpoints()),
     )
 
 
-def _appended(topic: TopicProduceData, result: pb.ProduceResponse.TopicResult, version: int) -> TopicProduceResponse:
+def _appended(
+    topic: TopicProduceData, result: pb.ProduceResponse.TopicResult, version: int, leaders: CurrentLeaders
+) -> TopicProduceResponse:
     return TopicProduceResponse(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -78,6 +91,9 @@ def _appended(topic: TopicProduceData, result: pb.ProduceResponse.TopicResult, v
                     for bad in each.record_errors
                 ),
                 error_message=text_of(each.error),
+                current_leader=LeaderIdAndEpoch(**leaders.find(result.name, each.partition)._asdict())
+                if each.error.code in PRODUCE_CODES
+                else _NO_LEADER,
             )
             for each in result.partitions
         ),

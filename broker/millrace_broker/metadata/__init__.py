@@ -8,6 +8,7 @@
 from millrace_broker.metadata.broker_configs import BrokerConfigs
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.changes import TopicChanges, TopicSpec
+from millrace_broker.metadata.client_metrics import ClientMetricsConfigs
 from millrace_broker.metadata.group_configs import GroupConfigs
 from millrace_broker.metadata.payload_schemas import PayloadSchemas
 from millrace_broker.metadata.producer_ids import ProducerIds
@@ -17,6 +18,7 @@ from millrace_broker.metadata.topics import PartitionInfo, SchemaVersion, TopicI
 
 __all__ = [
     "BrokerConfigs",
+    "ClientMetricsConfigs",
     "GroupConfigs",
     "LiveBroker",
     "PartitionInfo",

@@ -1,15 +1,22 @@
-"""Group options over the broker's defaults, read once and changed in one place."""
+"""Group options over the broker's defaults, read once and changed in one place.
+
+Invariant: options in force are within the broker's bounds. A value that is set must be within them. A stored value that
+is not, because the bounds have changed, counts as the nearest bound, as in Kafka's ``GroupConfigManager``.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from millrace.config.broker import BrokerConfig
-from millrace.config.group import GroupConfig
+from millrace.config.group import BOUNDS, BROKER_DEFAULTS, GroupConfig
 from millrace.coordination import Coordination, Operation, paths
 from millrace.errors import InvalidConfigError, InvalidGroupIdError, InvalidRequestError
 from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
+
+_logger = logging.getLogger(__name__)
 
 
 class GroupConfigs:
@@ -24,8 +31,11 @@ class GroupConfigs:
         """Load the options. ``notices`` returns the writes that notify other brokers of an entity's change."""
         self._coordination: Final = coordination
         self._notices: Final = notices
-        self._defaults: Final = {"share.auto.offset.reset": config.share_auto_offset_reset}
-        self._overrides: Final[dict[str, dict[str, str]]] = {}
+        self._broker_options: Final[Mapping[str, Any]] = config.options()
+        self._defaults: Final = {name: self._broker_options[option] for name, option in BROKER_DEFAULTS.items()}
+        self._without_overrides: Final = GroupConfig.load(self._defaults)
+        self._overrides: Final[dict[str, Mapping[str, str]]] = {}
+        self._configs: Final[dict[str, GroupConfig]] = {}
         self.reload_all()
 
     def reload_all(self) -> None:
@@ -36,7 +46,42 @@ class GroupConfigs:
     def reload(self, name: str) -> None:
         """Read the overrides of the group with the node ``name``."""
         group_id = bytes.fromhex(name).decode()
-        self._overrides[group_id] = read_config(self._coordination, paths.group_config_path(group_id))
+        self._replace(group_id, read_config(self._coordination, paths.group_config_path(group_id)))
+
+    def _replace(self, group_id: str, overrides: Mapping[str, str]) -> None:
+        usable = self._usable(group_id, overrides)
+        self._configs[group_id] = self._in_force(group_id, usable)
+        self._overrides[group_id] = usable
+
+    def _usable(self, group_id: str, overrides: Mapping[str, str]) -> dict[str, str]:
+        """Return the options that are valid here, because other tools may write any option."""
+        usable = {}
+        for name, value in overrides.items():
+            try:
+                GroupConfig.load({**self._defaults, name: value})
+            except InvalidConfigError as error:
+                _logger.error("an invalid option of group %s is ignored: %s", group_id, error.message)
+            else:
+                usable[name] = value
+        return usable
+
+    def _in_force(self, group_id: str, overrides: Mapping[str, str]) -> GroupConfig:
+        config = GroupConfig.load({**self._defaults, **overrides})
+        values: dict[str, Any] = config.options()
+        capped = {}
+        for name in BOUNDS.keys() & overrides.keys():
+            least, most = self._bounds(name)
+            capped[name] = min(max(values[name], least), most)
+            if capped[name] != values[name]:
+                _logger.warning(
+                    "%s=%s of group %s is outside the broker's bounds, %d to %d: %d is in force",
+                    *(name, values[name], group_id, least, most, capped[name]),
+                )
+        return GroupConfig.load({**values, **capped}) if capped else config
+
+    def _bounds(self, name: str) -> tuple[int, int]:
+        least, most = BOUNDS[name]
+        return self._broker_options[least], self._broker_options[most]
 
     def names(self) -> list[str]:
         """Return the groups with overrides, sorted."""
@@ -48,7 +93,7 @@ class GroupConfigs:
 
     def get(self, group_id: str) -> GroupConfig:
         """Return the configuration in force for a group."""
-        return GroupConfig.load({**self._defaults, **self.overrides(group_id)})
+        return self._configs.get(group_id, self._without_overrides)
 
     def alter(
         self, group_id: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
@@ -68,7 +113,7 @@ class GroupConfigs:
 
         def change(present: Mapping[str, str]) -> dict[str, str]:
             after = changed_options(present, values, removals)
-            GroupConfig.load({**self._defaults, **after})
+            self._check(after)
             return after
 
         path = paths.group_config_path(group_id)
@@ -76,4 +121,20 @@ class GroupConfigs:
             change(read_config(self._coordination, path))
             return
         notices = self._notices(path.removeprefix(f"{paths.CONFIGS}/"))
-        self._overrides[group_id] = change_config(self._coordination, path, change, notices)
+        self._replace(group_id, change_config(self._coordination, path, change, notices))
+
+    def _check(self, overrides: Mapping[str, str]) -> None:
+        """Raise ``InvalidConfigError`` if the options of a group are wrong (Kafka's ``GroupConfig.validate``)."""
+        config = GroupConfig.load({**self._defaults, **overrides})
+        values = config.options()
+        for name in sorted(BOUNDS.keys() & overrides.keys()):
+            least, most = self._bounds(name)
+            if not least <= values[name] <= most:
+                raise InvalidConfigError(
+                    f"{name}={values[name]}: the broker accepts {least} to {most} ({' and '.join(BOUNDS[name])})"
+                )
+        if config.consumer_session_timeout_ms <= config.consumer_heartbeat_interval_ms:
+            raise InvalidConfigError(
+                f"consumer.session.timeout.ms={config.consumer_session_timeout_ms} is not more than "
+                f"consumer.heartbeat.interval.ms={config.consumer_heartbeat_interval_ms}: set a longer session timeout"
+            )

@@ -287,6 +287,18 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
     group_consumer_heartbeat_interval_ms: _PositiveInt = Field(
         5000, description="Time between two heartbeats of a member of a consumer group."
     )
+    group_consumer_min_session_timeout_ms: _PositiveInt = Field(
+        45_000, description="Smallest consumer.session.timeout.ms that may be set for a group."
+    )
+    group_consumer_max_session_timeout_ms: _PositiveInt = Field(
+        60_000, description="Largest consumer.session.timeout.ms that may be set for a group."
+    )
+    group_consumer_min_heartbeat_interval_ms: _PositiveInt = Field(
+        5000, description="Smallest consumer.heartbeat.interval.ms that may be set for a group."
+    )
+    group_consumer_max_heartbeat_interval_ms: _PositiveInt = Field(
+        15_000, description="Largest consumer.heartbeat.interval.ms that may be set for a group."
+    )
     group_consumer_max_size: _PositiveInt = Field(
         _INT_MAX, description="Largest number of members of a consumer group."
     )

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from millrace.config.base import Config
 
+_PositiveInt = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+BROKER_DEFAULTS: Final = {
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "share.auto.offset.reset": "share.auto.offset.reset",
+}
+"""Broker options that are the defaults of group options."""
+
+BOUNDS: Final = {
+    "consumer.session.timeout.ms": ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    "consumer.heartbeat.interval.ms": (
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+}
+"""Broker options that bound the values of group options."""
+
 
 class GroupConfig(Config):
-    """Configuration of one group. An option without a value takes the broker's option of the same name."""
+    """Configuration of one group. An option without a value takes the broker's option (``BROKER_DEFAULTS``)."""
 
+    consumer_session_timeout_ms: _PositiveInt = Field(
+        45_000, description="Time without a heartbeat after which a member of the consumer group (KIP-848) is removed."
+    )
+    consumer_heartbeat_interval_ms: _PositiveInt = Field(
+        5000, description="Time between two heartbeats of a member of the consumer group."
+    )
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(
         "latest", description="Offset at which a share group starts to read a partition."
     )

@@ -18,6 +18,7 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 CONFIGS: Final = "/config"
 TOPIC_CONFIGS: Final = "/config/topics"
 GROUP_CONFIGS: Final = "/config/groups"
+CLIENT_METRICS_CONFIGS: Final = "/config/client-metrics"
 CONFIG_CHANGES: Final = "/config/changes"
 CONFIG_CHANGE: Final = f"{CONFIG_CHANGES}/config_change_"
 DELETE_TOPICS: Final = "/admin/delete_topics"
@@ -38,6 +39,7 @@ ROOTS: Final = (
     TOPICS,
     TOPIC_CONFIGS,
     GROUP_CONFIGS,
+    CLIENT_METRICS_CONFIGS,
     CONFIG_CHANGES,
     DELETE_TOPICS,
     ISR_CHANGES,
@@ -106,6 +108,11 @@ def group_config_path(group_id: str) -> str:
     characters.
     """
     return f"{GROUP_CONFIGS}/{group_id.encode().hex()}"
+
+
+def client_metrics_path(name: str) -> str:
+    """Return the path of a client metrics subscription's configuration."""
+    return config_path(config_entity("client-metrics", name))
 
 
 def delete_topic_path(topic: str) -> str:

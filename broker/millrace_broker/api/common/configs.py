@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
+
+CLIENT_METRICS: Final = 16
+"""Type of the configuration of a client metrics subscription."""
 
 
 def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
@@ -16,7 +21,8 @@ def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
         return False
     if resource.type != pb.BROKER:
         raise InvalidRequestError(
-            f"configurations belong to topics (2), brokers (4) and groups (32), not to type {resource.type}"
+            "configurations belong to topics (2), brokers (4), client metrics (16) and groups (32), not to type "
+            f"{resource.type}"
         )
     if resource.name not in ("", str(broker.config.broker_id)):
         raise InvalidRequestError(

@@ -74,17 +74,22 @@ class ConsumerCalls:
         classic_settings: GroupSettings,
         timers: GroupTimers,
         *,
+        session_timeout_ms: Callable[[str], int],
         topics: ClusterTopics,
         clock: Clock,
         executors: Executors,
         carry_out: Callable[[GroupEntry], None],
     ) -> None:
-        """Take the parts; ``carry_out`` carries out the effects of a classic group."""
+        """Take the parts. ``session_timeout_ms`` returns the option of a group.
+
+        ``carry_out`` carries out the effects of a classic group.
+        """
         self._entries: Final = entries
         self._log: Final = log
         self._settings: Final = settings
         self._classic_settings: Final = classic_settings
         self._timers: Final = timers
+        self._session_timeout_ms: Final = session_timeout_ms
         self._topics: Final = topics
         self._clock: Final = clock
         self._executors: Final = executors
@@ -341,9 +346,10 @@ class ConsumerCalls:
             self._timers.cancel(_timer(entry, kind, member_id))
 
     def _begin_session(self, entry: GroupEntry, member: ConsumerMember) -> None:
-        timeout_ms = self._settings.session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
+        else:
+            timeout_ms = self._session_timeout_ms(entry.group.group_id)
         self._set_timer(entry, member, TimerKind.SESSION, timeout_ms, lambda _: True)
 
     def _await_revocation(self, entry: GroupEntry, member: ConsumerMember) -> None:

@@ -60,8 +60,6 @@ class ConsumerGroupState(Enum):
 class ConsumerSettings:
     """Broker options for consumer groups; fields have the names of the options."""
 
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5000
     max_size: int = 2**31 - 1
     assignors: tuple[str, ...] = tuple(ASSIGNORS)
     may_upgrade: bool = True

@@ -21,7 +21,7 @@ from millrace_broker.replication.runtime.appends import Appends
 from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.replication.runtime.isr_changes import AlterPartition
 from millrace_broker.replication.runtime.manager import ReplicaManager
-from millrace_broker.replication.runtime.partitions import PartitionDirectory, ServedPartition
+from millrace_broker.replication.runtime.partitions import LeaderAndEpoch, PartitionDirectory, ServedPartition
 from millrace_broker.replication.runtime.views import LedPartition, ReplicationStatistics
 from millrace_broker.replication.runtime.waiters import Waiters
 
@@ -29,6 +29,7 @@ __all__ = [
     "AlterPartition",
     "Appends",
     "HostedReplica",
+    "LeaderAndEpoch",
     "LedPartition",
     "PartitionDirectory",
     "ReplicaManager",

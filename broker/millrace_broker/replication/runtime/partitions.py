@@ -18,6 +18,7 @@ from millrace.errors import (
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.metadata import PartitionInfo, TopicCatalog, TopicInfo
 from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replication.core import Leader
 from millrace_broker.replication.runtime.hosted import HostedReplica
 
 
@@ -44,6 +45,13 @@ class ServedPartition(NamedTuple):
     def leader_epoch(self) -> int:
         """The leader epoch in which this broker leads. Raises ``NotLeaderError`` if it no longer leads."""
         return self.info.leader_epoch if self.replica is None else self.replica.leader.epoch
+
+
+class LeaderAndEpoch(NamedTuple):
+    """The leader of a partition and its leader epoch; -1 for what is not known."""
+
+    leader_id: int
+    leader_epoch: int
 
 
 FindReplica = Callable[[str, int], HostedReplica | None]
@@ -116,6 +124,16 @@ class PartitionDirectory:
                 f"{topic.name}-{number} is being created or deleted on this broker: fetch the metadata again"
             )
         return ServedPartition(topic, info, log, replica)
+
+    def leader_of(self, topic: str, number: int) -> LeaderAndEpoch:
+        """Find the leader of a partition by the controller's last decision here, or else by the metadata."""
+        replica = self._find_replica(topic, number)
+        role = None if replica is None else replica.machine.role
+        if role is not None:
+            return LeaderAndEpoch(self._broker_id if isinstance(role, Leader) else role.leader, role.epoch)
+        known = self._catalog.topics.get(topic)
+        info = None if known is None else known.partitions.get(number)
+        return LeaderAndEpoch(-1, -1) if info is None else LeaderAndEpoch(info.leader, info.leader_epoch)
 
     def leader_elsewhere(self, partition: PartitionKey) -> int | None:
         """Find the other broker that leads a partition; None if this one does.

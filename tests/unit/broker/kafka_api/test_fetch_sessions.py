@@ -127,12 +127,16 @@ def test_a_session_ends_with_a_new_one_the_final_epoch_or_its_last_partition() -
         assert len(sessions) == 0
 
 
-def test_sessions_are_limited_and_idle_ones_give_way() -> None:
+def test_sessions_are_limited_and_idle_ones_give_way(caplog: pytest.LogCaptureFixture) -> None:
     sessions = ConsumerSessions(sessions_max=2)
     first, second = (sessions.plan(_request({0: 0}), 0).session for _ in range(2))
     assert first is not None
     assert second is not None
-    assert sessions.plan(_request({0: 0}), IDLE_S - 1).session is None, "clients fetch without a session"
+    for _ in range(3):
+        assert sessions.plan(_request({0: 0}), IDLE_S - 1).session is None, "clients fetch without a session"
+    assert [each.message for each in caplog.records] == [
+        "2 fetch sessions are in use, and none was idle for 120 s: further clients fetch without a session"
+    ]
     sessions.plan(_request({}, session_id=first.session_id, epoch=1), IDLE_S - 1)
     assert sessions.plan(_request({0: 0}), IDLE_S).session is not None, "the third session replaces the second one"
     with pytest.raises(FetchSessionIdNotFoundError):
