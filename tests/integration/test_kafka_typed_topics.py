@@ -12,14 +12,15 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from millrace.clients import Admin, Consumer, Producer, RegisteredSchema
-from millrace.errors import InvalidConfigError
+from millrace.errors import InvalidConfigError, InvalidProducerEpochError, InvalidRecordError, OutOfOrderSequenceError
+from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
 from millrace.payloads import PayloadKind
-from millrace.records import Record, build_rows_batch
+from millrace.records import Compression, Record, build_rows_batch
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import address, consumer, producer, read, send
@@ -170,6 +171,83 @@ def test_committed_transactions_are_read_and_aborted_ones_are_not(
     expected = [*range(10), *range(20, 30)]
     assert [json.loads(each.value())["id"] for each in found] == expected
     assert [each.offset() for each in found] == [*range(10), *range(22, 32)]
+
+
+def test_a_retried_batch_of_an_idempotent_producer_is_appended_once(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    """The columns that replace a batch keep its sequence, and a refused batch takes none."""
+    admin.create_topic(topic, partitions=1, schema="id BIGINT", configs={"kafka.value.format": "json"})
+    with KafkaWire(module_broker) as wire:
+        given = wire.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
+    assert given.error_code == 0
+
+    def batch(sequence: int, *values: bytes, epoch: int = given.producer_epoch) -> bytes:
+        return build_rows_batch(
+            [Record(value=value, timestamp_ms=5) for value in values],
+            producer_id=given.producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            compression=Compression.GZIP,
+        )
+
+    first, second = batch(0, b'{"id":1}', b'{"id":2}'), batch(2, b'{"id":3}')
+    assert [_produce(module_broker, topic, each).base_offset for each in (first, second, first, second)] == [0, 2, 0, 2]
+    assert _produce(module_broker, topic, batch(9, b'{"id":4}')).error_code == OutOfOrderSequenceError.code
+    assert _produce(module_broker, topic, batch(3, b'{"id":"x"}')).error_code == InvalidRecordError.code
+    third = batch(3, b'{"id":4}')
+    assert [_produce(module_broker, topic, third).base_offset for _ in range(2)] == [3, 3]
+    assert _produce(module_broker, topic, batch(0, b'{"id":5}', epoch=given.producer_epoch + 1)).base_offset == 4
+    assert _produce(module_broker, topic, batch(4, b'{"id":6}')).error_code == InvalidProducerEpochError.code
+    assert _columns(module_broker, topic, 5).column("id").to_pylist() == [1, 2, 3, 4, 5]
+
+
+def test_rows_of_all_versions_of_a_schema_are_read_with_the_columns_of_the_newest(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1, schema="id BIGINT", configs={"kafka.value.format": "json"})
+    writer = producer(module_broker)
+    send(writer, topic, [{"value": b'{"id":1,"name":"no column yet"}'}])
+    before = _read(module_broker, topic, 1)
+    admin.evolve_schema(topic, "id BIGINT, name STRING")
+    send(writer, topic, [{"value": b'{"id":2,"name":"b"}'}, {"value": b'{"id":3}'}])
+    assert [each.value() for each in before] == [b'{"id":1}']
+    assert [each.value() for each in _read(module_broker, topic, 3)] == [
+        b'{"id":1,"name":null}',
+        b'{"id":2,"name":"b"}',
+        b'{"id":3,"name":null}',
+    ], "rows that were converted before the change are converted again"
+    assert _columns(module_broker, topic, 3).column("name").to_pylist() == [None, "b", None]
+
+
+def test_a_batch_may_have_payloads_of_several_registered_schemas(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    text = '{"type":"record","name":"R","fields":[{"name":"id","type":"%s"}%s]}'
+    more = ',{"name":"x","type":["null","string"],"default":null}'
+    old, new = admin.register_payload_schemas(
+        [
+            RegisteredSchema(id=0, kind=PayloadKind.AVRO, text=text % ("int", "")),
+            RegisteredSchema(id=0, kind=PayloadKind.AVRO, text=text % ("long", more)),
+        ]
+    )
+    configs = {"kafka.value.format": "avro", "kafka.value.framing": "confluent", "kafka.value.schema.id": new.id}
+    admin.create_topic(topic, partitions=1, schema="id BIGINT NOT NULL, x STRING", configs=configs)
+
+    def framed(schema_id: int, payload: bytes) -> bytes:
+        return b"\0" + schema_id.to_bytes(4, "big") + payload
+
+    values = [framed(old.id, b"\x02"), framed(new.id, b"\x04\x02\x02a"), framed(old.id, b"\x06")]
+    mixed = [Record(value=value, timestamp_ms=5) for value in values]
+    assert _produce(module_broker, topic, build_rows_batch(mixed)).base_offset == 0
+    table = _columns(module_broker, topic, 3)
+    assert table.select(["id", "x"]).to_pylist() == [{"id": 1, "x": None}, {"id": 2, "x": "a"}, {"id": 3, "x": None}]
+    written = [framed(new.id, payload) for payload in (b"\x02\0", b"\x04\x02\x02a", b"\x06\0")]
+    assert [each.value() for each in _read(module_broker, topic, 3)] == written
+
+    unknown = [*mixed, Record(value=framed(2**31 - 1, b"\x02"), timestamp_ms=5)]
+    answer = _produce(module_broker, topic, build_rows_batch(unknown))
+    assert (answer.error_code, [each.batch_index for each in answer.record_errors]) == (InvalidRecordError.code, [3])
 
 
 def test_tombstones_of_both_kinds_of_client_are_null_values(

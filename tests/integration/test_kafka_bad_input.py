@@ -1,0 +1,212 @@
+"""Tests of bad input at the listeners: it is bounded and named in the log, and others are undisturbed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clients import Admin
+from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
+from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.kafka_protocol.calls.table import ApiKey
+from millrace.records import Compression, Record, build_rows_batch
+from millrace_broker.kafka_api.fetch_sessions import SESSIONS_MAX
+from millrace_broker.testing import EmbeddedBroker
+
+from .kafka_clients import create_topic
+from .kafka_wire import KafkaWire, written
+from .waiting import STALL_S, eventually
+
+_INVALID_RECORD = 87
+_MB = 1_000_000
+
+
+def _limits(broker: EmbeddedBroker) -> Any:
+    return broker.server.broker.statistics().admission
+
+
+def _closings(caplog: pytest.LogCaptureFixture, wire: KafkaWire) -> list[str]:
+    """Return what the broker logged about a connection that it closed."""
+    return [each.message for each in caplog.records if f":{wire.port} is closed" in each.message]
+
+
+def _produce(broker: EmbeddedBroker, topic: str, batch: bytes) -> Any:
+    """Send a batch, and return the partition's answer."""
+    data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=batch),))
+    with KafkaWire(broker) as wire:
+        answer = wire.call(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=(data,)), 9)
+    return answer.responses[0].partition_responses[0]
+
+
+def _fetch(topic: str, *, max_bytes: int = 100 * _MB, with_session: bool = False) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=max_bytes,
+        session_epoch=0 if with_session else -1,
+        topics=(FetchTopic(topic=topic, partitions=(wanted,)),),
+    )
+
+
+@pytest.mark.parametrize("key", [7, 52, 999])
+def test_an_unknown_call_closes_its_connection_with_one_line_in_the_log(
+    module_broker: EmbeddedBroker, key: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with KafkaWire(module_broker) as other, KafkaWire(module_broker) as wire:
+        wire.call(ApiVersionsRequest(), 0)
+        request = bytearray(written(ApiVersionsRequest(), 0))
+        request[4:6] = struct.pack(">h", key)
+        wire.sock.sendall(request)
+        assert wire.received == b""
+        assert other.call(ApiVersionsRequest(), 0).error_code == 0
+    (line,) = _closings(caplog, wire)
+    assert f"API key {key} is no call" in line
+
+
+@pytest.mark.parametrize(
+    ("version", "topics"),
+    [
+        (1, struct.pack(">i", 2**31 - 1)),
+        (1, struct.pack(">i", -2)),
+        (1, struct.pack(">ih", 1, 2**15 - 1)),
+        (9, b"\xff\xff\xff\xff\x0f"),
+        (9, b"\x02\xff\xff\xff\xff\x0f"),
+        (9, b"\xff" * 20),
+    ],
+)
+def test_lengths_beyond_the_request_close_its_connection_and_name_the_field(
+    module_broker: EmbeddedBroker, version: int, topics: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counts and lengths take no memory before the bytes that they count are there."""
+    with KafkaWire(module_broker) as other, KafkaWire(module_broker) as wire:
+        whole = written(MetadataRequest(topics=()), version)
+        head_bytes = len(whole) - len(MetadataRequest(topics=()).encode(version))
+        content = whole[4:head_bytes] + topics
+        wire.sock.sendall(struct.pack(">i", len(content)) + content)
+        assert wire.received == b""
+        assert other.call(MetadataRequest(topics=()), 9).brokers
+    (line,) = _closings(caplog, wire)
+    assert f"MetadataRequest of version {version}, field topics" in line
+
+
+def test_bytes_of_kafka_on_the_grpc_port_affect_no_other_client(module_broker: EmbeddedBroker) -> None:
+    host, _, port = module_broker.grpc_address.rpartition(":")
+    options = {"bootstrap.servers": module_broker.grpc_address, "transport": "grpc"}
+    with Admin(options) as admin:
+        before = admin.describe_cluster()
+        with socket.create_connection((host, int(port)), STALL_S) as sock:
+            sock.sendall(written(MetadataRequest(topics=(MetadataRequestTopic(name="x" * 1000),)), 9))
+            received = b""
+            while part := sock.recv(65536):  # gRPC's goodbye, and no answer of Kafka
+                received += part
+        assert b"x" * 10 not in received
+        assert admin.describe_cluster() == before
+
+
+def test_thousands_of_fetch_sessions_are_bounded_and_later_clients_fetch_without_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = SESSIONS_MAX + 500
+    with EmbeddedBroker(tmp_path / "data") as broker, KafkaWire(broker, STALL_S) as wire:
+        create_topic(broker, "t")
+        _produce(broker, "t", build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
+        request = written(_fetch("t", with_session=True), 12)
+        found = set()
+        for first in range(0, count, 100):
+            wire.sock.sendall(request * 100)
+            for number in range(first, first + 100):
+                answer = wire.receive(ApiKey.FETCH, 12)[1]
+                assert answer.responses[0].partitions[0].records, number
+                found.add(answer.session_id)
+        assert len(found - {0}) == SESSIONS_MAX
+        assert 0 in found
+    (line,) = [each.message for each in caplog.records if "fetch sessions are in use" in each.message]
+    assert f"{SESSIONS_MAX} fetch sessions are in use" in line
+
+
+def test_a_client_that_never_reads_holds_one_answer_and_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from millrace_broker.listeners import connection as connections
+
+    monkeypatch.setitem(connections._LIMITS_S, connections._State.SENDING, 0.5)
+    caplog.set_level(logging.INFO)
+    with (
+        EmbeddedBroker(tmp_path / "data", message_max_bytes=25 * _MB) as broker,
+        KafkaWire(broker) as wire,
+        KafkaWire(broker) as other,
+    ):
+        create_topic(broker, "t")
+        assert not _produce(broker, "t", build_rows_batch([Record(value=bytes(20 * _MB), timestamp_ms=1)])).error_code
+        wire.sock.sendall(written(_fetch("t"), 12) * 50)
+        eventually(lambda: _limits(broker).bytes_in_use > 10 * _MB)
+        assert _limits(broker).bytes_in_use < 30 * _MB, "one answer at a time"
+        assert other.call(ApiVersionsRequest(), 0).error_code == 0
+        eventually(lambda: bool(_closings(caplog, wire)))
+        eventually(lambda: _limits(broker).bytes_in_use == 0)
+    (line,) = _closings(caplog, wire)
+    assert "sending took too long" in line
+
+
+def test_a_client_that_pipelines_without_end_is_not_read_until_it_reads(tmp_path: Path) -> None:
+    """What the broker has taken is answered in order later. The rest stays with the client."""
+    request = written(_fetch("t"), 12, client_id="x" * 4000)
+    with (
+        EmbeddedBroker(tmp_path / "data") as broker,
+        KafkaWire(broker, STALL_S) as wire,
+        KafkaWire(broker) as other,
+    ):
+        create_topic(broker, "t")
+        _produce(broker, "t", build_rows_batch([Record(value=bytes(20_000), timestamp_ms=1)]))
+        wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50_000)
+        wire.sock.settimeout(0.5)
+        sent_bytes = 0
+        stream = request * 100
+        try:
+            while True:
+                sent_bytes += wire.sock.send(stream[sent_bytes % len(request) :])
+                assert sent_bytes < 100 * _MB, "the broker reads without end"
+        except TimeoutError:
+            pass  # the broker has read nothing for half a second
+        assert _limits(broker).bytes_in_use < _MB
+        assert other.call(ApiVersionsRequest(), 0).error_code == 0
+        wire.sock.settimeout(STALL_S)
+        for _ in range(sent_bytes // len(request)):
+            answer = wire.receive(ApiKey.FETCH, 12)[1]
+            assert len(answer.responses[0].partitions[0].records) > 20_000
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_a_decompression_bomb_is_refused_at_the_limit(
+    module_broker: EmbeddedBroker,
+    admin: Admin,
+    topic: str,
+    compression: Compression,
+    is_typed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limits are 1 GiB, and 256 MiB for typed topics; here 1 MB."""
+    monkeypatch.setattr("millrace.records.DECOMPRESSED_BYTES_MAX", _MB)
+    monkeypatch.setattr("millrace_broker.api.common.record_checks._CONVERTED_BYTES_MAX", _MB)
+    if is_typed:
+        admin.create_topic(topic, partitions=1, schema="text STRING", configs={"kafka.value.format": "json"})
+    else:
+        admin.create_topic(topic, partitions=1)
+    value = json.dumps({"text": "x" * 3 * _MB}).encode()
+    bomb = build_rows_batch([Record(value=value, timestamp_ms=1)], compression=compression)
+    assert len(bomb) < _MB
+    answer = _produce(module_broker, topic, bomb)
+    assert (answer.error_code, answer.base_offset) == (_INVALID_RECORD, -1)
+    assert "decompressed" in answer.error_message
+    small = build_rows_batch([Record(value=b'{"text":"x"}', timestamp_ms=1)], compression=compression)
+    assert _produce(module_broker, topic, small).base_offset == 0
