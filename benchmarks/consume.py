@@ -13,7 +13,9 @@ from pathlib import Path
 
 from benchmarks import ours
 from benchmarks.harness import Benchmark, Context, Durability, Measure, Sample, Side
+from benchmarks.ours import MillraceBroker
 from benchmarks.peers import kafka
+from benchmarks.peers.kafka import KafkaBroker
 from benchmarks.worker import Run, served, worker
 from millrace.clients import Consumer
 
@@ -43,7 +45,7 @@ def benchmark(name: str, *, title: str, options: dict[str, str], target_ratio: f
         peer=Side(
             what="KafkaConsumer.poll in a new group, in Java",
             settings=kafka.SETTINGS + "; consumer: the options of ConsumerPerformance, otherwise its defaults",
-            open=open_peer,
+            open=lambda context: open_peer(context, context.kafka, context.kafka.filled_topic(context.records)),
         ),
     )
 
@@ -89,12 +91,10 @@ def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, str]) 
 
 
 @contextlib.contextmanager
-def open_peer(context: Context) -> Iterator[Measure]:
-    """Consume the whole topic by Kafka's consumer, from joining a new group to the last record, in a warm JVM."""
-    broker = context.kafka
-    topic = broker.filled_topic(context.records)
-    command = broker.java(str(_SOURCE), broker.bootstrap, topic, str(context.records), str(_WARM_UP_SECONDS))
-    with served(context.workspace, "consumer-kafka", command) as run:
+def open_peer(context: Context, broker: MillraceBroker | KafkaBroker, topic: str) -> Iterator[Measure]:
+    """Consume a whole topic by Kafka's consumer, from joining a new group to the last record, in a warm JVM."""
+    arguments = (str(_SOURCE), broker.bootstrap, topic, str(context.records), str(_WARM_UP_SECONDS))
+    with served(context.workspace, f"java-consumer-{type(broker).__name__}", context.kafka.java(*arguments)) as run:
 
         def measure() -> Sample:
             result = run()

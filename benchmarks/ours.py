@@ -20,6 +20,8 @@ PARTITIONS = 4
 START_SECONDS_MAX = 30
 # Records are kept however old their timestamps are, and a deleted topic's files are removed a second later.
 TOPIC_CONFIGS = {"retention.ms": "-1", "file.delete.delay.ms": "1000"}
+KAFKA_JSON = {"kafka.value.format": "json", "kafka.key.format": "string"}
+"""Options of a typed topic whose records Kafka clients send as JSON."""
 OPTIONS = {
     # As for Kafka's broker, the first member of a group does not wait for others, and the number of connections has no
     # limit.
@@ -91,11 +93,11 @@ class MillraceBroker:
         finally:
             admin.close()
 
-    def create_topic(self, name: str, *, typed: bool = False) -> None:
+    def create_topic(self, name: str, *, typed: bool = False, **configs: str) -> None:
         """Create a topic that keeps its records however old their timestamps are."""
         schema = {"schema": data.TYPED_SCHEMA, "key_columns": ["word"]} if typed else {}
         with self.admin() as admin:
-            admin.create_topic(name, partitions=PARTITIONS, configs=TOPIC_CONFIGS, **schema)
+            admin.create_topic(name, partitions=PARTITIONS, configs=TOPIC_CONFIGS | configs, **schema)
 
     @contextlib.contextmanager
     def topic(self, name: str) -> Iterator[str]:
@@ -117,6 +119,24 @@ class MillraceBroker:
         finally:
             consumer.close()
 
+    def topic_filled_by_kafka_client(self, records: int, *, typed: bool = False) -> str:
+        """Return a topic that a Kafka producer filled with the JSON of the first ``records`` of the data set.
+
+        The typed topic decodes the JSON to columns. Other topics keep the producer's row batches.
+        """
+        from benchmarks.peers.filling import fill  # few benchmarks need a Kafka client on our side
+
+        name = topic_name("typed-json" if typed else "rows", records, data.WORDS)
+        if not self._has(name):
+            print(f"  filling millrace's topic {name} with a Kafka client", flush=True)
+            self.create_topic(name, typed=typed, **(KAFKA_JSON if typed else {}))
+            fill(self.bootstrap, name, data.tables(records))
+        return name
+
+    def _has(self, name: str) -> bool:
+        with self.admin() as admin:
+            return any(topic.name == name for topic in admin.list_topics())
+
     def filled_topic(self, records: int, *, typed: bool = False, skewed: bool = False, words: int = data.WORDS) -> str:
         """Return the topic with the first ``records`` of the data set, keyed by word, and fill it if it does not exist.
 
@@ -124,9 +144,8 @@ class MillraceBroker:
         topic is opaque, and one of its partitions has nine tenths.
         """
         name = topic_name("typed" if typed else "skewed" if skewed else "events", records, words)
-        with self.admin() as admin:
-            if any(topic.name == name for topic in admin.list_topics()):
-                return name
+        if self._has(name):
+            return name
         print(f"  filling millrace's topic {name}", flush=True)
         self.create_topic(name, typed=typed)
         columns = data.TYPED_SCHEMA.names if typed else ["key", "value"]

@@ -9,7 +9,7 @@ import contextlib
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks import data
 from benchmarks.harness import Context, Measure, Sample
-from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS
+from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS, MillraceBroker
 from benchmarks.peers.kafka import KafkaBroker
 from benchmarks.worker import Run, worker
 from benchmarks.workspace import BenchmarkError
@@ -25,6 +25,7 @@ from millrace.clients import Admin, Producer
 
 _TOPIC = "produced"
 _PAYLOADS = 10_000
+_TOOL = "org.apache.kafka.tools.ProducerPerformance"
 _RUN_SECONDS_MAX = 600
 _STEADY = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec.* ([\d.]+) ms 99th", re.MULTILINE)
 
@@ -45,17 +46,29 @@ def open_ours(context: Context, **options: object) -> Iterator[Measure]:
 
 
 @contextlib.contextmanager
-def open_peer(context: Context, *, json_payloads: bool, **options: object) -> Iterator[Measure]:
-    """Measure ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side."""
-    broker = context.kafka
+def open_peer(
+    context: Context,
+    *,
+    json_payloads: bool,
+    options: Mapping[str, object] | None = None,
+    broker: MillraceBroker | KafkaBroker | None = None,
+) -> Iterator[Measure]:
+    """Measure ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side.
+
+    Without a ``broker`` it produces to Kafka's.
+    """
+    target = broker or context.kafka
     payload = ["--record-size", str(data.RECORD_BYTES)]
     if json_payloads:
         payload = ["--payload-file", str(_payload_file(context.workspace.root / "payloads.txt"))]
 
     def measure() -> Sample:
-        with broker.topic(_TOPIC):
-            rate = producer_performance(broker, _TOPIC, context.records, payload, options, warm_up=context.records)
-            return Sample(figure=rate, answer=broker.count(_TOPIC) - context.records)
+        with target.topic(_TOPIC):
+            command = context.kafka.java(_TOOL)
+            found = run_producer_performance(
+                command, target.bootstrap, _TOPIC, context.records, payload, options or {}, warm_up=context.records
+            )
+            return Sample(figure=found.records_per_s, answer=target.count(_TOPIC) - context.records)
 
     measure()  # the broker is warm from here on
     yield measure
@@ -65,7 +78,7 @@ def producer_performance(
     broker: KafkaBroker, topic: str, records: int, payload: list[str], options: dict[str, Any], *, warm_up: int
 ) -> float:
     """Run Kafka's tool at full speed and return its records/s. ``warm_up`` more untimed records come before."""
-    command = broker.java("org.apache.kafka.tools.ProducerPerformance")
+    command = broker.java(_TOOL)
     found = run_producer_performance(command, broker.bootstrap, topic, records, payload, options, warm_up=warm_up)
     return found.records_per_s
 
@@ -83,7 +96,7 @@ def run_producer_performance(
     topic: str,
     records: int,
     payload: list[str],
-    options: dict[str, Any],
+    options: Mapping[str, object],
     *,
     throughput: float = -1,
     warm_up: int,

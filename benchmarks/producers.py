@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks import data
 from benchmarks.harness import Context, Measure, Sample
-from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS
+from benchmarks.ours import PARTITIONS, TOPIC_CONFIGS, MillraceBroker
+from benchmarks.peers.kafka import KafkaBroker
 from benchmarks.worker import Run, worker
 
 _TOPIC = "produced-one-by-one"
@@ -38,14 +39,21 @@ def open_ours(context: Context, records_max: int) -> Iterator[Measure]:
 
 
 @contextlib.contextmanager
-def open_peer(context: Context, records_max: int, client: str) -> Iterator[Measure]:
-    """Measure the same with a Kafka client, ``confluent`` or ``kafka_python``, at its defaults and acks=all."""
-    broker = context.kafka
+def open_peer(
+    context: Context, records_max: int, client: str, broker: MillraceBroker | KafkaBroker | None = None
+) -> Iterator[Measure]:
+    """Measure the same with a Kafka client, ``confluent`` or ``kafka_python``, at its defaults and acks=all.
+
+    Without a ``broker`` it produces to Kafka's.
+    """
+    broker = broker or context.kafka
     records = min(context.records, records_max)
     arguments = {"bootstrap": broker.bootstrap, "records": records}
     with (
         broker.topic(_WARM_UP),
-        worker(context.workspace, client, f"benchmarks.producers:serve_{client}", arguments) as run,
+        worker(
+            context.workspace, f"{client}-{type(broker).__name__}", f"benchmarks.producers:serve_{client}", arguments
+        ) as run,
     ):
 
         def measure() -> Sample:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ours
 from benchmarks.harness import Benchmark, Context, Measure, Sample, Side
+from benchmarks.ours import MillraceBroker
 from benchmarks.peers import kafka
+from benchmarks.peers.kafka import KafkaBroker
 from benchmarks.worker import Run, served, worker
 from benchmarks.workspace import BenchmarkError
 from millrace.clients import Admin, Consumer, Producer
@@ -41,7 +44,7 @@ def benchmark(name: str, *, title: str, percentile: int) -> Benchmark:
         peer=Side(
             what="KafkaProducer.send(record).get(), KafkaConsumer.poll(), in Java, as Kafka's EndToEndLatency",
             settings=kafka.SETTINGS + "; one of its partitions, linger.ms=0, acks=all",
-            open=lambda context: open_peer(context, percentile),
+            open=lambda context: open_peer(context, context.kafka, percentile),
         ),
     )
 
@@ -58,13 +61,26 @@ def open_ours(context: Context, percentile: int) -> Iterator[Measure]:
 
 
 @contextlib.contextmanager
-def open_peer(context: Context, percentile: int) -> Iterator[Measure]:
+def open_peer(context: Context, broker: MillraceBroker | KafkaBroker, percentile: int) -> Iterator[Measure]:
     """Measure the same with Kafka's own clients, in Java."""
-    broker = context.kafka
     with broker.topic(_TOPIC):
-        command = broker.java(str(_SOURCE), broker.bootstrap, _TOPIC, str(_WARM_UP), str(_COUNT))
-        with served(context.workspace, "round-trips-kafka", command) as run:
+        run_of = java_round_trips(context, broker.bootstrap, sent_to=_TOPIC, read_from=_TOPIC)
+        with run_of as run:
             yield lambda: Sample(figure=run()[f"p{percentile}_ns"] / 1e6, answer=_COUNT)
+
+
+def java_round_trips(
+    context: Context,
+    bootstrap: str,
+    *,
+    sent_to: str,
+    read_from: str,
+    warm_up: int = _WARM_UP,
+    count: int = _COUNT,
+) -> AbstractContextManager[Run]:
+    """Start Kafka's clients, which send a record to one topic and read it from another one, or from the same."""
+    command = context.kafka.java(str(_SOURCE), bootstrap, sent_to, str(warm_up), str(count), read_from)
+    return served(context.workspace, f"java-round-trips-{bootstrap}", command)
 
 
 @contextlib.contextmanager

@@ -99,7 +99,8 @@ class Outcome:
     figure: float | None = None
 
 
-Topic = Literal["opaque", "typed", "skewed"]
+Topic = Literal["opaque", "typed", "skewed", "rows", "typed-json"]
+"""Content of the measured topic. A Kafka producer fills the last two on both sides."""
 Job = Callable[["SparkSession", Source], Outcome]
 
 
@@ -268,8 +269,12 @@ def jar_paths(workspace: Workspace) -> list[str]:
 
 @contextlib.contextmanager
 def _open_ours(context: Context, name: str, topic: Topic, records: int, *, low_latency: bool) -> Iterator[Measure]:
-    filled = context.millrace.filled_topic(records, typed=topic == "typed", skewed=topic == "skewed")
-    bootstrap = context.millrace.bootstrap
+    broker = context.millrace
+    if topic in ("rows", "typed-json"):
+        filled = broker.topic_filled_by_kafka_client(records, typed=topic == "typed-json")
+    else:
+        filled = broker.filled_topic(records, typed=topic == "typed", skewed=topic == "skewed")
+    bootstrap = broker.bootstrap
     with measured(context, name, "ours", bootstrap, filled, records, low_latency=low_latency) as measure:
         yield measure
 

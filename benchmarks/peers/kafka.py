@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import data
 from benchmarks.ours import topic_name
-from benchmarks.peers import jars
+from benchmarks.peers import filling, jars
 from benchmarks.workspace import BenchmarkError, Workspace, free_port, start, stop, tail
 
 HEAP = "1500m"
@@ -189,7 +188,7 @@ class KafkaBroker:
         print(f"  filling Kafka's topic {name}", flush=True)
         self.create_topic(name)
         tables = data.tables(records, word_count=words)
-        _fill(self.bootstrap, name, map(data.with_avro_values, tables) if avro else tables, skewed=skewed)
+        filling.fill(self.bootstrap, name, map(data.with_avro_values, tables) if avro else tables, skewed=skewed)
         if (found := self.count(name)) != records:
             raise BenchmarkError(f"Kafka's topic {name} holds {found} records instead of {records}")
         return name
@@ -235,41 +234,3 @@ def _count(consumer: KafkaConsumer, partition: TopicPartition) -> int:
             time.sleep(0.1)
         else:
             return high - low
-
-
-def _fill(bootstrap: str, topic: str, tables: Iterable[pa.Table], *, skewed: bool) -> None:
-    """Produce the data set with the partitioner and batch size of a tuned Java producer."""
-    failures: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, _: object) -> None:
-        if error:
-            failures.append(error)
-
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "acks": 1,
-            "partitioner": "murmur2_random",
-            "batch.size": 262144,
-            "linger.ms": 20,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 262144,
-            **_QUIET,
-        }
-    )
-    for chunk in tables:
-        columns = [chunk[name].to_pylist() for name in ("key", "value", "timestamp")]
-        # -1: by the key
-        columns.append(data.skewed_partitions(chunk, PARTITIONS).tolist() if skewed else [-1] * len(chunk))
-        for number, (key, value, timestamp, partition) in enumerate(zip(*columns, strict=True)):
-            while True:
-                try:
-                    producer.produce(topic, value, key, partition, timestamp=timestamp, on_delivery=delivered)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            if number % 10_000 == 0:
-                producer.poll(0)
-    producer.flush(120)
-    if failures:
-        raise BenchmarkError(f"{len(failures)} records were not written to Kafka, the first because of {failures[0]}")

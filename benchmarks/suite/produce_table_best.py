@@ -20,7 +20,9 @@ BENCHMARK = Benchmark(
         what="ProducerPerformance --payload-file (10,000 of the same records, picked at random), after warm-up",
         settings=kafka.SETTINGS + "; producer: lz4, batch.size=131072, linger.ms=10, acks=all",
         open=lambda context: produce.open_peer(
-            context, json_payloads=True, **{"compression.type": "lz4", "batch.size": 131072, "linger.ms": 10}
+            context,
+            json_payloads=True,
+            options={"compression.type": "lz4", "batch.size": 131072, "linger.ms": 10},
         ),
     ),
 )

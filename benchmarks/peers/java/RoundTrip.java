@@ -15,7 +15,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * Kafka's EndToEndLatency with a finer clock. One record is acknowledged, then read, then the next is sent. Kafka's
- * own tool prints percentiles in whole milliseconds. Arguments: bootstrap, topic, round trips to warm up, to measure.
+ * own tool prints percentiles in whole milliseconds. Arguments: bootstrap, topic to send to, round trips to warm up, to
+ * measure, and the topic to read from, to which something else copies the records if it is another one.
  * Output for each line of the input: the median and the 99th percentile in ns.
  */
 public class RoundTrip {
@@ -30,7 +31,7 @@ public class RoundTrip {
         Properties consuming = new Properties();
         consuming.put("bootstrap.servers", args[0]);
         consuming.put("fetch.max.wait.ms", "500");
-        TopicPartition partition = new TopicPartition(args[1], 0);
+        TopicPartition partition = new TopicPartition(args[4], 0);
         Arrays.fill(VALUE, (byte) 'x');
         try (KafkaProducer<byte[], byte[]> producer =
                      new KafkaProducer<>(producing, new ByteArraySerializer(), new ByteArraySerializer());
