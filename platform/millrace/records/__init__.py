@@ -65,6 +65,7 @@ from millrace.records.message_set import (
     sound_prefix_bytes,
 )
 from millrace.records.recompression import carried_over, recompress_batch
+from millrace.records.row_columns import usual_times
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import (
@@ -147,6 +148,7 @@ __all__ = [
     "set_max_timestamp",
     "sound_prefix_bytes",
     "stamp_append_time",
+    "usual_times",
     "validate_batch",
     "verify_crc",
     "write_header",

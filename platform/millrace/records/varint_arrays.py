@@ -27,6 +27,7 @@ def _zigzag(raw: npt.NDArray[np.uint64]) -> Longs:
 
 
 _ONE_BYTE_VALUES: Final = _zigzag(np.arange(_GOES_ON, dtype=np.uint64))
+_TWO_BYTE_VALUES: Final = _zigzag(np.arange(_GOES_ON << _BITS_A_BYTE, dtype=np.uint64))
 
 
 def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
@@ -38,8 +39,13 @@ def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs
     following = positions + 1
     if first.max(initial=0) < _GOES_ON:
         return _ONE_BYTE_VALUES.take(first), following
+    is_long = first >= _GOES_ON
+    last = data.take(positions + is_long, mode="clip")
+    if last.max() < _GOES_ON:  # the usual sizes: one byte, or two
+        short = (last * is_long).astype(np.uint16) << _BITS_A_BYTE | first & 0x7F
+        return _TWO_BYTE_VALUES.take(short), following + is_long
     raw = (first & 0x7F).astype(np.uint64)
-    rows: npt.NDArray[np.intp] = np.flatnonzero(first >= _GOES_ON)
+    rows: npt.NDArray[np.intp] = np.flatnonzero(is_long)
     shift = 0
     while rows.size:
         shift += _BITS_A_BYTE

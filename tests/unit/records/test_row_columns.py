@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from millrace.records import (
     read_header,
     read_rows,
     seal,
+    usual_times,
+    validate_batch,
 )
 from millrace.records.row_columns import RowColumns, read_one_by_one, read_regular, rows_to_columns
 from millrace.records.rows import body_of
@@ -90,6 +93,42 @@ def test_damaged_batches_get_the_verdict_of_the_reference(records: list[Record],
         assert read_regular([bytes(body)], [header], NAMES)[0] == expected
     whole = seal(header, bytes(body))
     assert outcome(lambda: rows_to_columns(whole, 0, read_header(whole))) == expected
+    _check_usual_times(whole)
+
+
+def _check_usual_times(batch: bytes) -> None:
+    """Assert that the cheap check accepts no batch that the complete one refuses, and finds the same times."""
+    header = read_header(batch)
+    times_ms = usual_times(batch, 0, header)
+    if times_ms is not None:
+        found = validate_batch(batch, 0, header, lambda schema_id: pa.schema([]))
+        assert not found.has_gaps
+        assert times_ms == tuple(pc.min_max(found.timestamps_ms()).as_py().values())
+
+
+@given(REPEATED, st.sampled_from(Compression), st.sampled_from(TimestampType), st.integers(-1, 1))
+def test_the_cheap_check_of_rows_never_contradicts_the_complete_one(
+    records: list[Record], compression: Compression, type_: TimestampType, more_records: int
+) -> None:
+    batch = build_rows_batch(records, compression=compression, timestamp_type=type_)
+    header = read_header(batch)
+    _check_usual_times(batch)
+    _check_usual_times(seal(header._replace(max_timestamp=header.max_timestamp ^ 1), batch[61:]))
+    _check_usual_times(seal(header._replace(last_offset_delta=header.last_offset_delta + more_records), batch[61:]))
+
+
+@pytest.mark.parametrize("count", [1, 23, 24, 5_000])
+@pytest.mark.parametrize("compression", list(Compression))
+def test_batches_of_producers_pass_the_cheap_check(count: int, compression: Compression) -> None:
+    records = [
+        Record(
+            key=b"k" * (row % 100), value=bytes(row % 200), headers=(("h", b"v"),) * (row % 2), timestamp_ms=row % 300
+        )
+        for row in range(count)
+    ]
+    batch = build_rows_batch(records, compression=compression)
+    assert usual_times(batch, 0, read_header(batch)) == (0, min(count - 1, 299))
+    assert usual_times(batch, 0, read_header(batch), max_bytes=5) is None
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))

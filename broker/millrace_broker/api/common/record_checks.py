@@ -41,6 +41,9 @@ _UNLIMITED_MS: Final = 2**63 - 1
 _ROW_WORK_BYTES: Final = 1024
 """Cost of checking one row, as the number of bytes whose append takes as long. Columns are checked as a whole."""
 
+_FAST_COMPRESSIONS: Final = frozenset({Compression.NONE, Compression.LZ4, Compression.SNAPPY, Compression.ZSTD})
+"""Compressions whose small bodies are decompressed in the event loop."""
+
 _CONVERTED_BYTES_MAX: Final = 256 * 2**20
 """Largest size to which a batch of a Kafka client for a typed topic may be decompressed."""
 
@@ -68,7 +71,39 @@ async def check_records(
     if not executors.small_work.includes(len(data)):
         return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
     batches = executors.small_work.do(check)
+    small_work = executors.small_work
+    if small_work.includes(_usual_work_bytes(batches)) and small_work.do(_are_small_and_usual, topic, batches, now_ms):
+        return batches
     return await executors.run_sized(_work_bytes(topic, batches), check_bodies, codecs, topic, batches, now_ms)
+
+
+def _usual_work_bytes(produced: ProducedBatches) -> int:
+    """Return the work of ``_are_small_and_usual`` in bytes, with a cost for each row."""
+    return len(produced.data) + _ROW_WORK_BYTES * sum(header.count for _, header in produced.headers)
+
+
+def _are_small_and_usual(topic: TopicInfo, produced: ProducedBatches, now_ms: int) -> bool:
+    """Tell whether the batches are usual ones of a Kafka producer, and small after decompression too."""
+    return all(
+        header.compression in _FAST_COMPRESSIONS
+        and _is_usual(topic, produced.data, position, header, now_ms, SMALL_BYTES)
+        for position, header in produced.headers
+    )
+
+
+def _is_usual(topic: TopicInfo, data: bytes, position: int, header: BatchHeader, now_ms: int, max_bytes: int) -> bool:
+    """Tell whether a batch of rows is stored as it is, by the cheaper check. If not, the complete check decides.
+
+    Raises ``InvalidTimestampError``.
+    """
+    target = _TARGET.get(topic.config.compression_type, header.compression)
+    if header.is_columnar or topic.is_typed or topic.config.is_compacted or target != header.compression:
+        return False
+    times_ms = codec.usual_times(data, position, header, max_bytes=max_bytes)
+    if times_ms is None:
+        return False
+    _check_times(position, *times_ms, now_ms, topic.config)
+    return True
 
 
 def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
@@ -98,6 +133,8 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
         return schema_of_topic(topic, schema_id)
 
     for position, header in produced.headers:
+        if _is_usual(topic, data, position, header, now_ms, codec.DECOMPRESSED_BYTES_MAX):
+            continue
         _check_kind(topic, data, position, header)
         is_converted = topic.is_typed and not header.is_columnar
         max_bytes = _CONVERTED_BYTES_MAX if is_converted else codec.DECOMPRESSED_BYTES_MAX
@@ -109,7 +146,7 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
             # The checksum is correct, so the producer built the batch this way. A retry would send the same bytes.
             raise InvalidRecordError(error.message) from error
         times_ms = pc.min_max(batch.timestamps_ms()).as_py()
-        _check_times(position, times_ms, now_ms, topic.config)
+        _check_times(position, times_ms["min"], times_ms["max"], now_ms, topic.config)
         if times_ms["max"] != header.max_timestamp:
             data = _with_max_timestamp(data, position, times_ms["max"])
             header = codec.read_header(data, position)
@@ -134,13 +171,12 @@ def _with_max_timestamp(data: bytes, position: int, timestamp_ms: int) -> bytes:
     return bytes(corrected)
 
 
-def _check_times(position: int, times_ms: dict[str, int], now_ms: int, config: TopicConfig) -> None:
+def _check_times(position: int, smallest_ms: int, largest_ms: int, now_ms: int, config: TopicConfig) -> None:
     """Check how far the smallest and the largest time are from the broker's, if the topic limits that."""
     before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
     is_unlimited = before_ms == after_ms == _UNLIMITED_MS
     if is_unlimited or config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
         return
-    smallest_ms, largest_ms = times_ms["min"], times_ms["max"]
     if smallest_ms >= 0 and now_ms - smallest_ms > before_ms:
         raise InvalidTimestampError(
             f"batch at position {position} has a record of {smallest_ms}, more than "

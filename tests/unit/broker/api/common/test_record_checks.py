@@ -70,3 +70,26 @@ def test_small_and_large_batches_are_verified_once(value_bytes: int, is_damaged:
     found = asyncio.run(checked())
     assert isinstance(found, CorruptBatchError if is_damaged else ProducedBatches)
     assert verified == [0]
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "is_in_thread"), [(10, False), (SMALL_BYTES, True)], ids=["small", "large when decompressed"]
+)
+def test_small_compressed_rows_are_checked_in_the_event_loop(value_bytes: int, is_in_thread: bool) -> None:
+    data = batch(NOW_MS, value=bytes(value_bytes), compression=Compression.LZ4)
+    threads: list[bool] = []
+
+    class Counted(Executors):
+        async def run_io(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+            threads.append(True)
+            return await super().run_io(function, *args, **kwargs)
+
+    async def checked() -> ProducedBatches:
+        executors = Counted(1, asyncio.get_running_loop().time)
+        try:
+            return await check_records(executors, NO_CODECS, topic(), data, NOW_MS, in_transaction=False)
+        finally:
+            executors.close()
+
+    assert bytes(asyncio.run(checked()).data) == data
+    assert bool(threads) == is_in_thread
