@@ -7,11 +7,11 @@ briefly for its predecessor before it is refused.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.config.topic import MessageTimestampType
 from millrace.errors import (
@@ -20,12 +20,13 @@ from millrace.errors import (
     InvalidRequestError,
     InvalidRequiredAcksError,
     InvalidTxnStateError,
+    MillraceError,
     NotEnoughReplicasError,
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.common.record_checks import check_records
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -38,50 +39,85 @@ _logger = logging.getLogger(__name__)
 
 _ACKS: Final = (-1, 0, 1)
 _ALL: Final = -1
+_NO_ANSWER: Final = 0
 _RECORD_ERRORS_MAX: Final = 10_000
 """Number of bad records that an answer names."""
 _OVERTAKING_WAIT_S: Final = 0.5
 """How long a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
 
 
+class Producing(NamedTuple):
+    """The fields of a request that apply to all of its partitions."""
+
+    acks: int
+    timeout_ms: int
+    transactional_id: str = ""
+    coordinator_key: str = ""
+    adds_partitions: bool = False
+
+
+@dataclass(slots=True)
+class PartitionAppend:
+    """The batches for one partition, and after the append its offsets or its error."""
+
+    topic: str
+    partition: int
+    records: bytes | memoryview
+    topic_id: bytes = b""
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error: MillraceError | None = None
+    record_errors: Mapping[int, str] = field(default_factory=dict)
+
+
 async def handle(broker: Broker, request: pb.ProduceRequest, context: RequestContext) -> pb.ProduceResponse:
     """Append, and answer with the offsets. With ``acks=0`` the answer is empty, and errors are only logged."""
-    if request.acks not in _ACKS:
-        raise InvalidRequiredAcksError(f"acks={request.acks}: expected 0, 1 or -1 (all)")
-    names = [(topic.name, data.partition) for topic in request.topics for data in topic.partitions]
-    if len(set(names)) != len(names):
-        raise InvalidRequestError("a partition is in the request twice: put its batches together")
-    # A started append runs to its end even if the call is cancelled, so that delayed fetches always complete.
-    return await broker.executors.to_the_end(_append_all(broker, request))
-
-
-async def _append_all(broker: Broker, request: pb.ProduceRequest) -> pb.ProduceResponse:
+    producing = Producing(
+        request.acks, request.timeout_ms, request.transactional_id, request.coordinator_key, request.adds_partitions
+    )
     response = pb.ProduceResponse()
     appends = []
     for topic_data in request.topics:
         topic_result = response.topics.add(name=topic_data.name)
         for data in topic_data.partitions:
             result = topic_result.partitions.add(partition=data.partition)
-            appends.append(_append(broker, request, topic_data, data, result))
-    if len(appends) == 1:
-        await appends[0]
-    else:
-        await asyncio.gather(*appends)
-    if request.acks == 0:
-        _log_failures(response)
+            part = PartitionAppend(topic_data.name, data.partition, data.records, topic_data.topic_id)
+            appends.append((part, result))
+    await append(broker, producing, [part for part, _ in appends])
+    if request.acks == _NO_ANSWER:
         return pb.ProduceResponse()
+    for part, result in appends:
+        result.base_offset = part.base_offset
+        result.log_append_time_ms = part.log_append_time_ms
+        result.log_start_offset = part.log_start_offset
+        if part.error is not None:
+            result.error.code, result.error.message = part.error.code, part.error.message
+        for index, text in part.record_errors.items():
+            result.record_errors.add(batch_index=index, message=text)
     return response
 
 
-async def _append(
-    broker: Broker,
-    request: pb.ProduceRequest,
-    topic_data: pb.ProduceRequest.TopicData,
-    data: pb.ProduceRequest.PartitionData,
-    result: pb.ProduceResponse.PartitionResult,
-) -> None:
+async def append(broker: Broker, request: Producing, appends: Sequence[PartitionAppend]) -> None:
+    """Append to all partitions, and set the result of each. With ``acks=0`` errors are logged.
+
+    Raises ``InvalidRequiredAcksError`` and ``InvalidRequestError`` for the request as a whole.
+    """
+    if request.acks not in _ACKS:
+        raise InvalidRequiredAcksError(f"acks={request.acks}: expected 0, 1 or -1 (all)")
+    if len({(each.topic, each.partition) for each in appends}) != len(appends):
+        raise InvalidRequestError("a partition is in the request twice: put its batches together")
+    # A started append runs to its end even if the call is cancelled, so that delayed fetches always complete.
+    await broker.executors.all_to_the_end([_append(broker, request, each) for each in appends])
+    if request.acks == _NO_ANSWER:
+        for each in appends:
+            if each.error is not None:
+                _logger.warning("acks=0 append to %s-%d failed: %s", each.topic, each.partition, each.error.message)
+
+
+async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> None:
     try:
-        topic = broker.partitions.topic(topic_data.name, topic_data.topic_id)
+        topic = broker.partitions.topic(data.topic, data.topic_id)
         rules.check_not_internal(topic.name)
         partition = broker.partitions.led(topic, data.partition)
         if request.acks == _ALL and partition.replica is None:
@@ -97,18 +133,14 @@ async def _append(
         check = await _verify(broker, request, partition, batches) if request.transactional_id else None
         appended = await _append_in_order(broker, request, partition, batches, check)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
-        result.base_offset = -1
-        result.log_append_time_ms = -1
-        result.log_start_offset = -1
-        result.error.CopyFrom(error_message(error))
+        data.error = known_error(error)
         if isinstance(error, InvalidRecordError):
-            for index, text in islice(error.record_errors.items(), _RECORD_ERRORS_MAX):
-                result.record_errors.add(batch_index=index, message=text)
+            data.record_errors = dict(islice(error.record_errors.items(), _RECORD_ERRORS_MAX))
         return
     is_stamped = topic.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME
-    result.base_offset = appended.base_offset
-    result.log_append_time_ms = appended.log_append_time_ms if is_stamped else -1
-    result.log_start_offset = appended.log_start_offset
+    data.base_offset = appended.base_offset
+    data.log_append_time_ms = appended.log_append_time_ms if is_stamped else -1
+    data.log_start_offset = appended.log_start_offset
 
 
 def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
@@ -121,7 +153,7 @@ def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
 
 
 async def _verify(
-    broker: Broker, request: pb.ProduceRequest, partition: ServedPartition, batches: ProducedBatches
+    broker: Broker, request: Producing, partition: ServedPartition, batches: ProducedBatches
 ) -> Callable[[], None] | None:
     """Raise unless the partition is part of the records' transaction (KIP-890).
 
@@ -160,7 +192,7 @@ async def _verify(
 
 async def _append_in_order(
     broker: Broker,
-    request: pb.ProduceRequest,
+    request: Producing,
     partition: ServedPartition,
     batches: ProducedBatches,
     check: Callable[[], None] | None,
@@ -180,10 +212,3 @@ async def _append_in_order(
             left_s = deadline - broker.clock.monotonic()
             if left_s <= 0 or not await watch.wait(wanted_bytes=1, timeout_s=left_s):
                 raise
-
-
-def _log_failures(response: pb.ProduceResponse) -> None:
-    for topic in response.topics:
-        for result in topic.partitions:
-            if result.HasField("error"):
-                _logger.warning("acks=0 append to %s-%d failed: %s", topic.name, result.partition, result.error.message)

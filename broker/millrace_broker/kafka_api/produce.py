@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from millrace.errors import (
@@ -21,11 +22,10 @@ from millrace.kafka_protocol.calls.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.produce import handle as append
+from millrace_broker.api.produce import PartitionAppend, Producing, append
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.current_leaders import PRODUCE_CODES, CurrentLeaders
-from millrace_broker.kafka_api.error_codes import code_of, text_of
+from millrace_broker.kafka_api.error_codes import NONE, code_of
 from millrace_broker.kafka_api.topics import name_of
 
 _WITH_IMPLICIT_PARTITIONS: Final = 12
@@ -41,31 +41,31 @@ _NO_ANSWER: Final = 0
 
 async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceResponse | None:
     """Append each partition's batches. With ``acks=0`` there is no answer."""
-    wanted = pb.ProduceRequest(
+    producing = Producing(
         acks=message.acks,
         timeout_ms=max(0, message.timeout_ms),
         transactional_id=message.transactional_id or "",
         adds_partitions=request.version >= _WITH_IMPLICIT_PARTITIONS,
     )
-    unknown: dict[int, int] = {}
-    for place, topic in enumerate(message.topic_data):
+    topics: list[list[PartitionAppend] | MillraceError] = []
+    for topic in message.topic_data:
         try:
-            data = wanted.topics.add(name=name_of(request.broker, topic.name, topic.topic_id))
+            name = name_of(request.broker, topic.name, topic.topic_id)
         except MillraceError as error:
-            unknown[place] = code_of(error)
-            continue
-        for each in topic.partition_data:
-            data.partitions.add(partition=each.index, records=bytes(each.records or b""))
-    answer = await append(request.broker, wanted, request.context)
+            topics.append(error)
+        else:
+            topics.append([PartitionAppend(name, each.index, each.records or b"") for each in topic.partition_data])
+    await append(request.broker, producing, [each for topic in topics if isinstance(topic, list) for each in topic])
     if message.acks == _NO_ANSWER:
         return None
-    results = iter(answer.topics)
     leaders = CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER)
     responses = tuple(
-        _failed(topic, unknown[place])
-        if place in unknown
-        else _appended(topic, next(results), request.version, leaders)
-        for place, topic in enumerate(message.topic_data)
+        [
+            _appended(topic, done, request.version, leaders)
+            if isinstance(done, list)
+            else _failed(topic, code_of(done))
+            for topic, done in zip(message.topic_data, topics, strict=True)
+        ]
     )
     return ProduceResponse(
         responses=responses,
@@ -74,37 +74,41 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
 
 
 def _appended(
-    topic: TopicProduceData, result: pb.ProduceResponse.TopicResult, version: int, leaders: CurrentLeaders
+    topic: TopicProduceData, appends: Sequence[PartitionAppend], version: int, leaders: CurrentLeaders
 ) -> TopicProduceResponse:
     return TopicProduceResponse(
         name=topic.name,
         topic_id=topic.topic_id,
         partition_responses=tuple(
-            PartitionProduceResponse(
-                index=each.partition,
-                error_code=_code(each.error, version),
-                base_offset=each.base_offset,
-                log_append_time_ms=each.log_append_time_ms,
-                log_start_offset=each.log_start_offset,
-                record_errors=tuple(
-                    BatchIndexAndErrorMessage(batch_index=bad.batch_index, batch_index_error_message=bad.message)
-                    for bad in each.record_errors
-                ),
-                error_message=text_of(each.error),
-                current_leader=LeaderIdAndEpoch(**leaders.find(result.name, each.partition)._asdict())
-                if each.error.code in PRODUCE_CODES
-                else _NO_LEADER,
-            )
-            for each in result.partitions
+            [
+                PartitionProduceResponse(
+                    index=each.partition,
+                    error_code=NONE if each.error is None else _code(each.error, version),
+                    base_offset=each.base_offset,
+                    log_append_time_ms=each.log_append_time_ms,
+                    log_start_offset=each.log_start_offset,
+                    record_errors=tuple(
+                        [
+                            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+                            for index, text in each.record_errors.items()
+                        ]
+                    ),
+                    error_message=None if each.error is None else each.error.message or None,
+                    current_leader=LeaderIdAndEpoch(**leaders.find(each.topic, each.partition)._asdict())
+                    if each.error is not None and each.error.code in PRODUCE_CODES
+                    else _NO_LEADER,
+                )
+                for each in appends
+            ]
         ),
     )
 
 
-def _code(error: pb.Error, version: int) -> int:
+def _code(error: MillraceError, version: int) -> int:
     """Return the error's code as the version has it. Older producers retry, or abort, on other codes."""
-    if version < _WITH_ABORTABLE and error.code == AbortableTransactionError.code:
+    if version < _WITH_ABORTABLE and isinstance(error, AbortableTransactionError):
         return InvalidTxnStateError.code
-    if version < _WITH_IMPLICIT_PARTITIONS and error.code == ConcurrentTransactionsError.code:
+    if version < _WITH_IMPLICIT_PARTITIONS and isinstance(error, ConcurrentTransactionsError):
         return NotEnoughReplicasError.code
     return code_of(error)
 

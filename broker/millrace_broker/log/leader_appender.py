@@ -26,6 +26,7 @@ from millrace.records import (
     read_header,
 )
 from millrace_broker.log.aborted_transactions import index_entry
+from millrace_broker.log.files import Part
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.offset_assignment import AssignedBatches, assign_offsets, set_append_time
@@ -62,7 +63,7 @@ class LeaderAppender:
     ) -> AppendResult | None:
         """Append a producer's batches as ``PartitionLog.append_unsynced`` does. The caller holds the lock."""
         local, batches = self._local, produced.headers
-        records: bytes | bytearray = produced.data
+        records: Part = produced.data
         segment_bytes = local.config.segment_bytes
         if len(records) > segment_bytes:
             raise RecordListTooLargeError(

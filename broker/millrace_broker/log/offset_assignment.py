@@ -44,9 +44,7 @@ def assign_offsets(batches: Sequence[tuple[int, BatchHeader]], base_offset: int,
     )
 
 
-def set_append_time(
-    records: bytes | bytearray, assigned: AssignedBatches, now_ms: int
-) -> tuple[bytearray, AssignedBatches]:
+def set_append_time(records: Part, assigned: AssignedBatches, now_ms: int) -> tuple[bytearray, AssignedBatches]:
     """Set the broker's time in all records of the batches; the checksum covers it, so this copies."""
     stamped = bytearray(records)
     for position in assigned.positions:

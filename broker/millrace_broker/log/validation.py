@@ -42,7 +42,7 @@ class ProducedBatches:
 
     __slots__ = ("data", "headers")
 
-    def __init__(self, data: bytes, config: TopicConfig, *, in_transaction: bool = False) -> None:
+    def __init__(self, data: bytes | memoryview, config: TopicConfig, *, in_transaction: bool = False) -> None:
         """Check the batches of one append. ``in_transaction`` means that the request names their transaction.
 
         Bytes after the last complete batch are refused, while Kafka ignores them. Several batches may come at once

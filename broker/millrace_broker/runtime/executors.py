@@ -10,12 +10,12 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 
 from millrace_broker.runtime.background_tasks import BackgroundTasks
-from millrace_broker.runtime.small_work import SmallWork, begun
+from millrace_broker.runtime.small_work import SmallWork, begun, first_step, rest
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -61,6 +61,24 @@ class Executors:
     def to_the_end(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
         """Return the wait for ``work``. If the waiting caller is cancelled, ``work`` continues."""
         return begun(work, self._tasks.start)
+
+    async def all_to_the_end(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Wait for all of ``works``, which begin in their order. If the caller is cancelled, they continue."""
+        waiting = []
+        for work in works:
+            if (task := self._begun(work)) is not None:
+                waiting.append(task)
+        if waiting:
+            await asyncio.shield(asyncio.gather(*waiting))
+
+    def _begun(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Run ``work`` up to its first wait. Return a task for the rest if it must wait."""
+        try:
+            stand_in, waits_for = first_step(work)
+        except StopIteration:
+            return None
+        stand_in.task = task = self._tasks.start(rest(work, waits_for))
+        return task
 
     async def finish_tasks(self) -> None:
         """Wait for work of ``to_the_end`` whose callers were cancelled."""

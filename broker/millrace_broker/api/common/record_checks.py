@@ -52,7 +52,7 @@ async def check_records(
     executors: Executors,
     codecs: RecordCodecs,
     topic: TopicInfo,
-    data: bytes,
+    data: bytes | memoryview,
     now_ms: int,
     *,
     in_transaction: bool,
@@ -91,7 +91,9 @@ def _are_small_and_usual(topic: TopicInfo, produced: ProducedBatches, now_ms: in
     )
 
 
-def _is_usual(topic: TopicInfo, data: bytes, position: int, header: BatchHeader, now_ms: int, max_bytes: int) -> bool:
+def _is_usual(
+    topic: TopicInfo, data: bytes | memoryview, position: int, header: BatchHeader, now_ms: int, max_bytes: int
+) -> bool:
     """Tell whether a batch of rows is stored as it is, by the cheaper check. If not, the complete check decides.
 
     Raises ``InvalidTimestampError``.
@@ -126,7 +128,7 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
     another one for records without a time.
     """
     data, target = produced.data, _TARGET.get(topic.config.compression_type)
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     kept = 0
 
     def schema_of(schema_id: int) -> pa.Schema:
@@ -165,7 +167,7 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
     return ProducedBatches(b"".join([*parts, data[kept:]]), topic.config, in_transaction=is_transactional)
 
 
-def _with_max_timestamp(data: bytes, position: int, timestamp_ms: int) -> bytes:
+def _with_max_timestamp(data: bytes | memoryview, position: int, timestamp_ms: int) -> bytes:
     corrected = bytearray(data)
     codec.set_max_timestamp(corrected, position, timestamp_ms)
     return bytes(corrected)
@@ -189,7 +191,7 @@ def _check_times(position: int, smallest_ms: int, largest_ms: int, now_ms: int, 
         )
 
 
-def _check_kind(topic: TopicInfo, data: bytes, position: int, header: BatchHeader) -> None:
+def _check_kind(topic: TopicInfo, data: bytes | memoryview, position: int, header: BatchHeader) -> None:
     if header.is_columnar:
         schema_id = codec.read_columns_header(data, position, header).schema_id
         if topic.is_typed and schema_id == codec.OPAQUE_SCHEMA_ID:

@@ -52,6 +52,36 @@ def test_work_continues_when_its_caller_is_cancelled() -> None:
     asyncio.run(scenario())
 
 
+def test_several_works_wait_together_and_work_that_never_waits_needs_no_task() -> None:
+    async def scenario() -> None:
+        go_on, done, tasks = asyncio.Event(), list[int](), list[object]()
+
+        async def work(number: int, *, waits: bool) -> None:
+            tasks.append(asyncio.current_task())
+            if waits:
+                await go_on.wait()
+            done.append(number)
+
+        with made() as executors:
+            before = len(asyncio.all_tasks())
+            await executors.all_to_the_end([work(0, waits=False), work(1, waits=False)])
+            assert done == [0, 1]
+            assert len(asyncio.all_tasks()) == before
+            works = [work(2, waits=True), work(3, waits=False), work(4, waits=True)]
+            caller = asyncio.create_task(executors.all_to_the_end(works))
+            await asyncio.sleep(0)
+            assert done == [0, 1, 3]
+            caller.cancel()
+            await asyncio.wait([caller])
+            assert caller.cancelled()
+            go_on.set()
+            await executors.finish_tasks()
+        assert done == [0, 1, 3, 2, 4]
+        assert len(set(tasks)) == 5
+
+    asyncio.run(scenario())
+
+
 def test_a_thread_has_something_called_on_the_event_loop() -> None:
     async def scenario() -> None:
         called: asyncio.Future[int] = asyncio.get_running_loop().create_future()
