@@ -47,6 +47,7 @@ from millrace_broker.replication.runtime import (
     Waiters,
 )
 from millrace_broker.runtime import Clock, Executors, Failure
+from millrace_broker.security import Authorizer
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
@@ -90,6 +91,8 @@ class Broker:
     """Calls to other brokers."""
     admission: Admission
     """Admission of the listeners' calls and connections."""
+    authorizer: Authorizer | None
+    """None if everybody may do everything."""
 
     coordination: Coordination
     cluster_id: str

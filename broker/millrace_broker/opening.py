@@ -7,7 +7,7 @@ fails, the resources of all earlier steps are closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,14 @@ from millrace.config.listeners import Listener
 from millrace.coordination import SessionStore
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.interface import Membership, OpenedMetadata
-from millrace_broker.cluster.standalone import EmbeddedMetadata, Standalone, open_embedded_metadata
+from millrace_broker.cluster.opened_metadata import open_metadata
+from millrace_broker.cluster.standalone import EmbeddedMetadata, Standalone
 from millrace_broker.config import LiveConfig
 from millrace_broker.config.apply import apply_to_logs
 from millrace_broker.coordinators import InternalTopics, ShardFactory
 from millrace_broker.groups import GroupCoordinator
 from millrace_broker.log import Files, LogManager, OsFiles
 from millrace_broker.log.cleaning.settings import cleaner_settings
-from millrace_broker.log.data_directory import make_directory
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.periodic_work import PeriodicWork, check_directories
 from millrace_broker.log.read_threads import LogReads
@@ -52,6 +52,7 @@ from millrace_broker.purgatory import Timer
 from millrace_broker.quotas import Admission, CallClass
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
 from millrace_broker.runtime import Clock, Executors, Failure, SystemClock
+from millrace_broker.security import AclStore, open_authorizer
 from millrace_broker.share_groups import ShareCoordinator
 from millrace_broker.share_groups.sources import Sources
 from millrace_broker.transactions import TransactionCoordinator
@@ -86,6 +87,7 @@ class _Storage:
     live_config: LiveConfig
     group_configs: GroupConfigs
     payload_schemas: PayloadSchemas
+    acls: AclStore | None
     logs: LogManager
 
 
@@ -160,9 +162,8 @@ async def open_broker(
         _follow_config(base, storage, replicas.manager, admission, changes)
         await base.executors.administer(storage.live_config.tell)
         replicas.manager.start()
-        coordinators.groups.start()
-        coordinators.share_groups.start()
-        coordinators.transactions.start()
+        for coordinator in (coordinators.groups, coordinators.share_groups, coordinators.transactions):
+            coordinator.start()
         undo.pop_all()
     return _assemble(
         base, storage, replicas, membership, changes, partitions, appends, coordinators, admission, endpoints
@@ -190,6 +191,7 @@ def _assemble(
         failure=base.failure,
         peers=base.peers,
         admission=admission,
+        authorizer=open_authorizer(storage.config, storage.acls),
         coordination=storage.metadata.coordination,
         cluster_id=storage.metadata.cluster_id,
         catalog=storage.metadata.catalog,
@@ -252,7 +254,7 @@ async def _open_storage(
     config: BrokerConfig, base: _Base, undo: AsyncExitStack, store: SessionStore | None, on_progress: Progress | None
 ) -> _Storage:
     administer = base.executors.administer
-    metadata = await administer(_open_metadata, config, base.directories, base.files, base.clock, store)
+    metadata = await administer(open_metadata, config, base.directories, base.files, base.clock, store)
     undo.push_async_callback(administer, metadata.close)
     base.peers.cluster_id = metadata.cluster_id
     broker_configs = await administer(BrokerConfigs, metadata.coordination, config, metadata.notices)
@@ -268,6 +270,7 @@ async def _open_storage(
         live_config=live_config,
         group_configs=await administer(GroupConfigs, metadata.coordination, config, metadata.notices),
         payload_schemas=await administer(PayloadSchemas, metadata.coordination, metadata.notices),
+        acls=await administer(AclStore.of, config, metadata.coordination, metadata.acl_notices),
         logs=logs,
     )
 
@@ -275,18 +278,6 @@ async def _open_storage(
 def _metadata_directory(base: _Base) -> Path | None:
     """Return the directory with the metadata of a single node; None in a cluster."""
     return None if base.has_controller else base.directories[0]
-
-
-def _open_metadata(
-    config: BrokerConfig, directories: Sequence[Path], files: Files, clock: Clock, store: SessionStore | None
-) -> EmbeddedMetadata | ZooKeeperMetadata:
-    """Open the metadata, in the administration thread."""
-    make_directory(directories[0])  # only this one is required: other directories may be offline
-    if not config.is_clustered:
-        return open_embedded_metadata(config, directory=directories[0], files=files, clock=clock)
-    from millrace_broker.cluster.zookeeper_metadata import open_zookeeper_metadata
-
-    return open_zookeeper_metadata(config, directories=directories, files=files, store=store)
 
 
 def _open_logs(config: BrokerConfig, base: _Base, metadata: OpenedMetadata, on_progress: Progress | None) -> LogManager:
@@ -370,6 +361,7 @@ def _make_membership(base: _Base, storage: _Storage, replicas: ReplicaManager, g
         live=storage.live_config,
         groups=storage.group_configs,
         schemas=storage.payload_schemas,
+        acls=storage.acls,
         clock=base.clock,
         timer=base.timer,
         executors=base.executors,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from millrace.errors import InvalidGroupIdError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
+@authorized("AddOffsetsToTxn")
 async def handle(
     broker: Broker, request: pb.AddOffsetsToTxnRequest, context: RequestContext
 ) -> pb.AddOffsetsToTxnResponse:

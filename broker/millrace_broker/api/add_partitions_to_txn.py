@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millrace.errors import MillraceError, OperationNotAttemptedError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -11,6 +12,7 @@ from millrace_broker.metadata import rules
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
+@authorized("AddPartitionsToTxn")
 async def handle(
     broker: Broker, request: pb.AddPartitionsToTxnRequest, context: RequestContext
 ) -> pb.AddPartitionsToTxnResponse:

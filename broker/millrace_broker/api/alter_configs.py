@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.configs import CLIENT_METRICS, is_group
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
+@authorized("AlterConfigs")
 async def handle(broker: Broker, request: pb.AlterConfigsRequest, context: RequestContext) -> pb.AlterConfigsResponse:
     """Apply each alteration as a whole, or report its error."""
     response = pb.AlterConfigsResponse()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import isr_answers_message, read_isr_changes
 
 
+@authorized("AlterPartition")
 async def handle(
     broker: Broker, request: pb.AlterPartitionRequest, context: RequestContext
 ) -> pb.AlterPartitionResponse:

@@ -7,12 +7,14 @@ from importlib.metadata import version
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 PROTOCOL_VERSION: Final = 1
 
 
+@authorized("ApiVersions")
 async def handle(broker: Broker, request: pb.ApiVersionsRequest, context: RequestContext) -> pb.ApiVersionsResponse:
     """Answer with the software and protocol versions, the broker's and cluster's ids, and its listeners."""
     return pb.ApiVersionsResponse(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch, TransactionalProducer
 
 
+@authorized("CommitTransactions")
 async def handle(
     broker: Broker, request: pb.CommitTransactionsRequest, context: RequestContext
 ) -> pb.CommitTransactionsResponse:

@@ -6,12 +6,14 @@ from collections import Counter
 
 from millrace.errors import InvalidRequestError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import TopicSpec
 
 
+@authorized("CreateTopics")
 async def handle(broker: Broker, request: pb.CreateTopicsRequest, context: RequestContext) -> pb.CreateTopicsResponse:
     """Create the topics. Topics accept records when the call returns."""
     response = pb.CreateTopicsResponse()

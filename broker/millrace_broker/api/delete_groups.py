@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.groups import find_group
 from millrace_broker.api.common.request_context import RequestContext
@@ -10,6 +11,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.share_groups import ShareGroup
 
 
+@authorized("DeleteGroups")
 async def handle(broker: Broker, request: pb.DeleteGroupsRequest, context: RequestContext) -> pb.DeleteGroupsResponse:
     """Delete the groups."""
     response = pb.DeleteGroupsResponse()

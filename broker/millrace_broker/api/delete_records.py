@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -16,6 +17,7 @@ _TIMEOUT_S: Final = 30.0
 """Timeout of requests that set none."""
 
 
+@authorized("DeleteRecords")
 async def handle(broker: Broker, request: pb.DeleteRecordsRequest, context: RequestContext) -> pb.DeleteRecordsResponse:
     """Advance each partition's log start offset. The change survives a power failure once the call returns."""
     response = pb.DeleteRecordsResponse()

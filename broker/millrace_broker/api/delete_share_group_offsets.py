@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
+@authorized("DeleteShareGroupOffsets")
 async def handle(
     broker: Broker, request: pb.DeleteShareGroupOffsetsRequest, context: RequestContext
 ) -> pb.DeleteShareGroupOffsetsResponse:

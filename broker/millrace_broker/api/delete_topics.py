@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from millrace.errors import RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import rules
 
 
+@authorized("DeleteTopics")
 async def handle(broker: Broker, request: pb.DeleteTopicsRequest, context: RequestContext) -> pb.DeleteTopicsResponse:
     """Delete the topics with their data. Their names can be reused when the call returns."""
     response = pb.DeleteTopicsResponse()

@@ -17,6 +17,7 @@ from millrace.config.group import BROKER_DEFAULTS as GROUP_DEFAULTS
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.configs import CLIENT_METRICS, is_broker, is_group, text_of
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
@@ -31,10 +32,16 @@ _STATIC_BROKER = "STATIC_BROKER_CONFIG"
 _DEFAULT = "DEFAULT_CONFIG"
 
 
+@authorized("DescribeConfigs")
 async def handle(
     broker: Broker, request: pb.DescribeConfigsRequest, context: RequestContext
 ) -> pb.DescribeConfigsResponse:
     """Describe each resource, or report its error."""
+    return await describe(broker, request)
+
+
+async def describe(broker: Broker, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
+    """Describe each resource for a caller that has authorized the client."""
     response = pb.DescribeConfigsResponse()
     for resource in request.resources:
         result = response.results.add(resource=resource)

@@ -9,6 +9,7 @@ from millrace.coordinator_records import (
     write_versioned,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.group_kinds import CLASSIC, CONSUMER, SHARE
 from millrace_broker.api.common.groups import find_group
@@ -18,6 +19,7 @@ from millrace_broker.groups import ConsumerGroup, GroupEntry, assignment_bytes, 
 from millrace_broker.share_groups import ShareGroup
 
 
+@authorized("DescribeGroups")
 async def handle(
     broker: Broker, request: pb.DescribeGroupsRequest, context: RequestContext
 ) -> pb.DescribeGroupsResponse:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -17,6 +18,7 @@ _NONE: Final = -1
 Progress = Mapping[tuple[str, int], ShareProgress]
 
 
+@authorized("DescribeShareGroupOffsets")
 async def handle(
     broker: Broker, request: pb.DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> pb.DescribeShareGroupOffsetsResponse:

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -13,6 +14,7 @@ from millrace_broker.broker import Broker
 _NONE = -1
 
 
+@authorized("DescribeTransactions")
 async def handle(
     broker: Broker, request: pb.DescribeTransactionsRequest, context: RequestContext
 ) -> pb.DescribeTransactionsResponse:

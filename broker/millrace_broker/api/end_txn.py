@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
+@authorized("EndTxn")
 async def handle(broker: Broker, request: pb.EndTxnRequest, context: RequestContext) -> pb.EndTxnResponse:
     """Persist the decision, and answer with the producer's next id and epoch. The markers are written afterwards."""
     producer = await broker.transactions.end(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
+@authorized("EvolveSchema")
 async def handle(broker: Broker, request: pb.EvolveSchemaRequest, context: RequestContext) -> pb.EvolveSchemaResponse:
     """Add the version if the topic's compatibility mode allows it, or only validate.
 

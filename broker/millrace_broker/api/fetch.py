@@ -15,6 +15,7 @@ from typing import NamedTuple
 from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch, divergence
 from millrace_broker.api.common.ranges import aborted_within, end_of
@@ -33,6 +34,7 @@ class _Reading(NamedTuple):
     has_error: bool
 
 
+@authorized("Fetch")
 async def handle(broker: Broker, request: pb.FetchRequest, context: RequestContext) -> FetchAnswer:
     """Read the available batches. With fewer than ``min_bytes``, wait up to ``max_wait_ms`` for more, and read again.
 

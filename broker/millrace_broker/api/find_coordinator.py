@@ -10,6 +10,7 @@ from typing import Final
 
 from millrace.errors import CoordinatorNotAvailableError, InvalidGroupIdError, InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -24,6 +25,7 @@ from millrace_broker.metadata import LiveBroker
 _TOPICS: Final = {pb.GROUP: OFFSETS_TOPIC, pb.TRANSACTION: TRANSACTIONS_TOPIC, pb.SHARE: SHARE_STATE_TOPIC}
 
 
+@authorized("FindCoordinator")
 async def handle(
     broker: Broker, request: pb.FindCoordinatorRequest, context: RequestContext
 ) -> pb.FindCoordinatorResponse:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.payload_schemas import message_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata.payload_schemas import unknown
 
 
+@authorized("GetPayloadSchemas")
 async def handle(
     broker: Broker, request: pb.GetPayloadSchemasRequest, context: RequestContext
 ) -> pb.GetPayloadSchemasResponse:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from millrace.errors import UnknownSchemaError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import SchemaVersion
 
 
+@authorized("GetSchemas")
 async def handle(broker: Broker, request: pb.GetSchemasRequest, context: RequestContext) -> pb.GetSchemasResponse:
     """Return the requested schemas, in the order of the request. An opaque topic has none."""
     if request.topic:

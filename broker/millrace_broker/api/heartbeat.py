@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from millrace.errors import CoordinatorLoadInProgressError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.identities import identity_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
+@authorized("Heartbeat")
 async def handle(broker: Broker, request: pb.HeartbeatRequest, context: RequestContext) -> pb.HeartbeatResponse:
     """Record the heartbeat. Raises the errors of ``Group.heartbeat``."""
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
+@authorized("InitProducerId")
 async def handle(
     broker: Broker, request: pb.InitProducerIdRequest, context: RequestContext
 ) -> pb.InitProducerIdResponse:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import Attempt
 
 
+@authorized("JoinCommit")
 async def handle(broker: Broker, request: pb.JoinCommitRequest, context: RequestContext) -> pb.JoinCommitResponse:
     """Assign a transactional id with a new epoch, unless the external epoch was committed before.
 

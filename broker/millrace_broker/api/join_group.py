@@ -9,6 +9,7 @@ import uuid
 
 from millrace.errors import MemberIdRequiredError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.group_kinds import SHARE, check_is_not
 from millrace_broker.api.common.request_context import RequestContext
@@ -16,6 +17,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 
 
+@authorized("JoinGroup")
 async def handle(broker: Broker, request: pb.JoinGroupRequest, context: RequestContext) -> pb.JoinGroupResponse:
     """Join the group. A rebalance timeout of 0 means the session timeout, as in old Kafka versions.
 

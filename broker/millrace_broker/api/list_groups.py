@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.group_kinds import SHARE, kind_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
+@authorized("ListGroups")
 async def handle(broker: Broker, request: pb.ListGroupsRequest, context: RequestContext) -> pb.ListGroupsResponse:
     """List the groups. Raises ``CoordinatorLoadInProgressError``."""
     states = {state.casefold() for state in request.states}

@@ -6,6 +6,7 @@ from typing import Final
 
 from millrace.errors import InvalidRequestError, OffsetNotAvailableError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch
 from millrace_broker.api.common.ranges import end_of
@@ -27,6 +28,7 @@ _ENDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDIN
 _NONE: Final = (-1, -1)
 
 
+@authorized("ListOffsets")
 async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: RequestContext) -> pb.ListOffsetsResponse:
     """Answer with the offset for each partition's timestamp; -1 if no record has that timestamp or a later one."""
     response = pb.ListOffsetsResponse()

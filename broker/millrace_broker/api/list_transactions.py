@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from millrace.coordinator_records import TransactionState
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 _STATES = {state.kafka_name for state in TransactionState}
 
 
+@authorized("ListTransactions")
 async def handle(
     broker: Broker, request: pb.ListTransactionsRequest, context: RequestContext
 ) -> pb.ListTransactionsResponse:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.ranges import aborted_transactions, check_range, end_of, find_partition
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -19,6 +20,7 @@ from millrace_broker.network.sockets import is_own_address
 _TO_THE_END = -1
 
 
+@authorized("LocateRange")
 async def handle(broker: Broker, request: pb.LocateRangeRequest, context: RequestContext) -> pb.LocateRangeResponse:
     """Cut the range into extents of about ``split_bytes``. An empty range has none."""
     if request.split_bytes < 0:
@@ -36,7 +38,7 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, context: Reques
     )
     if end_offset == request.start_offset:
         return response
-    told = broker.config.direct_reads_enable
+    told = broker.config.direct_reads
     # Compaction replaces files under the same names, which invalidates the positions.
     names_paths = not partition.topic.config.is_compacted and (
         told == "all" or (told == "local" and is_own_address(context.client_address.host))

@@ -8,6 +8,7 @@ from typing import Final
 from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import ListenerNotFoundError, MillraceError, TopicExistsError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -18,6 +19,7 @@ _CREATION_WAIT_MS: Final = 5_000
 """How long a request waits for the leaders of a topic that it auto-created."""
 
 
+@authorized("Metadata")
 async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestContext) -> pb.MetadataResponse:
     """Describe the requested topics, or all, and the brokers with the listener by which the request came.
 
@@ -30,7 +32,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
         if live.broker_id not in unreachable:
             host, port = live.endpoints[context.listener_name]
             response.brokers.add(node_id=live.broker_id, host=host, port=port, rack=live.rack)
-    for name in request.topics or broker.catalog.topics:
+    for name in () if request.no_topics else request.topics or broker.catalog.topics:
         topic = response.topics.add(name=name)
         try:
             info = await _find(broker, name, may_create=request.allow_auto_topic_creation)

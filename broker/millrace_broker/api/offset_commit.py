@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.commits import checked_commits
 from millrace_broker.api.common.identities import identity_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
+@authorized("OffsetCommit")
 async def handle(broker: Broker, request: pb.OffsetCommitRequest, context: RequestContext) -> pb.OffsetCommitResponse:
     """Commit the offsets.
 

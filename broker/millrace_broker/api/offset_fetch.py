@@ -7,6 +7,7 @@ from typing import Final
 
 from millrace.errors import UnstableOffsetCommitError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -16,6 +17,7 @@ from millrace_broker.purgatory import PartitionKey
 _NONE: Final = -1
 
 
+@authorized("OffsetFetch")
 async def handle(broker: Broker, request: pb.OffsetFetchRequest, context: RequestContext) -> pb.OffsetFetchResponse:
     """Look up the offsets. A group that does not exist has committed none."""
     response = pb.OffsetFetchResponse()

@@ -26,6 +26,7 @@ from millrace.errors import (
     ProducerFencedError,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.common.record_checks import check_records
 from millrace_broker.api.common.request_context import RequestContext
@@ -71,6 +72,7 @@ class PartitionAppend:
     record_errors: Mapping[int, str] = field(default_factory=dict)
 
 
+@authorized("Produce")
 async def handle(broker: Broker, request: pb.ProduceRequest, context: RequestContext) -> pb.ProduceResponse:
     """Append, and answer with the offsets. With ``acks=0`` the answer is empty, and errors are only logged."""
     producing = Producing(

@@ -11,6 +11,7 @@ from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import scan_headers
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.ranges import aborted_transactions, check_range, end_of, find_partition
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -19,6 +20,7 @@ from millrace_broker.replication.runtime import ServedPartition
 CHUNK_BYTES: Final = 2**20
 
 
+@authorized("ReadRange")
 async def handle(
     broker: Broker, request: pb.ReadRangeRequest, context: RequestContext
 ) -> AsyncIterator[pb.ReadRangeResponse]:

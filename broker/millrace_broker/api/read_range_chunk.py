@@ -7,11 +7,13 @@ while it processes the last one.
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.api.read_range import CHUNK_BYTES, read_chunk, readable_partition
 from millrace_broker.broker import Broker
 
 
+@authorized("ReadRangeChunk")
 async def handle(broker: Broker, request: pb.ReadRangeRequest, context: RequestContext) -> pb.ReadRangeResponse:
     """Return a chunk of whole batches, as ReadRange does, without aborted transactions.
 

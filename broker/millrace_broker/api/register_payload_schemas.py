@@ -6,11 +6,13 @@ from functools import partial
 
 from millrace.coordination.nodes import PayloadSchemaNode
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.payload_schemas import message_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
+@authorized("RegisterPayloadSchemas")
 async def handle(
     broker: Broker, request: pb.RegisterPayloadSchemasRequest, context: RequestContext
 ) -> pb.RegisterPayloadSchemasResponse:

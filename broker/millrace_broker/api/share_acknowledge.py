@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.api.common.share_acknowledgements import Acknowledgements, acknowledge_all
 from millrace_broker.broker import Broker
 
 
+@authorized("ShareAcknowledge")
 async def handle(
     broker: Broker, request: pb.ShareAcknowledgeRequest, context: RequestContext
 ) -> pb.ShareAcknowledgeResponse:

@@ -6,6 +6,7 @@ The request's acknowledgements are processed first. A request whose limits are 0
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.api.common.share_acknowledgements import acknowledge_all
@@ -13,6 +14,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.share_groups import FetchLimits, ShareFetchPartition, SharePartitionData
 
 
+@authorized("ShareFetch")
 async def handle(broker: Broker, request: pb.ShareFetchRequest, context: RequestContext) -> pb.ShareFetchResponse:
     """Acknowledge, then acquire records. If none are available, wait up to ``max_wait_ms``."""
     coordinator = broker.share_groups

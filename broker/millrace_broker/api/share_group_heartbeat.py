@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.group_kinds import CLASSIC, check_is_not
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.share_groups import ShareHeartbeat
 
 
+@authorized("ShareGroupHeartbeat")
 async def handle(
     broker: Broker, request: pb.ShareGroupHeartbeatRequest, context: RequestContext
 ) -> pb.ShareGroupHeartbeatResponse:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from millrace.errors import CoordinatorLoadInProgressError, RebalanceInProgressError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.identities import identity_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.groups import SyncRequest
 
 
+@authorized("SyncGroup")
 async def handle(broker: Broker, request: pb.SyncGroupRequest, context: RequestContext) -> pb.SyncGroupResponse:
     """Wait for the assignment, and answer with the member's part. Raises the errors of ``Group.sync``."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.commits import checked_commits
 from millrace_broker.api.common.identities import identity_of
 from millrace_broker.api.common.request_context import RequestContext
@@ -11,6 +12,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
+@authorized("TxnOffsetCommit")
 async def handle(
     broker: Broker, request: pb.TxnOffsetCommitRequest, context: RequestContext
 ) -> pb.TxnOffsetCommitResponse:

@@ -7,12 +7,14 @@ coordinator knows.
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import TransactionMarker
 
 
+@authorized("WriteTxnMarkers")
 async def handle(
     broker: Broker, request: pb.WriteTxnMarkersRequest, context: RequestContext
 ) -> pb.WriteTxnMarkersResponse:

@@ -44,6 +44,7 @@ from millrace_broker.cluster.changed_configs import ChangedConfigs
 from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.deployment import Told
 from millrace_broker.cluster.isr_requests import IsrRequests
+from millrace_broker.cluster.notifications import acl_notifications
 from millrace_broker.cluster.own_registration import OwnRegistration
 from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.cluster.topic_lookups import TopicLookups
@@ -71,6 +72,7 @@ from millrace_broker.purgatory import Timer
 from millrace_broker.replication.core import check_controller_epoch
 from millrace_broker.replication.runtime import ReplicaManager
 from millrace_broker.runtime import Clock, Executors
+from millrace_broker.security import AclStore
 
 _logger = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class Member:
         live: LiveConfig,
         groups: GroupConfigs,
         schemas: PayloadSchemas,
+        acls: AclStore | None,
         clock: Clock,
         timer: Timer,
         executors: Executors,
@@ -120,6 +123,8 @@ class Member:
         self._controller_id = -1
         self._controller_epoch = 0
         self._heard: Final = asyncio.Event()
+        self._acls: Final = acls
+        self._acl_notifications: Final = acl_notifications()
         self._is_closing = False
         self._renewing: asyncio.Task[None] | None = None
         self._replaced: Coordination | None = None
@@ -156,8 +161,17 @@ class Member:
         if config.unclean_leader_election_enable:
             self._executors.on_loop(self.controlling.unclean_allowed)
 
+    def _take_notices(self, session: Coordination) -> None:
+        """Read what other brokers have changed, and watch for the next change."""
+        self._metadata.notifications.take(session, self._config_watch, self._changed_configs.take)
+        if self._acls is not None:
+            for notifications in self._acl_notifications:
+                notifications.take(session, self._config_watch, self._acls.reload)
+
     def _take_changed_configs(self) -> None:
         try:
+            if self._acls is not None:
+                self._acls.reload_all()
             self._changed_configs.take_all()
         except CoordinationError:
             raise
@@ -197,9 +211,7 @@ class Member:
         first = self._directories[0]
         is_locked = first not in self._logs.failed_directories()
         await self._registration.begin(session, self._node, self._files, first if is_locked else None)
-        await self._executors.administer(
-            self._metadata.notifications.take, session, self._config_watch, self._changed_configs.take
-        )
+        await self._executors.administer(self._take_notices, session)
         self.controlling.begin(session)
 
     async def _fence(self) -> None:
@@ -248,11 +260,7 @@ class Member:
 
     def _notice_left(self, event: WatchEvent) -> None:
         session = self._coordination.session
-        task = asyncio.ensure_future(
-            self._executors.administer(
-                self._metadata.notifications.take, session, self._config_watch, self._changed_configs.take
-            )
-        )
+        task = asyncio.ensure_future(self._executors.administer(self._take_notices, session))
         task.add_done_callback(_log_failure)
 
     async def leave(self) -> None:

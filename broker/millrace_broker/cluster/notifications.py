@@ -1,4 +1,4 @@
-"""Notices of changed configurations, nodes under ``/config/changes`` that all brokers watch.
+"""Notices of changed configurations and ACLs: nodes that all brokers watch.
 
 Invariants
 * A change and its notice are written in one transaction, so a broker that reads the notice also reads the change.
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
+from millrace.acls import PatternType, ResourcePattern
 from millrace.coordination import Coordination, Create, NoNodeError, Operation, Watch, paths
+from millrace.coordination.acl_nodes import AclChangeNode, ExtendedAclChangeNode
 from millrace.coordination.notices import ConfigChangeNode
 from millrace.errors import MillraceError
 
@@ -33,37 +35,63 @@ def notice(entity: str) -> Operation:
     return Create(paths.CONFIG_CHANGE, ConfigChangeNode(entity).encode(), sequential=True)
 
 
-class Notifications:
-    """The notices that this broker has not handled yet. In the administration thread."""
+def acl_notice(pattern: ResourcePattern) -> Operation:
+    """Return the operation that announces changed ACLs of a pattern."""
+    if pattern.pattern_type is PatternType.LITERAL:
+        return Create(paths.ACL_CHANGE, AclChangeNode(pattern).encode(), sequential=True)
+    return Create(paths.EXTENDED_ACL_CHANGE, ExtendedAclChangeNode(pattern).encode(), sequential=True)
 
-    def __init__(self) -> None:
+
+def config_notifications() -> Notifications[str]:
+    """Return the notices of changed configurations, each with its entity."""
+    return Notifications(paths.CONFIG_CHANGES, lambda data: ConfigChangeNode.decode(data).entity_path)
+
+
+def acl_notifications() -> tuple[Notifications[ResourcePattern], ...]:
+    """Return the notices of changed ACLs, each with its pattern."""
+    return (
+        Notifications(paths.ACL_CHANGES, lambda data: AclChangeNode.decode(data).pattern),
+        Notifications(paths.EXTENDED_ACL_CHANGES, lambda data: ExtendedAclChangeNode.decode(data).pattern),
+    )
+
+
+Changed = TypeVar("Changed")
+
+
+class Notifications(Generic[Changed]):
+    """The notices of one kind that this broker has not handled yet. In the administration thread."""
+
+    def __init__(self, root: str, read: Callable[[bytes], Changed]) -> None:
+        """``root`` is the parent of the notices. ``read`` returns what a notice says has changed."""
+        self._root: Final = root
+        self._read: Final = read
         self._last = -1
 
     def skip(self, coordination: Coordination) -> None:
         """Skip the present notices. Call it before the configurations are read for the first time."""
-        self._last = max(map(paths.sequence_of, coordination.children(paths.CONFIG_CHANGES)), default=-1)
+        self._last = max(map(paths.sequence_of, coordination.children(self._root)), default=-1)
 
-    def take(self, coordination: Coordination, watch: Watch, handle: Callable[[str], None]) -> None:
+    def take(self, coordination: Coordination, watch: Watch, handle: Callable[[Changed], None]) -> None:
         """Handle the new notices, and set ``watch`` for the next one.
 
-        ``handle`` is called with the entity whose configuration changed.
+        ``handle`` is called with what has changed.
         """
-        names = coordination.children(paths.CONFIG_CHANGES, watch)
+        names = coordination.children(self._root, watch)
         new = sorted((name for name in names if paths.sequence_of(name) > self._last), key=paths.sequence_of)
-        found = coordination.get_many([f"{paths.CONFIG_CHANGES}/{name}" for name in new])
+        found = coordination.get_many([f"{self._root}/{name}" for name in new])
         for name, node in zip(new, found, strict=True):
             self._last = paths.sequence_of(name)
             if node is None:
                 continue
             try:
-                handle(ConfigChangeNode.decode(node[0]).entity_path)
+                handle(self._read(node[0]))
             except MillraceError as error:
-                _logger.error("the changed configuration of %s could not be applied: %s", name, error.message)
+                _logger.error("the change of %s/%s could not be applied: %s", self._root, name, error.message)
         if new:
             self._remove_old(coordination, names)
 
     def _remove_old(self, coordination: Coordination, names: list[str]) -> None:
-        nodes = [f"{paths.CONFIG_CHANGES}/{name}" for name in names]
+        nodes = [f"{self._root}/{name}" for name in names]
         found = coordination.get_many(nodes)
         created_ms = {path: node[1].created_ms for path, node in zip(nodes, found, strict=True) if node is not None}
         newest_ms = max(created_ms.values(), default=0)

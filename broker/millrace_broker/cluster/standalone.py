@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from millrace.acls import ResourcePattern
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
 from millrace.coordination import METADATA_FILE, Coordination, EmbeddedStore, Operation
@@ -42,6 +43,10 @@ class EmbeddedMetadata:
     catalog: TopicCatalog
 
     def notices(self, entity: str) -> list[Operation]:
+        """Return no operations, because there is no other broker."""
+        return []
+
+    def acl_notices(self, pattern: ResourcePattern) -> list[Operation]:
         """Return no operations, because there is no other broker."""
         return []
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.acls import ResourcePattern
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import Coordination, Operation, SessionStore, paths
 from millrace.errors import EnvironmentProblemError
 from millrace_broker.cluster.catalog import ClusterCatalog
-from millrace_broker.cluster.notifications import Notifications, notice
+from millrace_broker.cluster.notifications import Notifications, acl_notice, config_notifications, notice
 from millrace_broker.cluster.session import RenewedCoordination
 from millrace_broker.log import Files, read_meta_properties
 from millrace_broker.metadata import registration
@@ -24,11 +25,15 @@ class ZooKeeperMetadata:
     coordination: RenewedCoordination
     cluster_id: str
     catalog: ClusterCatalog
-    notifications: Notifications
+    notifications: Notifications[str]
 
     def notices(self, entity: str) -> list[Operation]:
         """Return the operation that makes all brokers read the entity again."""
         return [notice(entity)]
+
+    def acl_notices(self, pattern: ResourcePattern) -> list[Operation]:
+        """Return the operation that makes all brokers read the ACLs of a pattern again."""
+        return [acl_notice(pattern)]
 
     def close(self) -> None:
         """End the session."""
@@ -48,7 +53,7 @@ def open_zookeeper_metadata(
         registration.ensure_roots(session)
         cluster_id = _cluster_id(session, config, directories, files)
         coordination = RenewedCoordination(session, config.zookeeper.connection_timeout_ms / 1000)
-        notifications = Notifications()
+        notifications = config_notifications()
         notifications.skip(session)
         catalog = ClusterCatalog(coordination, config.topic_defaults)
         catalog.load()

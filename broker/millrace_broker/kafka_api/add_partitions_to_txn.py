@@ -19,6 +19,7 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 
 _WITH_TRANSACTIONS: Final = 4
+"""First version, which brokers alone send (KIP-890)."""
 
 
 async def handle(message: AddPartitionsToTxnRequest, request: KafkaRequest) -> AddPartitionsToTxnResponse:
@@ -47,6 +48,7 @@ async def _added(wanted: AddPartitionsToTxnTransaction, request: KafkaRequest) -
         producer_epoch=wanted.producer_epoch,
         topics=[pb.TopicPartitions(name=topic.name, partitions=topic.partitions) for topic in wanted.topics],
         verify_only=wanted.verify_only,
+        by_broker=request.version >= _WITH_TRANSACTIONS,
     )
     try:
         answer = await add(request.broker, asked, request.context)

@@ -11,7 +11,8 @@ from millrace.kafka_protocol.calls.alter_configs import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.alter_configs import handle as alter
-from millrace_broker.api.describe_configs import handle as describe
+from millrace_broker.api.common.access_rules import check_request
+from millrace_broker.api.describe_configs import describe
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import own_source, resource
 from millrace_broker.kafka_api.error_codes import code_of, text_of
@@ -34,7 +35,9 @@ async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterCo
 
 async def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb.AlterConfigsRequest.Alteration:
     named = resource(wanted.resource_type, wanted.resource_name)
-    (present,) = (await describe(request.broker, pb.DescribeConfigsRequest(resources=[named]), request.context)).results
+    checked = pb.AlterConfigsRequest(alterations=[pb.AlterConfigsRequest.Alteration(resource=named)])
+    check_request("AlterConfigs", request.broker, checked, request.context)
+    (present,) = (await describe(request.broker, pb.DescribeConfigsRequest(resources=[named]))).results
     values: dict[str, str] = {}
     for each in wanted.configs:
         if each.value is None:

@@ -11,6 +11,7 @@ from millrace.kafka_protocol.calls.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.log import LogManager
@@ -20,6 +21,7 @@ _NO_ERROR = 0
 
 async def handle(message: AlterReplicaLogDirsRequest, request: KafkaRequest) -> AlterReplicaLogDirsResponse:
     """Begin the moves, each partition separately. DescribeLogDirs tells how far they are."""
+    check_request("AlterReplicaLogDirs", request.broker, message, request.context)
     return await request.broker.executors.run_io(_begin_all, message, request.broker.logs)
 
 

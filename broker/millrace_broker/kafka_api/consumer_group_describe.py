@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.acls import AclOperation, ResourceType
 from millrace.errors import GroupIdNotFoundError
 from millrace.kafka_protocol.calls.consumer_group_describe import (
     Assignment,
@@ -14,6 +15,7 @@ from millrace.kafka_protocol.calls.consumer_group_describe import (
     TopicPartitions,
 )
 from millrace_broker.api import known_error
+from millrace_broker.api.common.access import Access, Need, access_for
 from millrace_broker.groups import ConsumerGroup
 from millrace_broker.groups.consumer.members import NO_PARTITIONS, Partitions
 from millrace_broker.kafka_api import operations
@@ -27,18 +29,29 @@ _CONSUMER_MEMBER: Final = 1
 
 async def handle(message: ConsumerGroupDescribeRequest, request: KafkaRequest) -> ConsumerGroupDescribeResponse:
     """Describe the groups, each separately."""
+    access = access_for(request.broker, request.context)
     described = []
     for group_id in message.group_ids:
         try:
+            if access is not None:
+                access.check(Need(AclOperation.DESCRIBE, ResourceType.GROUP, group_id))
             shard = await request.broker.groups.wait_for_shard(group_id)
             entry = shard.entries.get(group_id)
             if entry is None or not isinstance(entry.group, ConsumerGroup):
                 raise GroupIdNotFoundError(f"group {group_id} is not a consumer group")
+            if access is not None:
+                _check_topics(access, entry.group)
             described.append(_group(entry.group, request, with_operations=message.include_authorized_operations))
         except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             known = known_error(error)
             described.append(_failed(group_id, code_of(known), known.message))
     return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=tuple(described))
+
+
+def _check_topics(access: Access, group: ConsumerGroup) -> None:
+    """Raise ``TopicAuthorizationError`` if the description would name a topic that the client may not describe."""
+    for name in sorted({topic for member in group.members.values() for topic in group.topics_of(member)}):
+        access.check(Need(AclOperation.DESCRIBE, ResourceType.TOPIC, name))
 
 
 def _group(group: ConsumerGroup, request: KafkaRequest, *, with_operations: bool) -> DescribedGroup:
@@ -76,7 +89,7 @@ def _group(group: ConsumerGroup, request: KafkaRequest, *, with_operations: bool
             )
             for each in group.members.values()
         ),
-        authorized_operations=operations.bits(operations.GROUP, is_wanted=with_operations),
+        authorized_operations=operations.bits(request, ResourceType.GROUP, group.group_id, is_wanted=with_operations),
     )
 
 

@@ -12,6 +12,7 @@ from millrace.kafka_protocol.calls.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
+from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.common.group_kinds import SHARE, check_is_not
 from millrace_broker.groups import Heartbeat
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -28,6 +29,7 @@ async def handle(message: ConsumerGroupHeartbeatRequest, request: KafkaRequest) 
     if is_joining and not member_id and request.version < _WITH_MEMBER_IDS:
         member_id = str(uuid.uuid4())
     try:
+        check_request("ConsumerGroupHeartbeat", request.broker, message, request.context)
         await check_is_not(request.broker, message.group_id, SHARE, is_new_member=is_joining)
         shard = await groups.wait_for_shard(message.group_id)
         answer = await shard.consumer_heartbeat(message.group_id, _heartbeat(message, member_id, request))

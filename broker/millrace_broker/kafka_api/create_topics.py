@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from millrace.acls import AclOperation, ResourceType
+from millrace.errors import TopicAuthorizationError
 from millrace.kafka_protocol.calls.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -13,9 +15,9 @@ from millrace.kafka_protocol.calls.create_topics import (
 )
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.create_topics import handle as create
 from millrace_broker.api.describe_configs import topic_entries
-from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import SOURCES
 from millrace_broker.kafka_api.error_codes import code_of, text_of
@@ -29,9 +31,7 @@ async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateT
         validate_only=message.validate_only,
     )
     answer = await create(request.broker, wanted, request.context)
-    return CreateTopicsResponse(
-        throttle_time_ms=0, topics=tuple(_result(request.broker, each) for each in answer.results)
-    )
+    return CreateTopicsResponse(throttle_time_ms=0, topics=tuple(_result(request, each) for each in answer.results))
 
 
 def _new_topic(topic: CreatableTopic) -> pb.NewTopic:
@@ -46,8 +46,19 @@ def _new_topic(topic: CreatableTopic) -> pb.NewTopic:
     )
 
 
-def _result(broker: Broker, result: pb.CreateTopicsResponse.Result) -> CreatableTopicResult:
+def _result(request: KafkaRequest, result: pb.CreateTopicsResponse.Result) -> CreatableTopicResult:
+    broker, access = request.broker, access_for(request.broker, request.context)
     created = broker.catalog.topics.get(result.name) if result.topic_id else None
+    need = Need(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name)
+    if created is not None and access is not None and not access.allows(need, is_logged=False):
+        return CreatableTopicResult(
+            name=result.name,
+            topic_id=created.topic_id,
+            error_code=code_of(result.error),
+            error_message=text_of(result.error),
+            topic_config_error_code=TopicAuthorizationError.code,
+            configs=None,
+        )
     configs = () if created is None else tuple(map(_config, topic_entries(broker, created.name)))
     return CreatableTopicResult(
         name=result.name,

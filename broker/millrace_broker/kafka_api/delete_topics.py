@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from millrace.errors import UnknownTopicIdError
+from millrace.acls import AclOperation, ResourceType
+from millrace.errors import TopicAuthorizationError, UnknownTopicIdError
 from millrace.kafka_protocol.calls.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -14,6 +16,7 @@ from millrace.kafka_protocol.calls.delete_topics import (
 )
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.delete_topics import handle as delete
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
@@ -26,23 +29,35 @@ async def handle(message: DeleteTopicsRequest, request: KafkaRequest) -> DeleteT
     """Delete the topics, named by name or, from version 6 on, by id."""
     results = []
     names = []
+    ids: dict[str, UUID] = {}
     for topic in _wanted(message, request.version):
         try:
             names.append(name_of(request.broker, topic.name, topic.topic_id))
+            if not topic.name:
+                ids[names[-1]] = topic.topic_id
         except UnknownTopicIdError as error:
             results.append(_failed(topic, code_of(error), error.message))
     asked = pb.DeleteTopicsRequest(names=names, timeout_ms=max(0, message.timeout_ms))
     answer = await delete(request.broker, asked, request.context)
-    results += [
-        DeletableTopicResult(
-            name=each.name,
-            topic_id=UUID(bytes=each.topic_id) if each.topic_id else NIL_UUID,
-            error_code=code_of(each.error),
-            error_message=text_of(each.error),
-        )
-        for each in answer.results
-    ]
+    results += [_result(each, ids, request) for each in answer.results]
     return DeleteTopicsResponse(throttle_time_ms=0, responses=tuple(results))
+
+
+def _result(
+    result: pb.DeleteTopicsResponse.Result, ids: Mapping[str, UUID], request: KafkaRequest
+) -> DeletableTopicResult:
+    error_code = code_of(result.error)
+    if error_code == TopicAuthorizationError.code and result.name in ids:
+        access = access_for(request.broker, request.context)
+        need = Need(AclOperation.DESCRIBE, ResourceType.TOPIC, result.name)
+        if access is not None and not access.allows(need, is_logged=False):  # the name of an id is not disclosed
+            return DeletableTopicResult(name=None, topic_id=ids[result.name], error_code=error_code)
+    return DeletableTopicResult(
+        name=result.name,
+        topic_id=UUID(bytes=result.topic_id) if result.topic_id else ids.get(result.name, NIL_UUID),
+        error_code=error_code,
+        error_message=text_of(result.error),
+    )
 
 
 def _wanted(message: DeleteTopicsRequest, version: int) -> tuple[DeleteTopicState, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.acls import ResourceType
 from millrace.kafka_protocol.calls.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -33,7 +34,7 @@ async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> Desc
             for node in nodes(broker, request.context.listener_name)
         ),
         cluster_authorized_operations=operations.bits(
-            operations.CLUSTER, is_wanted=message.include_cluster_authorized_operations
+            request, ResourceType.CLUSTER, is_wanted=message.include_cluster_authorized_operations
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.acls import ResourceType
 from millrace.errors import GroupIdNotFoundError
 from millrace.kafka_protocol.calls.describe_groups import (
     DescribedGroup,
@@ -28,13 +29,19 @@ async def handle(message: DescribeGroupsRequest, request: KafkaRequest) -> Descr
     answer = await describe(request.broker, pb.DescribeGroupsRequest(group_ids=message.groups), request.context)
     return DescribeGroupsResponse(
         groups=tuple(
-            _group(group, request.version, with_operations=message.include_authorized_operations)
+            _group(
+                group,
+                request.version,
+                operations.bits(
+                    request, ResourceType.GROUP, group.group_id, is_wanted=message.include_authorized_operations
+                ),
+            )
             for group in answer.groups
         )
     )
 
 
-def _group(group: pb.DescribeGroupsResponse.Group, version: int, *, with_operations: bool) -> DescribedGroup:
+def _group(group: pb.DescribeGroupsResponse.Group, version: int, authorized_operations: int) -> DescribedGroup:
     error_code, text = code_of(group.error), text_of(group.error)
     if not error_code and group.type != CLASSIC:
         error_code, text = GroupIdNotFoundError.code, f"group {group.group_id} is not a classic group"
@@ -60,7 +67,7 @@ def _group(group: pb.DescribeGroupsResponse.Group, version: int, *, with_operati
             )
             for each in group.members
         ),
-        authorized_operations=operations.bits(operations.GROUP, is_wanted=with_operations),
+        authorized_operations=authorized_operations,
     )
 
 

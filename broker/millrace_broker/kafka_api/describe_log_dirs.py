@@ -14,6 +14,7 @@ from millrace.kafka_protocol.calls.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.log import FutureReplica, PartitionKey
@@ -21,6 +22,7 @@ from millrace_broker.log import FutureReplica, PartitionKey
 
 async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> DescribeLogDirsResponse:
     """Describe all directories, each with all partitions or the named ones."""
+    check_request("DescribeLogDirs", request.broker, message, request.context)
     wanted = None
     if message.topics is not None:
         wanted = {(topic.topic, number) for topic in message.topics for number in topic.partitions}

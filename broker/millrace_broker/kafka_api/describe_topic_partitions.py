@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from millrace.acls import ResourceType
+from millrace.errors import TopicAuthorizationError
 from millrace.kafka_protocol.calls.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -35,12 +37,14 @@ async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     following: DescribeTopicPartitionsResponseCursor | None = None
     for topic in described.topics if described is not None else ():
+        if not message.topics and topic.error.code == TopicAuthorizationError.code:
+            continue  # a request for all topics does not disclose it
         first = cursor.partition_index if cursor is not None and cursor.topic_name == topic.name else 0
         partitions = sorted(topic.partitions, key=lambda each: each.partition)[first:]
         if left <= 0 and (partitions or topic.HasField("error")):
             following = DescribeTopicPartitionsResponseCursor(topic_name=topic.name, partition_index=first)
             break
-        topics.append(_topic(topic, partitions[:left], alive))
+        topics.append(_topic(topic, partitions[:left], alive, request))
         if len(partitions) > left:
             following = DescribeTopicPartitionsResponseCursor(topic_name=topic.name, partition_index=first + left)
             break
@@ -48,7 +52,9 @@ async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest)
     return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=tuple(topics), next_cursor=following)
 
 
-def _topic(topic: pb.Topic, partitions: list[pb.Partition], alive: set[int]) -> DescribeTopicPartitionsResponseTopic:
+def _topic(
+    topic: pb.Topic, partitions: list[pb.Partition], alive: set[int], request: KafkaRequest
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=code_of(topic.error),
         name=topic.name,
@@ -68,7 +74,9 @@ def _topic(topic: pb.Topic, partitions: list[pb.Partition], alive: set[int]) -> 
             )
             for each in partitions
         ),
-        topic_authorized_operations=operations.bits(operations.TOPIC, is_wanted=True),
+        topic_authorized_operations=operations.bits(
+            request, ResourceType.TOPIC, topic.name, is_wanted=not topic.error.code
+        ),
     )
 
 

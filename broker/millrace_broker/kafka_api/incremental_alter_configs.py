@@ -14,7 +14,8 @@ from millrace.kafka_protocol.calls.incremental_alter_configs import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.alter_configs import handle as alter
-from millrace_broker.api.describe_configs import handle as describe
+from millrace_broker.api.common.access_rules import check_request
+from millrace_broker.api.describe_configs import describe
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import Operation, changed_list, is_list, resource
 from millrace_broker.kafka_api.error_codes import code_of, text_of
@@ -42,8 +43,10 @@ async def _current(wanted: AlterConfigsResource, request: KafkaRequest) -> Mappi
     """Return the present values if the changes depend on them."""
     if all(each.config_operation in (Operation.SET, Operation.DELETE) for each in wanted.configs):
         return {}
-    asked = pb.DescribeConfigsRequest(resources=[resource(wanted.resource_type, wanted.resource_name)])
-    (result,) = (await describe(request.broker, asked, request.context)).results
+    named = resource(wanted.resource_type, wanted.resource_name)
+    checked = pb.AlterConfigsRequest(alterations=[pb.AlterConfigsRequest.Alteration(resource=named)])
+    check_request("AlterConfigs", request.broker, checked, request.context)
+    (result,) = (await describe(request.broker, pb.DescribeConfigsRequest(resources=[named]))).results
     return {entry.name: entry.value for entry in result.entries}
 
 

@@ -11,6 +11,7 @@ from millrace.kafka_protocol.calls.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.common.configs import CLIENT_METRICS
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -22,6 +23,7 @@ _ALL: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, CLIENT_METRICS, _GROUP)
 
 async def handle(message: ListConfigResourcesRequest, request: KafkaRequest) -> ListConfigResourcesResponse:
     """List topics, brokers, and groups and client metrics with options. Version 0 asks for client metrics only."""
+    check_request("ListConfigResources", request.broker, message, request.context)
     types = (message.resource_types or _ALL) if request.version >= _WITH_TYPES else (CLIENT_METRICS,)
     if not set(types) <= set(_ALL):
         raise UnsupportedVersionError(f"resource types {types}: known are {_ALL}")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from millrace.errors import LeaderNotAvailableError, ListenerNotFoundError, UnknownTopicIdError
+from millrace.acls import ResourceType
+from millrace.errors import (
+    LeaderNotAvailableError,
+    ListenerNotFoundError,
+    TopicAuthorizationError,
+    UnknownTopicIdError,
+)
 from millrace.kafka_protocol.calls.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -34,9 +41,12 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
     broker = request.broker
     found = []
     names = []
+    ids: dict[str, UUID] = {}
     for wanted in message.topics or ():
         try:
             names.append(name_of(broker, wanted.name, wanted.topic_id))
+            if not wanted.name:
+                ids[names[-1]] = wanted.topic_id
         except UnknownTopicIdError as error:
             found.append(_unknown_id(wanted.topic_id, code_of(error)))
     brokers = tuple(nodes(broker, request.context.listener_name))
@@ -46,7 +56,7 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
         asked = pb.MetadataRequest(topics=names, allow_auto_topic_creation=message.allow_auto_topic_creation)
         described = await describe(broker, asked, request.context)
         with_operations = message.include_topic_authorized_operations
-        found += [_topic(topic, alive, request.version, with_operations=with_operations) for topic in described.topics]
+        found += [_topic(topic, alive, request, ids, with_operations=with_operations) for topic in described.topics]
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -56,12 +66,16 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
         controller_id=broker.membership.controller_id,
         topics=tuple(found),
         cluster_authorized_operations=operations.bits(
-            operations.CLUSTER, is_wanted=message.include_cluster_authorized_operations
+            request, ResourceType.CLUSTER, is_wanted=message.include_cluster_authorized_operations
         ),
     )
 
 
-def _topic(topic: pb.Topic, alive: set[int], version: int, *, with_operations: bool) -> MetadataResponseTopic:
+def _topic(
+    topic: pb.Topic, alive: set[int], request: KafkaRequest, ids: Mapping[str, UUID], *, with_operations: bool
+) -> MetadataResponseTopic:
+    if topic.error.code == TopicAuthorizationError.code and topic.name in ids:
+        return _unknown_id(ids[topic.name], topic.error.code)  # the name of an id is not disclosed
     return MetadataResponseTopic(
         error_code=code_of(topic.error),
         name=topic.name,
@@ -69,7 +83,7 @@ def _topic(topic: pb.Topic, alive: set[int], version: int, *, with_operations: b
         is_internal=topic.is_internal,
         partitions=tuple(
             MetadataResponsePartition(
-                error_code=_partition_error(each.error, version),
+                error_code=_partition_error(each.error, request.version),
                 partition_index=each.partition,
                 leader_id=each.leader,
                 leader_epoch=each.leader_epoch,
@@ -79,7 +93,9 @@ def _topic(topic: pb.Topic, alive: set[int], version: int, *, with_operations: b
             )
             for each in topic.partitions
         ),
-        topic_authorized_operations=operations.bits(operations.TOPIC, is_wanted=with_operations),
+        topic_authorized_operations=operations.bits(
+            request, ResourceType.TOPIC, topic.name, is_wanted=with_operations and not topic.error.code
+        ),
     )
 
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+from millrace.acls import CLUSTER_NAME, SUPPORTED_OPERATIONS, ResourceType
+from millrace_broker.api.common.access import Need, access_for
+from millrace_broker.kafka_api.call import KafkaRequest
 
-TOPIC: Final = (_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-GROUP: Final = (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-CLUSTER: Final = (
-    _CREATE,
-    _ALTER,
-    _DESCRIBE,
-    _CLUSTER_ACTION,
-    _DESCRIBE_CONFIGS,
-    _ALTER_CONFIGS,
-    _IDEMPOTENT_WRITE,
-)
 _NOT_ASKED: Final = -(2**31)
 
 
-def bits(allowed: tuple[int, ...], *, is_wanted: bool) -> int:
-    """Return the bits of operations, or Kafka's value for an answer that was not asked for."""
-    return sum(1 << operation for operation in allowed) if is_wanted else _NOT_ASKED
+def bits(request: KafkaRequest, resource_type: ResourceType, name: str = CLUSTER_NAME, *, is_wanted: bool) -> int:
+    """Return the bits of the operations, or Kafka's value for an answer that was not asked for."""
+    if not is_wanted:
+        return _NOT_ASKED
+    access = access_for(request.broker, request.context)
+    return sum(
+        1 << operation
+        for operation in SUPPORTED_OPERATIONS[resource_type]
+        if access is None or access.allows(Need(operation, resource_type, name), is_logged=False)
+    )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from millrace.errors import (
     AbortableTransactionError,
+    AuthorizationError,
     ConcurrentTransactionsError,
     InvalidTxnStateError,
     MillraceError,
     NotEnoughReplicasError,
+    UnknownTopicIdError,
 )
 from millrace.kafka_protocol.calls.produce import (
     BatchIndexAndErrorMessage,
@@ -22,6 +25,8 @@ from millrace.kafka_protocol.calls.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access_rules import denied_items
 from millrace_broker.api.produce import PartitionAppend, Producing, append
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.current_leaders import PRODUCE_CODES, CurrentLeaders
@@ -47,12 +52,16 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         transactional_id=message.transactional_id or "",
         adds_partitions=request.version >= _WITH_IMPLICIT_PARTITIONS,
     )
+    denied = _denied(message, request)
     topics: list[list[PartitionAppend] | MillraceError] = []
     for topic in message.topic_data:
         try:
             name = name_of(request.broker, topic.name, topic.topic_id)
         except MillraceError as error:
             topics.append(error)
+            continue
+        if name in denied:
+            topics.append(denied[name])
         else:
             topics.append([PartitionAppend(name, each.index, each.records or b"") for each in topic.partition_data])
     await append(request.broker, producing, [each for topic in topics if isinstance(topic, list) for each in topic])
@@ -71,6 +80,17 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         responses=responses,
         node_endpoints=tuple(NodeEndpoint(**each._asdict()) for each in leaders.endpoints()),
     )
+
+
+def _denied(message: ProduceRequest, request: KafkaRequest) -> Mapping[str, AuthorizationError]:
+    """Return the errors of topics to which the client may not write. Raises that of the transactional id."""
+    if request.broker.authorizer is None:
+        return {}
+    asked = pb.ProduceRequest(transactional_id=message.transactional_id or "")
+    for topic in message.topic_data:
+        with contextlib.suppress(UnknownTopicIdError):  # the topic's own error
+            asked.topics.add(name=name_of(request.broker, topic.name, topic.topic_id))
+    return denied_items("Produce", request.broker, asked, request.context)
 
 
 def _appended(

@@ -1,8 +1,30 @@
-"""Identities of clients.
+"""Identities of clients, and what they may do.
 
-* ``principal``  ``KafkaPrincipal``, the identity that a listener found out, and ``ANONYMOUS``
+* ``principal``   ``KafkaPrincipal``, the identity that a listener found out, and ``ANONYMOUS``
+* ``acl_index``   decisions of ACLs in memory
+* ``acl_store``   ACLs in the metadata store
+* ``authorizer``  ``Authorizer``, and ``AclAuthorizer``
 """
 
+from millrace_broker.security.acl_index import AclIndex
+from millrace_broker.security.acl_store import AclStore
+from millrace_broker.security.authorizer import (
+    ACL_AUTHORIZER,
+    AclAuthorizer,
+    AuthorizableRequest,
+    Authorizer,
+    open_authorizer,
+)
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
 
-__all__ = ["ANONYMOUS", "KafkaPrincipal"]
+__all__ = [
+    "ACL_AUTHORIZER",
+    "ANONYMOUS",
+    "AclAuthorizer",
+    "AclIndex",
+    "AclStore",
+    "AuthorizableRequest",
+    "Authorizer",
+    "KafkaPrincipal",
+    "open_authorizer",
+]

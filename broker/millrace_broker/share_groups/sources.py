@@ -205,7 +205,7 @@ class _RemoteSource:
         present = self._catalog.topic(self._topic.name).partitions.get(self._number)
         if present is None or present.leader < 0:
             raise NotLeaderError(f"{self._topic.name}-{self._number} has no leader at present: retry")
-        request = pb.FetchRequest(replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=bytes_max)
+        request = pb.FetchRequest(replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=bytes_max, by_broker=True)
         wanted = request.topics.add(name=self._topic.name, topic_id=self._topic.topic_id.bytes)
         wanted.partitions.add(
             partition=self._number, fetch_offset=offset, partition_max_bytes=bytes_max, current_leader_epoch=-1

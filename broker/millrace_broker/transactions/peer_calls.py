@@ -76,6 +76,7 @@ async def add_offsets(
         producer_epoch=producer.epoch,
         group_id=group_id,
         coordinator_key=coordinator_key,
+        by_broker=True,
     )
     await peers.call(leader, "AddOffsetsToTxn", request, timeout_s=_TIMEOUT_S)
 
@@ -97,6 +98,7 @@ async def _name_partition(
         producer_epoch=producer.epoch,
         coordinator_key=coordinator_key,
         verify_only=verify_only,
+        by_broker=True,
     )
     request.topics.add(name=topic, partitions=[number])
     response: pb.AddPartitionsToTxnResponse = await peers.call(

@@ -106,7 +106,20 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
     direct_reads_enable: Literal["local", "all", "false"] = Field(
         "local",
         description="Clients that get the paths of segment files, so that they can read them directly. local "
-        "(or true): clients on this host. all: every client, if machines share file systems. false: none.",
+        "(or true): clients on this host. all: every client, if machines share file systems. false: none. With an "
+        "authorizer the default is false, and a client needs READ on the topic.",
+    )
+    authorizer_class_name: str = Field(
+        "",
+        description="Class that decides what clients may do, as module.Class. "
+        "millrace_broker.security.AclAuthorizer, or one of Kafka's names, decides by ACLs. Without an authorizer "
+        "everybody may do everything.",
+    )
+    super_users: str = Field(
+        "", description="Principals that may do everything, separated by semicolons: User:admin;User:broker."
+    )
+    allow_everyone_if_no_acl_found: bool = Field(
+        False, description="Whether everybody may use a resource that no ACL is for."
     )
     socket_request_max_bytes: int = Field(
         104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the largest request, in bytes."
@@ -411,6 +424,25 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
     def log_directories(self) -> list[str]:
         """The data directories, in the given order."""
         return [part.strip() for part in self.log_dirs.split(",")]
+
+    @property
+    def super_user_principals(self) -> list[str]:
+        """Principals of ``super.users``. Semicolons separate them, because names in certificates have commas."""
+        return [each for part in self.super_users.split(";") if (each := part.strip())]
+
+    @property
+    def direct_reads(self) -> Literal["local", "all", "false"]:
+        """Clients that get paths. With an authorizer ``direct.reads.enable`` must be set."""
+        is_default = "direct_reads_enable" not in self.model_fields_set
+        return "false" if self.authorizer_class_name and is_default else self.direct_reads_enable
+
+    @field_validator("super_users")
+    @classmethod
+    def _check_super_users(cls, value: str) -> str:
+        for each in filter(None, map(str.strip, value.split(";"))):
+            if not all(each.partition(":")):
+                raise ValueError(f"{each!r} is no principal: expected Type:name, as User:admin")
+        return value
 
     @field_validator("direct_reads_enable", mode="before")
     @classmethod

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
+from millrace.acls import PatternType, ResourcePattern, ResourceType
+
 CLUSTER_ID: Final = "/cluster/id"
 BROKER_IDS: Final = "/brokers/ids"
 BROKER_SEQUENCE: Final = "/brokers/seqid"
@@ -28,6 +30,13 @@ ISR_CHANGES: Final = "/isr_change_notification"
 LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 LOG_DIR_EVENT: Final = f"{LOG_DIR_EVENTS}/log_dir_event_"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+ACLS: Final = "/kafka-acl"
+"""Literal patterns, which older brokers know too. Other ones are below ``EXTENDED_ACLS``."""
+EXTENDED_ACLS: Final = "/kafka-acl-extended"
+ACL_CHANGES: Final = "/kafka-acl-changes"
+ACL_CHANGE: Final = f"{ACL_CHANGES}/acl_changes_"
+EXTENDED_ACL_CHANGES: Final = "/kafka-acl-extended-changes"
+EXTENDED_ACL_CHANGE: Final = f"{EXTENDED_ACL_CHANGES}/acl_changes_"
 SCHEMAS: Final = "/millrace/schemas"
 TYPED_TOPICS: Final = "/millrace/topics"
 PAYLOAD_SCHEMAS: Final = "/millrace/payload_schemas"
@@ -133,3 +142,15 @@ def typed_topic_path(topic: str) -> str:
 def payload_schema_path(schema_id: int) -> str:
     """Return the path of a payload schema by its id."""
     return f"{PAYLOAD_SCHEMAS}/{schema_id}"
+
+
+def acl_type_path(pattern_type: PatternType, resource_type: ResourceType) -> str:
+    """Return the path of the parent of the ACLs of a resource type."""
+    if pattern_type is PatternType.LITERAL:
+        return f"{ACLS}/{resource_type.title}"
+    return f"{EXTENDED_ACLS}/{pattern_type.name.lower()}/{resource_type.title}"
+
+
+def acl_path(pattern: ResourcePattern) -> str:
+    """Return the path of the ACLs of a resource pattern."""
+    return f"{acl_type_path(pattern.pattern_type, pattern.resource_type)}/{pattern.name}"

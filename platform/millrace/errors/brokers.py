@@ -85,9 +85,45 @@ class OffsetNotAvailableError(MillraceError):
 
 
 class AuthorizationError(MillraceError):
-    """The principal is not authorized for the operation."""
+    """The principal is not authorized for the operation. Subclasses name the type of the resource."""
 
     code = 29
+
+
+class TopicAuthorizationError(AuthorizationError):
+    """The principal is not authorized for the operation on a topic."""
+
+    code = 29
+
+
+class GroupAuthorizationError(AuthorizationError):
+    """The principal is not authorized for the operation on a group."""
+
+    code = 30
+
+
+class ClusterAuthorizationError(AuthorizationError):
+    """The principal is not authorized for the operation on the cluster."""
+
+    code = 31
+
+
+class TransactionalIdAuthorizationError(AuthorizationError):
+    """The principal is not authorized for the operation on a transactional id."""
+
+    code = 53
+
+
+class DelegationTokenAuthorizationError(AuthorizationError):
+    """The principal is not authorized for the operation on a delegation token."""
+
+    code = 65
+
+
+class SecurityDisabledError(MillraceError):
+    """The broker has no authorizer, so it has no ACLs."""
+
+    code = 54
 
 
 class UnsupportedVersionError(MillraceError):

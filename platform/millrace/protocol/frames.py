@@ -107,6 +107,9 @@ _CALLS: Final = (
     "AlterPartition",
     "ControlledShutdown",
     "ReadRangeChunk",
+    "DescribeAcls",
+    "CreateAcls",
+    "DeleteAcls",
 )
 API_KEYS: Final = {name: HELLO + 1 + place for place, name in enumerate(_CALLS)}
 """API keys by the names of the calls in the service ``Broker``."""

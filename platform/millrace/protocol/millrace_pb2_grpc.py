@@ -294,6 +294,21 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsResponse.FromString,
                 _registered_method=True)
+        self.DescribeAcls = channel.unary_unary(
+                '/millrace.v1.Broker/DescribeAcls',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeAclsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeAclsResponse.FromString,
+                _registered_method=True)
+        self.CreateAcls = channel.unary_unary(
+                '/millrace.v1.Broker/CreateAcls',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.CreateAclsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.CreateAclsResponse.FromString,
+                _registered_method=True)
+        self.DeleteAcls = channel.unary_unary(
+                '/millrace.v1.Broker/DeleteAcls',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsResponse.FromString,
+                _registered_method=True)
         self.LeaderAndIsr = channel.unary_unary(
                 '/millrace.v1.Broker/LeaderAndIsr',
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrRequest.SerializeToString,
@@ -656,6 +671,25 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeAcls(self, request, context):
+        """Access control lists, if the broker has an authorizer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateAcls(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAcls(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LeaderAndIsr(self, request, context):
         """From the controller to brokers.
         """
@@ -950,6 +984,21 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ListPartitionReassignments,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'DescribeAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeAcls,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeAclsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeAclsResponse.SerializeToString,
+            ),
+            'CreateAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateAcls,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.CreateAclsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.CreateAclsResponse.SerializeToString,
+            ),
+            'DeleteAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAcls,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsResponse.SerializeToString,
             ),
             'LeaderAndIsr': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaderAndIsr,
@@ -2381,6 +2430,87 @@ class Broker:
             '/millrace.v1.Broker/ListPartitionReassignments',
             millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.ListPartitionReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DescribeAcls',
+            millrace_dot_protocol_dot_millrace__pb2.DescribeAclsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DescribeAclsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/CreateAcls',
+            millrace_dot_protocol_dot_millrace__pb2.CreateAclsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.CreateAclsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DeleteAcls',
+            millrace_dot_protocol_dot_millrace__pb2.DeleteAclsRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DeleteAclsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -111,6 +111,10 @@ class BrokerStub:
     """Elections and reassignments: any broker takes them to the controller."""
     AlterPartitionReassignments: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionReassignmentsRequest, _millrace_pb2.AlterPartitionReassignmentsResponse]
     ListPartitionReassignments: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListPartitionReassignmentsRequest, _millrace_pb2.ListPartitionReassignmentsResponse]
+    DescribeAcls: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeAclsRequest, _millrace_pb2.DescribeAclsResponse]
+    """Access control lists, if the broker has an authorizer."""
+    CreateAcls: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.CreateAclsRequest, _millrace_pb2.CreateAclsResponse]
+    DeleteAcls: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteAclsRequest, _millrace_pb2.DeleteAclsResponse]
     LeaderAndIsr: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.LeaderAndIsrRequest, _millrace_pb2.LeaderAndIsrResponse]
     """From the controller to brokers."""
     StopReplica: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.StopReplicaRequest, _millrace_pb2.StopReplicaResponse]
@@ -196,6 +200,10 @@ class BrokerAsyncStub(BrokerStub):
     """Elections and reassignments: any broker takes them to the controller."""
     AlterPartitionReassignments: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionReassignmentsRequest, _millrace_pb2.AlterPartitionReassignmentsResponse]  # type: ignore[assignment]
     ListPartitionReassignments: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListPartitionReassignmentsRequest, _millrace_pb2.ListPartitionReassignmentsResponse]  # type: ignore[assignment]
+    DescribeAcls: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeAclsRequest, _millrace_pb2.DescribeAclsResponse]  # type: ignore[assignment]
+    """Access control lists, if the broker has an authorizer."""
+    CreateAcls: _aio.UnaryUnaryMultiCallable[_millrace_pb2.CreateAclsRequest, _millrace_pb2.CreateAclsResponse]  # type: ignore[assignment]
+    DeleteAcls: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteAclsRequest, _millrace_pb2.DeleteAclsResponse]  # type: ignore[assignment]
     LeaderAndIsr: _aio.UnaryUnaryMultiCallable[_millrace_pb2.LeaderAndIsrRequest, _millrace_pb2.LeaderAndIsrResponse]  # type: ignore[assignment]
     """From the controller to brokers."""
     StopReplica: _aio.UnaryUnaryMultiCallable[_millrace_pb2.StopReplicaRequest, _millrace_pb2.StopReplicaResponse]  # type: ignore[assignment]
@@ -590,6 +598,28 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.ListPartitionReassignmentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.ListPartitionReassignmentsResponse, _abc.Awaitable[_millrace_pb2.ListPartitionReassignmentsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeAcls(
+        self,
+        request: _millrace_pb2.DescribeAclsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DescribeAclsResponse, _abc.Awaitable[_millrace_pb2.DescribeAclsResponse]]:
+        """Access control lists, if the broker has an authorizer."""
+
+    @_abc_1.abstractmethod
+    def CreateAcls(
+        self,
+        request: _millrace_pb2.CreateAclsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.CreateAclsResponse, _abc.Awaitable[_millrace_pb2.CreateAclsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteAcls(
+        self,
+        request: _millrace_pb2.DeleteAclsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DeleteAclsResponse, _abc.Awaitable[_millrace_pb2.DeleteAclsResponse]]: ...
 
     @_abc_1.abstractmethod
     def LeaderAndIsr(

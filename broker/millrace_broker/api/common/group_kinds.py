@@ -52,7 +52,7 @@ async def _is_taken_elsewhere(broker: Broker, group_id: str, kind: str) -> bool:
     leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
     if leader in (-1, broker.config.broker_id):
         return False
-    request = pb.DescribeGroupsRequest(group_ids=[group_id])
+    request = pb.DescribeGroupsRequest(group_ids=[group_id], by_broker=True)
     try:
         answer: pb.DescribeGroupsResponse = await broker.peers.call(
             leader, "DescribeGroups", request, timeout_s=_ASKED_S

@@ -12,7 +12,7 @@ from millrace.errors import BrokerUnavailableError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.member import Member
-from millrace_broker.cluster.notifications import Notifications
+from millrace_broker.cluster.notifications import config_notifications
 from millrace_broker.cluster.session import RenewedCoordination
 from millrace_broker.cluster.zookeeper_metadata import ZooKeeperMetadata
 from millrace_broker.config import LiveConfig
@@ -50,7 +50,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
         coordination=coordination,
         cluster_id="c",
         catalog=ClusterCatalog(coordination, config.topic_defaults),
-        notifications=Notifications(),
+        notifications=config_notifications(),
     )
     return Member(
         config,
@@ -59,6 +59,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
         live=LiveConfig(configs),
         groups=nothing,
         schemas=nothing,
+        acls=None,
         clock=clock,
         timer=Timer(clock),
         executors=executors,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from millrace.coordination import EmbeddedStore, WatchEvent, ensure_path, paths
 from millrace.errors import StorageError
-from millrace_broker.cluster.notifications import Notifications, notice
+from millrace_broker.cluster.notifications import config_notifications, notice
 
 MINUTE_MS = 60_000
 
@@ -18,7 +18,7 @@ class Broker:
         ensure_path(self.session, paths.CONFIG_CHANGES)
         self.heard: list[str] = []
         self.events: list[WatchEvent] = []
-        self.notifications = Notifications()
+        self.notifications = config_notifications()
         self.notifications.skip(self.session)
 
     def hear(self, entity: str) -> None:

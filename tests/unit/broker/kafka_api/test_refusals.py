@@ -30,6 +30,6 @@ def test_each_version_of_a_call_has_a_response_for_an_error(key: int) -> None:
 def test_the_text_of_an_error_is_left_out_of_versions_without_it(version: int) -> None:
     error = pb.Error(code=CoordinatorLoadInProgressError.code, message="it is being loaded")
     group = pb.DescribeGroupsResponse.Group(group_id="g", error=error)
-    described = describe_groups._group(group, version, with_operations=False)
+    described = describe_groups._group(group, version, authorized_operations=0)
     assert described.error_code == CoordinatorLoadInProgressError.code
     assert described.error_message == ("it is being loaded" if version >= 6 else None)
