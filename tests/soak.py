@@ -129,6 +129,14 @@ SUITES = (
         floor=3,
     ),
     Suite(
+        name="kafka-faults",
+        what="the same with Kafka's verifiable producer and consumers and its transactional copier: faults",
+        arguments=["tests/histories/test_kafka_faults.py"],
+        dials={"KAFKA_FAULT_ROUNDS": 100},
+        floor=2,
+        portion=20,
+    ),
+    Suite(
         name="clusters",
         what="simulated clusters, with all kinds of faults: seeds",
         arguments=["tests/simulation/cluster", "-o", "timeout=20000"],

@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from millrace.clients import Admin, Consumer, TopicPartition
 from millrace.errors import MillraceError
 
 from ..integration.waiting import eventually
 from .clients import PARTITIONS, TRANSFORMERS, reads_of
-from .cluster import ClientProcess
 from .history import Read
 
 
-def end_all(clients: Sequence[ClientProcess]) -> None:
+class Working(Protocol):
+    """A client process and its successors."""
+
+    record: Path
+    """Where the present process writes."""
+
+    @property
+    def slot(self) -> str:
+        """The name of the client."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the record."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended by itself."""
+        ...
+
+    def start(self) -> None:
+        """Start a successor."""
+        ...
+
+    def end(self, number: signal.Signals) -> int:
+        """Kill the process, or let it end. Return its exit status."""
+        ...
+
+
+def end_all(clients: Sequence[Working]) -> None:
     """Tell clients to end, and wait for them."""
     for client in clients:
         client.end(signal.SIGTERM)
@@ -25,7 +56,7 @@ def values(reads: Sequence[Read], topic: str) -> list[str]:
     return [read.value for read in reads if read.place.topic == topic]
 
 
-def let_work(clients: Sequence[ClientProcess]) -> None:
+def let_work(clients: Sequence[Working]) -> None:
     """Wait until every client has made progress."""
     sizes = {client.slot: (client.record, client.size_bytes) for client in clients}
 
@@ -37,7 +68,7 @@ def let_work(clients: Sequence[ClientProcess]) -> None:
     replacing(clients, "all clients to get on", got_on)
 
 
-def replacing(clients: Sequence[ClientProcess], what: str, condition: Callable[[], bool]) -> None:
+def replacing(clients: Sequence[Working], what: str, condition: Callable[[], bool]) -> None:
     """Wait for a condition, and meanwhile replace clients that cannot continue."""
 
     def holds() -> bool:
