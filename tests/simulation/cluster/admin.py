@@ -16,8 +16,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
 
 from ...histories.history import Place
-from .clients import Client, check, check_topics
-from .producers import produce, produce_request
+from .clients import check, check_topics
+from .producers import Producing
 
 if TYPE_CHECKING:
     from .world import World
@@ -35,7 +35,7 @@ _RATES: Final = ("100", "1000", "100000")
 """Bytes a second. Clients write some thousands."""
 
 
-class Administrator(Client):
+class Administrator(Producing):
     """The administrator of this module.
 
     It gives up operations that are refused because brokers are down. Its topics come and go, most with records.
@@ -118,7 +118,7 @@ class Administrator(Client):
         self.forget(place)
         record = Record(key=None, value=self.new_value().encode(), timestamp_ms=self.world.now_ms)
         batch = build_rows_batch([record])
-        await produce(self, place, produce_request(place, batch))
+        await self.produce(place, batch)
 
     async def _add_partitions(self) -> None:
         """Add a partition to one of the administrator's topics."""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from .world import World
 
 T = TypeVar("T")
-_TIMEOUT_S: Final = 2.0
+TIMEOUT_S: Final = 2.0
+"""How long a client waits for an answer."""
 
 
 class Position(NamedTuple):
@@ -56,7 +57,7 @@ class Client:
 
     async def ask(self, broker_id: int, request: Any) -> Any:
         """Send a request to a broker, and raise its error."""
-        return await ask(self.world.network, self.name, f"broker-{broker_id}", request, timeout_s=_TIMEOUT_S)
+        return await ask(self.world.network, self.name, f"broker-{broker_id}", request, timeout_s=TIMEOUT_S)
 
     async def ask_any(self, request: Any) -> Any:
         """Send a request to any broker."""
@@ -100,10 +101,7 @@ class Client:
         """
         known = self._coordinators.get((kind, key))
         if known is None:
-            find = pb.FindCoordinatorRequest(key_type=pb.CoordinatorType.ValueType(kind), keys=[key])
-            found = (await self.ask_any(find)).coordinators[0]
-            check(found.error)
-            known = self._coordinators[kind, key] = found.node.node_id
+            known = self._coordinators[kind, key] = await self._find_coordinator(kind, key)
         try:
             answer = await self.ask(known, request)
             verify(answer)
@@ -111,6 +109,13 @@ class Client:
             self._coordinators.pop((kind, key), None)
             raise
         return answer
+
+    async def _find_coordinator(self, kind: int, key: str) -> int:
+        find = pb.FindCoordinatorRequest(key_type=pb.CoordinatorType.ValueType(kind), keys=[key])
+        found = (await self.ask_any(find)).coordinators[0]
+        check(found.error)
+        node_id: int = found.node.node_id
+        return node_id
 
     async def settled(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry until there is an answer, or an error that is not retriable."""

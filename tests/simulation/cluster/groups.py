@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millrace.errors import (
     FencedInstanceIdError,
@@ -17,6 +17,7 @@ from millrace.errors import (
     MillraceError,
     RebalanceInProgressError,
     UnknownMemberError,
+    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 READERS: Final = "readers"
 TRANSFORMERS: Final = "transformers"
-_SESSION_MS: Final = 1_500
+SESSION_MS: Final = 1_500
 _OUT: Final = (RebalanceInProgressError, IllegalGenerationError, UnknownMemberError, FencedInstanceIdError)
 """Errors after which a member rejoins."""
 
@@ -69,6 +70,16 @@ async def committed_positions(client: Client, group: str, places: Sequence[Place
     return positions
 
 
+class Joined(NamedTuple):
+    """The answer to a JoinGroup request."""
+
+    error_code: int
+    member_id: str
+    generation: int
+    leader: str
+    members: tuple[str, ...]
+
+
 class Member(Client):
     """A member of a group: it joins, gets its assignment, reads it and commits its offsets."""
 
@@ -93,62 +104,88 @@ class Member(Client):
         return await self.ask_coordinator(pb.GROUP, READERS, request, verify)
 
     async def _join(self) -> list[Place]:
+        joined = await self._join_group()
+        self._member_id = joined.member_id or self._member_id
+        if joined.error_code == MemberIdRequiredError.code:
+            joined = await self._join_group()
+        if joined.error_code:
+            raise error_of(joined.error_code, "JoinGroup is refused")
+        self._generation, self._joined = joined.generation, self._joined + 1
+        assigned = await self._sync_group(self._assign(joined) if joined.leader == self._member_id else {})
+        places = [Place(*each) for each in json.loads(assigned or b"[]")]
+        self.world.invariants.owned(READERS, self._generation, self._member_id, places)
+        return places
+
+    def _assign(self, joined: Joined) -> dict[str, bytes]:
+        members = sorted(joined.members)
+        return {
+            member: json.dumps(self.world.places[index :: len(members)]).encode()
+            for index, member in enumerate(members)
+        }
+
+    # --- calls -----------------------------------------------------------------------------------------------
+
+    async def _join_group(self) -> Joined:
         request = pb.JoinGroupRequest(
             group_id=READERS,
-            session_timeout_ms=_SESSION_MS,
-            rebalance_timeout_ms=_SESSION_MS,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=SESSION_MS,
             member_id=self._member_id,
             protocol_type="consumer",
             protocols=[pb.JoinGroupRequest.Protocol(name="range", metadata=b"")],
         )
         answer: pb.JoinGroupResponse = await self._ask(request)
-        if answer.member_id:
-            self._member_id = answer.member_id
-        if answer.error.code == MemberIdRequiredError.code:
-            request.member_id = self._member_id
-            answer = await self._ask(request)
-        check(answer.error)
-        self._generation, self._joined = answer.generation_id, self._joined + 1
-        assignments = self._assign(answer) if answer.leader == self._member_id else []
-        sync = pb.SyncGroupRequest(
+        members = tuple(each.member_id for each in answer.members)
+        return Joined(answer.error.code, answer.member_id, answer.generation_id, answer.leader, members)
+
+    async def _sync_group(self, assignments: Mapping[str, bytes]) -> bytes:
+        request = pb.SyncGroupRequest(
             group_id=READERS,
             generation_id=self._generation,
             member_id=self._member_id,
             protocol_type="consumer",
             protocol_name="range",
-            assignments=assignments,
+            assignments=[
+                pb.SyncGroupRequest.Assignment(member_id=member, assignment=assignment)
+                for member, assignment in assignments.items()
+            ],
         )
-        told: pb.SyncGroupResponse = await self._ask(sync)
-        places = [Place(*each) for each in json.loads(told.assignment or b"[]")]
-        self.world.invariants.owned(READERS, self._generation, self._member_id, places)
-        return places
+        answer: pb.SyncGroupResponse = await self._ask(request)
+        return answer.assignment
 
-    def _assign(self, answer: pb.JoinGroupResponse) -> list[pb.SyncGroupRequest.Assignment]:
-        members = sorted(each.member_id for each in answer.members)
-        return [
-            pb.SyncGroupRequest.Assignment(
-                member_id=member, assignment=json.dumps(self.world.places[index :: len(members)]).encode()
-            )
-            for index, member in enumerate(members)
-        ]
+    async def _beat(self) -> None:
+        request = pb.HeartbeatRequest(group_id=READERS, generation_id=self._generation, member_id=self._member_id)
+        await self._ask(request)
+
+    async def _committed(self, places: Sequence[Place]) -> dict[Place, Position]:
+        return await committed_positions(self, READERS, places)
+
+    async def _commit(self, positions: dict[Place, Position]) -> None:
+        request = pb.OffsetCommitRequest(
+            group_id=READERS,
+            generation_id=self._generation,
+            member_id=self._member_id,
+            topics=commits_of(positions),
+        )
+        await self._ask(request, lambda answer: check_topics(answer.topics))
+
+    # --- membership ------------------------------------------------------------------------------------------
 
     async def _belong(self, places: list[Place]) -> None:
         """Read the assigned partitions until the group rebalances. Raises the error that ended the membership."""
-        positions = await committed_positions(self, READERS, places) if places else {}
+        positions = await self._committed(places) if places else {}
         for _ in range(self.choose.randint(2, 30)):
             if self.world.is_over:
                 return
-            me = {"group_id": READERS, "generation_id": self._generation, "member_id": self._member_id}
-            await self._ask(pb.HeartbeatRequest(**me))
+            await self._beat()
             for place in places:
                 reads, positions[place] = await self.fetch(place, positions[place])
                 self.world.recorder.polled(self.name, self._joined, reads)
             is_late = self.choose.random() < 0.1
             if is_late:  # silent for so long that its partitions are assigned to others
-                await asyncio.sleep(2 * _SESSION_MS / 1000)
+                await asyncio.sleep(2 * SESSION_MS / 1000)
             if places and (is_late or self.choose.random() < 0.5):
-                commit = pb.OffsetCommitRequest(**me, topics=commits_of(positions))
-                await self._ask(commit, lambda answer: check_topics(answer.topics))
+                await self._commit(positions)
             await self.rest()
 
 

@@ -47,6 +47,8 @@ OPTIONS: Final = {
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "1500",
+    "group.consumer.heartbeat.interval.ms": "300",
     "log.retention.ms": "-1",
     "log.segment.bytes": "4000",
     "log.index.size.max.bytes": "96",

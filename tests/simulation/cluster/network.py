@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -23,9 +24,16 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.listeners import Listener
 from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
+from millrace.kafka_protocol.calls.table import NAMES, ApiKey
+from millrace.kafka_protocol.data.request_header import RequestHeader
+from millrace.kafka_protocol.lookup import request_header_version, response_class, response_header_version
+from millrace.kafka_protocol.message import Message
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.frames import HEAD_BYTES, read_client_id, read_head
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
+from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api.call import KafkaCall
 from millrace_broker.listeners.shared import UNARY_METHODS
 from millrace_broker.network.peers import Peers
 from millrace_broker.quotas import class_of, current_call, parked
@@ -56,6 +64,7 @@ class _Pending:
 
     name: str
     request: bytes
+    is_kafka: bool
     source: str
     target: str
     answer: asyncio.Future[bytes]
@@ -90,6 +99,8 @@ class Network:
         self._loop: Final = loop
         self._choose: Final = choose
         self._listeners: Final[dict[str, tuple[Process, Broker]]] = {}
+        self._kafka_calls: Final[dict[str, Mapping[int, KafkaCall]]] = {}
+        """The calls of Kafka of each host, with their fetch sessions."""
         self.cut: Final[set[tuple[str, str]]] = set()
         """Cut links, by source and target."""
         self._held: Final[dict[tuple[str, str], list[_Message]]] = {}
@@ -108,6 +119,7 @@ class Network:
     def listen(self, host: str, process: Process, broker: Broker) -> None:
         """Let this broker answer calls to a host."""
         self._listeners[host] = (process, broker)
+        self._kafka_calls[host] = kafka_calls(broker.config)
 
     def refuse(self, host: str) -> None:
         """Close the ports of a host: reset its connections and refuse new ones."""
@@ -194,12 +206,17 @@ class Network:
     def _process_at(self, host: str) -> Process | None:
         return self._listeners[host][0] if host in self._listeners else None
 
-    async def call(self, source: str, target: str, name: str, request: bytes, timeout_s: float) -> bytes:
-        """Call a host. Raises its error, ``BrokerUnavailableError``, ``RequestTimedOutError``."""
+    async def call(
+        self, source: str, target: str, name: str, request: bytes, timeout_s: float, *, is_kafka: bool = False
+    ) -> bytes:
+        """Call a host. Raises its error, ``BrokerUnavailableError``, ``RequestTimedOutError``.
+
+        With ``is_kafka``, request and answer have Kafka's framing.
+        """
         caller = current.get()
         assert caller is not None, "processes make calls"
         self.on_call(source, name)
-        pending = _Pending(name, request, source, target, self._loop.create_future(), caller)
+        pending = _Pending(name, request, is_kafka, source, target, self._loop.create_future(), caller)
         self._send(source, target, lambda: self._arrive(pending), pending)
         try:
             async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 loses a cancellation beside an answer
@@ -248,12 +265,14 @@ class Network:
         call.task = self._loop.create_task(self._handle(call, broker), name=f"{call.name} from {call.source}")
 
     async def _handle(self, call: _Pending, broker: Broker) -> None:
-        method = UNARY_METHODS[call.name.encode()]
         answer: bytes | MillraceError
         with contextlib.ExitStack() as held:
             try:
                 call_class = class_of(call.name, is_broker=call.source.startswith(_BROKERS))
-                admitted = broker.admission.begin(call.source, call_class)
+                if call.is_kafka and broker.admission.rooms[call_class].is_full:
+                    admitted = await broker.admission.begin_in_turn(call.source, call_class)
+                else:
+                    admitted = broker.admission.begin(call.source, call_class)
                 held.callback(admitted.response_lease.release)
                 held.callback(admitted.end)
                 await admitted.take_request_memory(len(call.request))
@@ -267,11 +286,17 @@ class Network:
                 )
                 in_progress.set(context)
                 current_call.set(admitted)
-                response: Any = await method.handler(broker, method.request.FromString(call.request), context)
-                answer = response.SerializeToString()
+                answer = await (self._kafka_answer if call.is_kafka else _own_answer)(call, broker, context)
             except Exception as error:  # noqa: BLE001 - every error ends the call with its number
                 answer = known_error(error)
         self._send(call.target, call.source, lambda: self._tell(call, self._answer, answer), call)
+
+    async def _kafka_answer(self, call: _Pending, broker: Broker, context: RequestContext) -> bytes:
+        head, content = read_head(call.request), call.request[HEAD_BYTES:]
+        _, position = read_client_id(content)
+        kafka_call = self._kafka_calls[call.target][head.api_key]
+        work, _ = kafka_call.begin(broker, head, content, position, context)
+        return b"".join(await work)
 
     def _answer(self, call: _Pending, answer: bytes | MillraceError) -> None:
         if call.answer.done():
@@ -285,6 +310,13 @@ class Network:
         """Cancel the handler, because the caller has stopped waiting."""
         if call.task is not None and not call.task.done():
             self._loop.call_soon(call.task.cancel, context=self._loop.owner(call.task).context)
+
+
+async def _own_answer(call: _Pending, broker: Broker, context: RequestContext) -> bytes:
+    method = UNARY_METHODS[call.name.encode()]
+    response: Any = await method.handler(broker, method.request.FromString(call.request), context)
+    answer: bytes = response.SerializeToString()
+    return answer
 
 
 _NOBODY: Final = Process("network")
@@ -336,3 +368,18 @@ async def ask(network: Network, source: str, target: str, request: Any, *, timeo
     """Make a call as a client does. The class of the request decides which call it is."""
     name = type(request).__name__.removesuffix("Request")
     return _ANSWERS[name].FromString(await network.call(source, target, name, request.SerializeToString(), timeout_s))
+
+
+async def ask_kafka(
+    network: Network, source: str, target: str, request: Message, version: int, *, timeout_s: float
+) -> Any:
+    """Make a call of Kafka as a client does, and return its response."""
+    key = request.API_KEY
+    header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id=source)
+    content = header.encode(request_header_version(key, version)) + request.encode(version)
+    data = struct.pack(">i", len(content)) + content
+    name = NAMES[ApiKey(key)]
+    answer = await network.call(source, target, name, data, timeout_s, is_kafka=True)
+    size, correlation_id = struct.unpack_from(">ii", answer)
+    assert (size, correlation_id) == (len(answer) - 4, 7), "a response has its length and its request's number"
+    return response_class(key).decode_from(answer, version, 8 + response_header_version(key, version))[0]

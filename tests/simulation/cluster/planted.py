@@ -314,6 +314,13 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
         found_by=7,
     ),
+    "partitions are given to members before others have revoked them": Fault(
+        r"gets Place.*, which consumer-\d owns, whose session has",
+        {
+            "millrace_broker.groups.consumer.group.ConsumerGroup.is_free": lambda group, partition, member_id: True,
+        },
+        found_by=9,
+    ),
 }
 """The planted faults by name. The name states the wrong behaviour."""
 

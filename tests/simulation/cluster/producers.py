@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,28 +17,44 @@ from .clients import Client, check, check_topics
 if TYPE_CHECKING:
     from .world import World
 
-_ACKNOWLEDGED_MS: Final = 1_500
-_TRANSACTION_TIMEOUT_MS: Final = 3_000
+ACKNOWLEDGED_MS: Final = 1_500
+TRANSACTION_TIMEOUT_MS: Final = 3_000
 
 
-def produce_request(place: Place, records: bytes, transactional_id: str = "") -> pb.ProduceRequest:
-    data = pb.ProduceRequest.PartitionData(partition=place.partition, records=records)
-    return pb.ProduceRequest(
-        transactional_id=transactional_id,
-        acks=-1,
-        timeout_ms=_ACKNOWLEDGED_MS,
-        topics=[pb.ProduceRequest.TopicData(name=place.topic, partitions=[data])],
-    )
+class Producing(Client):
+    """A client that sends records."""
 
+    async def initialize(self, transactional_id: str = "") -> tuple[int, int]:
+        """Return a producer id and its epoch."""
+        request = pb.InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS if transactional_id else 0,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        asked = (
+            self.ask_coordinator(pb.TRANSACTION, transactional_id, request)
+            if transactional_id
+            else self.ask_any(request)
+        )
+        answer = await asked
+        return answer.producer_id, answer.producer_epoch
 
-async def produce(client: Client, place: Place, request: pb.ProduceRequest) -> int:
-    """Send records and return the first offset. Raises the partition's error."""
-    answer: pb.ProduceResponse = await client.ask_leader(place, request)
-    result = answer.topics[0].partitions[0]
-    if result.error.code:
-        client.forget(place)
-    check(result.error)
-    return result.base_offset
+    async def produce(self, place: Place, records: bytes, transactional_id: str = "") -> int:
+        """Send records and return the first offset. Raises the partition's error."""
+        data = pb.ProduceRequest.PartitionData(partition=place.partition, records=records)
+        request = pb.ProduceRequest(
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout_ms=ACKNOWLEDGED_MS,
+            topics=[pb.ProduceRequest.TopicData(name=place.topic, partitions=[data])],
+        )
+        answer: pb.ProduceResponse = await self.ask_leader(place, request)
+        result = answer.topics[0].partitions[0]
+        if result.error.code:
+            self.forget(place)
+        check(result.error)
+        return result.base_offset
 
 
 @dataclass
@@ -53,7 +69,7 @@ class _Batch:
     offset: int | None = None
 
 
-class Writer(Client):
+class Writer(Producing):
     """An idempotent producer with acks=all. It retries each batch until it is acknowledged."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -64,8 +80,7 @@ class Writer(Client):
         self._number = 0
 
     async def work(self) -> None:
-        answer = await self.settled(lambda: self.ask_any(pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)))
-        self._producer_id = answer.producer_id
+        self._producer_id, _ = await self.settled(self.initialize)
         while not self.world.is_over:
             place = self.choose.choice(self.world.places)
             # The broker accepts a producer's first batch with any sequence number, so no later batch may overtake it.
@@ -99,7 +114,7 @@ class Writer(Client):
                 asked = await self.leader(batch.place)
                 # A replaced leader that does not know its replacement may lack later acknowledged records.
                 has_all = was_next and self.world.invariants.newest_leader(batch.place) == f"broker-{asked}"
-                batch.offset = await produce(self, batch.place, produce_request(batch.place, batch.records))
+                batch.offset = await self.produce(batch.place, batch.records)
                 batch.is_acknowledged = True
             except OutOfOrderSequenceError as error:
                 if has_all:
@@ -123,60 +138,62 @@ class _Transaction:
     sequences: dict[Place, int] = field(default_factory=dict)
 
 
-class TransactionalClient(Client):
+class TransactionalClient(Producing):
     """A producer with a transactional id. ``producer`` is its id and epoch, or None before it has any."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.producer: tuple[int, int] | None = None
         self._numbers = 0
+        self._sequences: dict[Place, int] = {}
+        """Next sequence number in each partition."""
+        self._sequences_of: tuple[int, int] | None = None
+        """The producer id and epoch that the sequence numbers belong to."""
 
     async def coordinator(self, request: Any) -> Any:
         return await self.settled(lambda: self.ask_coordinator(pb.TRANSACTION, self.name, request))
 
     async def begin_anew(self) -> None:
         """Initialize the transactional id, which aborts an open transaction."""
-        request = pb.InitProducerIdRequest(
-            transactional_id=self.name,
-            transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
-            producer_id=-1,
-            producer_epoch=-1,
-        )
         while True:
             try:
-                answer = await self.coordinator(request)
-                self.producer = (answer.producer_id, answer.producer_epoch)
+                self.producer = await self.settled(lambda: self.initialize(self.name))
                 return
             except MillraceError as error:
                 self.world.violated(f"{self.name} is not let in: {error!r}")
 
     async def send(self, values: Sequence[tuple[Place, str]]) -> list[int]:
         """Add the partitions, send a batch to each in order, and return the offsets."""
-        assert self.producer is not None
-        producer_id, epoch = self.producer
         topics: dict[str, set[int]] = {}
         for place, _ in values:
             topics.setdefault(place.topic, set()).add(place.partition)
-        add = pb.AddPartitionsToTxnRequest(
-            transactional_id=self.name,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            topics=[pb.TopicPartitions(name=name, partitions=sorted(numbers)) for name, numbers in topics.items()],
-        )
-        check_topics((await self.coordinator(add)).topics)
-        sequences: dict[Place, int] = {}
+        await self.add({name: sorted(numbers) for name, numbers in topics.items()})
         offsets = []
         for place, value in values:
-            sequence = sequences.get(place, 0)
-            sequences[place] = sequence + 1
-            request = produce_request(place, self._batch(value, sequence), self.name)
-            offset = await self.settled(lambda place=place, request=request: produce(self, place, request))  # type: ignore[misc]
+            batch = self._batch(place, value)
+            offset = await self.settled(lambda place=place, batch=batch: self.produce(place, batch, self.name))  # type: ignore[misc]
             self.world.recorder.acknowledged(place, offset, [value])
             offsets.append(offset)
         return offsets
 
-    def _batch(self, value: str, sequence: int) -> bytes:
+    async def add(self, topics: Mapping[str, Sequence[int]]) -> None:
+        """Add partitions to the transaction."""
         assert self.producer is not None
+        producer_id, epoch = self.producer
+        request = pb.AddPartitionsToTxnRequest(
+            transactional_id=self.name,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            topics=[pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in topics.items()],
+        )
+        check_topics((await self.coordinator(request)).topics)
+
+    def _batch(self, place: Place, value: str) -> bytes:
+        assert self.producer is not None
+        if self._sequences_of != self.producer:
+            self._sequences, self._sequences_of = {}, self.producer
+        sequence = self._sequences.get(place, 0)
+        self._sequences[place] = sequence + 1
         return build_rows_batch(
             [Record(key=None, value=value.encode(), timestamp_ms=self.world.now_ms)],
             producer_id=self.producer[0],
@@ -230,7 +247,7 @@ class Transactor(TransactionalClient):
             elif ending == "abort":
                 await self.end(committed=False)
             elif ending == "haunt":
-                await self._haunt([place for place, _ in values])
+                await self._haunt()
             else:
                 self.producer = None
         except MillraceError as error:
@@ -238,7 +255,7 @@ class Transactor(TransactionalClient):
             self.producer = None
         self.world.recorder.ended(write, outcome, offsets)
 
-    async def _haunt(self, written: Sequence[Place]) -> None:
+    async def _haunt(self) -> None:
         """Write although a new instance has fenced this producer.
 
         The batch must be new, because a leader may confirm a duplicate.
@@ -247,9 +264,9 @@ class Transactor(TransactionalClient):
         await self.begin_anew()
         new, self.producer = self.producer, old
         place, value = self.choose.choice(self.world.places), self.new_value()
-        write, batch = self.begin([(place, value)]), self._batch(value, written.count(place))
+        write, batch = self.begin([(place, value)]), self._batch(place, value)
         try:
-            offset = await produce(self, place, produce_request(place, batch, self.name))
+            offset = await self.produce(place, batch, self.name)
             self.world.violated(f"{self.name}: a producer that was replaced could write {place} {offset}")
         except MillraceError as error:
             self.world.note(f"{self.name} is fenced: {type(error).__name__}")

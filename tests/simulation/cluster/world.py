@@ -29,10 +29,12 @@ from ...histories.checker import anomalies, processing_anomalies
 from ...histories.history import Place, Read
 from .admin import Administrator
 from .clients import Client, Position, check, committed_reads
+from .consumer_members import ConsumerMember, Ownership
 from .ensemble import Ensemble
 from .faults import Faults
 from .groups import Member, Monitor, Transformer
 from .invariants import Invariants, read_all
+from .kafka_clients import KafkaMember, KafkaTransactor, KafkaWriter
 from .loop import START_S, Process, VirtualLoop, current
 from .machine import Machine, little_room
 from .network import Network, ask
@@ -64,9 +66,11 @@ class Plan:
     syncs: bool
     limits: Mapping[str, str]
     fetch_min_bytes: int
+    kafka: bool
+    """Whether some clients are those of Kafka, and a consumer group of KIP-848 is there too."""
 
     @classmethod
-    def draw(cls, choose: random.Random, choose_limits: random.Random) -> Plan:
+    def draw(cls, choose: random.Random, choose_limits: random.Random, choose_mix: random.Random) -> Plan:
         has_little_room = choose_limits.random() < 1 / 3
         return cls(
             brokers=choose.choice([3, 3, 4]),
@@ -74,6 +78,7 @@ class Plan:
             syncs=choose.random() < 0.5,
             limits=little_room(choose_limits) if has_little_room else {},
             fetch_min_bytes=choose_limits.choice([1, 2_000]) if has_little_room else 1,
+            kafka=choose_mix.random() < 0.4,
         )
 
 
@@ -83,7 +88,7 @@ class World:
     def __init__(self, seed: int, directory: Path) -> None:
         self.seed: Final = seed
         self.choose: Final = random.Random(seed)
-        self.plan: Final = Plan.draw(self.choose, self._random("limits"))
+        self.plan: Final = Plan.draw(self.choose, self._random("limits"), self._random("mix"))
         self.loop: Final = VirtualLoop(self._random("threads"))
         self.network: Final = Network(self.loop, self._random("network"))
         self.ensemble: Final = Ensemble(self.loop, self.network, self._random("zookeeper"), session_timeout_s=3.0)
@@ -198,17 +203,25 @@ class World:
             check(result.error)
 
     def _clients(self) -> list[Client]:
-        return [
+        common: list[Client] = [
             Writer(self, "writer-1"),
-            Writer(self, "writer-2"),
             Transactor(self, "transactor-1"),
-            Transactor(self, "transactor-2"),
             Transformer(self, "transformer"),
             Member(self, "member-1"),
             Member(self, "member-2"),
-            Member(self, "member-3"),
             Monitor(self, "monitor"),
             Administrator(self, "administrator"),
+        ]
+        if not self.plan.kafka:
+            return [*common, Writer(self, "writer-2"), Transactor(self, "transactor-2"), Member(self, "member-3")]
+        ownership = Ownership(self)
+        return [
+            *common,
+            KafkaWriter(self, "kafka-writer"),
+            KafkaTransactor(self, "kafka-transactor-1", keeps_epoch=True),
+            KafkaTransactor(self, "kafka-transactor-2", keeps_epoch=False),
+            KafkaMember(self, "kafka-member"),
+            *(ConsumerMember(self, f"consumer-{number}", ownership) for number in (1, 2, 3)),
         ]
 
     async def _until(self, condition: Any, what: str, tasks: Sequence[asyncio.Task[Any]] = ()) -> None:

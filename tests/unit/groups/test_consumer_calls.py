@@ -112,6 +112,22 @@ def test_a_group_is_read_again_as_it_was(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
+def test_a_repeated_heartbeat_that_arrives_during_the_first_changes_nothing_more(tmp_path: Path) -> None:
+    """A client repeats a heartbeat when it has waited too long for the answer."""
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            first, second = await asyncio.gather(join(shard, "a"), join(shard, "a"))
+            assert first == second
+            assert first.member_epoch == 1
+            assert first.assignment is not None
+            assert len(first.assignment) == 2
+
+    run(scenario, tmp_path)
+
+
 def test_a_member_without_heartbeats_is_removed(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with opened(directory, **{"group.consumer.session.timeout.ms": "50"}) as broker:

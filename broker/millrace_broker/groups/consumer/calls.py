@@ -225,7 +225,9 @@ class ConsumerCalls:
             if self._is_to_be_classic(before, after):
                 await self._downgrade(entry, before, after)
             else:
-                await self._log.append(change_records(before if before.epoch else None, after, self._clock.now_ms()))
+                records = change_records(before if before.epoch else None, after, self._clock.now_ms())
+                if records:  # none if a repetition of this call has changed the group meanwhile
+                    await self._log.append(records)
                 entry.group = after
                 self._update_timers(entry, before, after)
             return answer
