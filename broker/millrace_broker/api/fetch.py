@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millrace.errors import StorageError
+from millrace.errors import MillraceError, StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
 from millrace_broker.api.common.access_rules import authorized
@@ -52,6 +52,9 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
         broker.waiters.committed_fetches if request.isolation_level == pb.READ_COMMITTED else broker.waiters.fetches
     )
     watch = arrivals.watch(keys)
+    if request.max_wait_ms > 0 and min_bytes > 0 and _is_at_end(broker, request):
+        await watch.wait(wanted_bytes=min_bytes, timeout_s=request.max_wait_ms / 1000, is_poll=True)
+        return (await _read_leased(broker, request, max_bytes, context.response_lease)).response
     reading = await _read_leased(broker, request, max_bytes, context.response_lease)
     if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
         return reading.response
@@ -60,6 +63,24 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
     context.response_lease.release()
     await watch.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000, is_poll=True)
     return (await _read_leased(broker, request, max_bytes, context.response_lease)).response
+
+
+def _is_at_end(broker: Broker, request: pb.FetchRequest) -> bool:
+    """Tell whether no partition has records, an error or another replica to report, as in most polls of a reader."""
+    if request.rack_id:
+        return False
+    try:
+        for topic_fetch in request.topics:
+            topic = broker.partitions.topic(topic_fetch.name, topic_fetch.topic_id)
+            for wanted in topic_fetch.partitions:
+                partition = broker.partitions.led(topic, wanted.partition)
+                check_epoch(partition, wanted.current_leader_epoch)
+                end_offset = end_of(partition.log, request.isolation_level)
+                if wanted.fetch_offset != end_offset or wanted.HasField("last_fetched_epoch"):
+                    return False
+    except MillraceError:  # the read reports it, partition by partition
+        return False
+    return True
 
 
 async def _read_leased(broker: Broker, request: pb.FetchRequest, max_bytes: int, lease: Lease) -> _Reading:

@@ -71,9 +71,12 @@ class Message:
 
     def encode_parts(self, version: int) -> list[Buffer]:
         """Write a message as parts. Large records are parts of their own, and are not copied."""
+        written = self._parts(version)
+        if max(map(len, written), default=0) <= _COPIED_BYTES_MAX:
+            return [b"".join(written)]
         parts: list[Buffer] = []
         small: list[Buffer] = []
-        for part in self._parts(version):
+        for part in written:
             if len(part) <= _COPIED_BYTES_MAX:
                 small.append(part)
                 continue
