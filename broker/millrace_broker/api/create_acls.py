@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.acls import read_acl
 from millrace_broker.api.common.access_rules import authorized
-from millrace_broker.api.common.acls import authorizer_of, read_acl
+from millrace_broker.api.common.authorizers import authorizer_of
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker

@@ -8,6 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from millrace.clients.acl_operations import AclOperations
 from millrace.clients.cluster_operations import ClusterOperations
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.epoch_ends import epoch_ends
@@ -39,8 +40,8 @@ _READ_CHUNK = unary(lambda stub: stub.ReadRangeChunk)
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
 
 
-class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, ClusterOperations):
-    """Admin client for topics, groups, transactions and the cluster (Kafka's ``Admin``). Thread safe.
+class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, ClusterOperations, AclOperations):
+    """Admin client for topics, groups, transactions, ACLs and the cluster (Kafka's ``Admin``). Thread safe.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options. Close the client when done, or use
     it in ``with``.

@@ -103,11 +103,11 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
     max_partitions: _PositiveInt = Field(
         100_000, description="Largest number of partitions on this broker. Kafka has no limit."
     )
-    direct_reads_enable: Literal["local", "all", "false"] = Field(
-        "local",
+    direct_reads_enable: Literal["auto", "local", "all", "false"] = Field(
+        "auto",
         description="Clients that get the paths of segment files, so that they can read them directly. local "
-        "(or true): clients on this host. all: every client, if machines share file systems. false: none. With an "
-        "authorizer the default is false, and a client needs READ on the topic.",
+        "(or true): clients on this host. all: every client, if machines share file systems. false: none. auto: local, "
+        "but false with an authorizer, where a client also needs READ on the topic.",
     )
     authorizer_class_name: str = Field(
         "",
@@ -432,9 +432,10 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
 
     @property
     def direct_reads(self) -> Literal["local", "all", "false"]:
-        """Clients that get paths. With an authorizer ``direct.reads.enable`` must be set."""
-        is_default = "direct_reads_enable" not in self.model_fields_set
-        return "false" if self.authorizer_class_name and is_default else self.direct_reads_enable
+        """Clients that get paths."""
+        if self.direct_reads_enable == "auto":
+            return "false" if self.authorizer_class_name else "local"
+        return self.direct_reads_enable
 
     @field_validator("super_users")
     @classmethod

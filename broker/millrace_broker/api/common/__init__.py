@@ -2,8 +2,9 @@
 
 * ``request_context``  the client and the listener of a request
 * ``errors``         errors as clients may see them
-* ``access``, ``access_rules``  authorization of calls: the steps, and the table of what each call needs
-* ``acls``           ACLs as messages
+* ``access``, ``access_rules``, ``access_checks``  authorization of calls: the steps, the table of what each call needs,
+  and the checks in it
+* ``authorizers``    the authorizer of a broker, for the calls that manage ACLs
 * ``record_checks``  checks of the records in a produce request
 * ``ranges``, ``leader_epochs``  offset ranges, and leader epochs in requests
 * ``commits``, ``identities``    offsets that members commit, and the member identity in a request

@@ -1,4 +1,4 @@
-"""Conversion of ACLs to messages, and back."""
+"""ACLs and their filters as messages, and back."""
 
 from __future__ import annotations
 
@@ -14,23 +14,13 @@ from millrace.acls import (
     ResourcePattern,
     ResourceType,
 )
-from millrace.errors import SecurityDisabledError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.broker import Broker
-from millrace_broker.security import Authorizer
 
 Kind = TypeVar("Kind", ResourceType, PatternType, AclOperation, AclPermission)
 
 
-def authorizer_of(broker: Broker) -> Authorizer:
-    """Return the authorizer. Raises ``SecurityDisabledError`` if the broker has none."""
-    if broker.authorizer is None:
-        raise SecurityDisabledError("this broker has no ACLs, because it has no authorizer: set authorizer.class.name")
-    return broker.authorizer
-
-
 def kind_of(kind: type[Kind], number: int) -> Kind:
-    """Return the member of an enumeration; ``UNKNOWN`` for a number that this broker does not know."""
+    """Return the member of an enumeration; ``UNKNOWN`` for a number that this side does not know."""
     try:
         return kind(number)
     except ValueError:
@@ -79,3 +69,16 @@ def read_filter(message: pb.AclFilter) -> AclBindingFilter:
     )
     wanted.check()
     return wanted
+
+
+def filter_message(wanted: AclBindingFilter) -> pb.AclFilter:
+    """Convert a filter to its message."""
+    return pb.AclFilter(
+        resource_type=wanted.resource_type,
+        name=wanted.name,
+        pattern_type=wanted.pattern_type,
+        principal=wanted.principal,
+        host=wanted.host,
+        operation=wanted.operation,
+        permission=wanted.permission,
+    )
