@@ -139,7 +139,7 @@ async def open_broker(
             undo,
             clock=clock or SystemClock(),
             files=files or OsFiles(),
-            peers=peers or Peers(config.inter_broker_listener, client_id=f"broker-{config.broker_id}"),
+            peers=peers or Peers.of(config),
             has_controller=config.is_clustered if has_controller is None else has_controller,
         )
         storage = await _open_storage(config, base, undo, store, on_progress)

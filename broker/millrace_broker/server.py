@@ -19,6 +19,7 @@ from millrace_broker.log import Files
 from millrace_broker.log.recovery_threads import Progress
 from millrace_broker.opening import open_broker
 from millrace_broker.runtime import Clock
+from millrace_broker.security import check_plaintext
 
 if TYPE_CHECKING:
     from millrace_broker.metrics import MetricsListener
@@ -87,8 +88,8 @@ class BrokerServer:
     async def start(self, on_progress: Progress | None = None) -> None:
         """Recover the data and start to answer calls.
 
-        Raises ``EnvironmentProblemError`` and then releases everything. ``on_progress`` gets the numbers of loaded and
-        of all logs, from another thread.
+        Raises ``EnvironmentProblemError`` or ``InvalidConfigError``, and then releases everything. ``on_progress`` gets
+        the numbers of loaded and of all logs, from another thread.
         """
         try:
             self._bind()  # first: if an address is taken, the data is not opened
@@ -151,6 +152,7 @@ class BrokerServer:
 
     def _bind(self) -> None:
         """Bind all listeners."""
+        check_plaintext(self._config)
         calls = kafka_calls(self._config)
         for name, address in self._config.listener_addresses.items():
             listener: TcpListener | GrpcListener

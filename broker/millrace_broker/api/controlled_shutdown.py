@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
+from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.wire import by_topic
@@ -17,6 +18,7 @@ async def handle(
 
     Raises ``NotControllerError``, ``StaleBrokerEpochError``.
     """
+    check_is_broker(broker, context)
     remaining = await broker.member.controlling.ask(
         "shut down", lambda controller: controller.shut_down(request.broker_id, request.broker_epoch)
     )

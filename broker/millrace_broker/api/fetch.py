@@ -16,6 +16,7 @@ from millrace.errors import MillraceError, StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
 from millrace_broker.api.common.access_rules import authorized
+from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch, divergence
 from millrace_broker.api.common.ranges import aborted_within, end_of
@@ -44,6 +45,7 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
     end offset. A standalone broker has no followers. There, a request without a ``replica_id`` is a consumer's.
     """
     if request.replica_id >= 0 and broker.partitions.has_controller:
+        check_is_broker(broker, context)
         return await broker.replicas.fetch(request, context.response_lease)
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
     min_bytes = min(request.min_bytes, max_bytes)

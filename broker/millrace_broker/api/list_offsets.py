@@ -7,6 +7,7 @@ from typing import Final
 from millrace.errors import InvalidRequestError, OffsetNotAvailableError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
+from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch
 from millrace_broker.api.common.ranges import end_of
@@ -31,6 +32,8 @@ _NONE: Final = (-1, -1)
 @authorized("ListOffsets")
 async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: RequestContext) -> pb.ListOffsetsResponse:
     """Answer with the offset for each partition's timestamp; -1 if no record has that timestamp or a later one."""
+    if request.HasField("replica_id"):
+        check_is_broker(broker, context)
     response = pb.ListOffsetsResponse()
     for topic_times in request.topics:
         topic_offsets = response.topics.add(name=topic_times.name)

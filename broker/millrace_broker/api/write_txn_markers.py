@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
+from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -19,6 +20,7 @@ async def handle(
     broker: Broker, request: pb.WriteTxnMarkersRequest, context: RequestContext
 ) -> pb.WriteTxnMarkersResponse:
     """Append the markers, each partition separately."""
+    check_is_broker(broker, context)
     response = pb.WriteTxnMarkersResponse()
     for wanted in request.markers:
         result = response.results.add(producer_id=wanted.producer_id)

@@ -72,7 +72,7 @@ def broker(
 
       millrace broker
 
-      millrace broker --data-dir /srv/millrace --listen 0.0.0.0:9092 -o log.retention.hours=24
+      millrace broker --data-dir /srv/millrace --listen 127.0.0.1:9092 -o log.retention.hours=24
     """
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:

@@ -186,7 +186,10 @@ class Member:
         Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller sends one in time.
         """
         self._node = registration.broker_node(
-            endpoints, rack=self._config.broker_rack, timestamp_ms=self._clock.now_ms()
+            endpoints,
+            rack=self._config.broker_rack,
+            timestamp_ms=self._clock.now_ms(),
+            security_protocol_of=self._config.security_protocol_of,
         )
         self._replicas.alter_partition = self._isr_requests.alter
         self.controlling.start()

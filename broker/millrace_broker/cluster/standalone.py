@@ -124,7 +124,12 @@ class Standalone:
         """Register; topic changes read the live brokers from there."""
         config = self._config
         now_ms = self._clock.now_ms()
-        node = registration.broker_node(endpoints, rack=config.broker_rack, timestamp_ms=now_ms)
+        node = registration.broker_node(
+            endpoints,
+            rack=config.broker_rack,
+            timestamp_ms=now_ms,
+            security_protocol_of=config.security_protocol_of,
+        )
         await self._executors.administer(registration.register, self._metadata.coordination, config.broker_id, node)
         self._brokers = (registration.live_broker(config.broker_id, node),)
 

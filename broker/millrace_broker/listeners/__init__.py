@@ -3,7 +3,8 @@
 The handlers are those of ``millrace_broker.api``.
 
 * ``tcp_listener``  Kafka's framing: calls of Kafka and of millrace; docs/design/0042
-* ``connection``, ``owner``, ``response_writer``  one connection, its requests and its responses
+* ``connection``, ``connection_states``, ``owner``, ``response_writer``  one connection, its requests and its responses
+* ``tls_transport`` TLS of a connection
 * ``wire_calls``    how calls are read and written; ``millrace.protocol.frames`` describes the format
 * ``handling``      runs a handler up to its first wait, and continues it as a task
 * ``grpc_server``   gRPC calls, for any client

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from enum import Enum, auto
-from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -33,57 +31,31 @@ from millrace.errors import (
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import ClientAddress
+from millrace_broker.listeners.connection_states import LIMITS_S, Request, State
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.owner import ConnectionOwner
 from millrace_broker.listeners.response_writer import ResponseWriter
-from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S
-from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall, check_first_bytes, error_response
+from millrace_broker.listeners.wire_calls import Buffer, Response, check_first_bytes, error_response
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
+from millrace_broker.security import KafkaPrincipal
 
 _logger = logging.getLogger(__name__)
-
-
-class _State(Enum):
-    """State of a connection."""
-
-    GREETING = auto()
-    IDLE = auto()
-    HEAD = auto()
-    RECEIVING = auto()
-    SERVING = auto()
-    SENDING = auto()
-    REFUSED = auto()
-
-
-_LIMITS_S: Final = {
-    _State.GREETING: 10.0,
-    _State.HEAD: RECEPTION_TIMEOUT_S,
-    _State.RECEIVING: RECEPTION_TIMEOUT_S,
-    _State.SENDING: 60.0,  # without any byte taken by the client
-    _State.REFUSED: 2.0,  # input is discarded meanwhile, so that the client reads the reason
-}
-"""Seconds that a connection may stay in a state. Handlers have their own deadlines; the configuration limits IDLE."""
-
-
-class _Request(NamedTuple):
-    """Request whose head has been read."""
-
-    call: WireCall
-    head: frames.Head
 
 
 class Connection(asyncio.BufferedProtocol):
     """Broker's end of one connection. All of it runs in the event loop."""
 
-    def __init__(self, listener: ConnectionOwner[Connection]) -> None:
+    def __init__(self, listener: ConnectionOwner[Connection], principal: KafkaPrincipal) -> None:
+        """``principal`` is the client's, as far as the listener knows it before the first request."""
         self._listener = listener
+        self._principal = principal
         self._broker = listener.broker
         self._loop = listener.loop
-        self._state = _State.GREETING
+        self._state = State.GREETING
         self._since = self._loop.time()
         self._rest = b""  # received but not parsed: a part of a head, or the next request
-        self._request: _Request | None = None
+        self._request: Request | None = None
         self._body: bytearray | None = None
         self._view = memoryview(b"")
         self._received_bytes = 0
@@ -108,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writer = ResponseWriter(transport)
         self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
         self._handling = Handling(self._broker, self._listener.name, self._client, self._answer)
+        self._authenticated(self._principal)
         keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
 
@@ -126,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._serve(body)
                 self._go_on()
             return
-        if self._state is _State.REFUSED:
+        if self._state is State.REFUSED:
             return
         data = self._listener.buffer[:nbytes]
         if self._skip_bytes:
@@ -146,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Resume the writer, because the kernel has all bytes of the transport."""
         self._writer.resume()
-        if self._state is _State.SENDING:
+        if self._state is State.SENDING:
             self._since = self._loop.time()
             self._sent()
             self._go_on()
@@ -167,6 +140,11 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.drop()
         self._listener.closed(self)
 
+    def _authenticated(self, principal: KafkaPrincipal) -> None:
+        """Make the following requests those of a principal."""
+        self._handling.principal = principal
+        self._handling.is_broker = self._listener.access.is_broker(principal)
+
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def _consume(self, data: memoryview) -> None:
@@ -186,8 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = bytes(data[position:])
         if not self._is_ready:
             self._stop_reading()
-        elif self._state is _State.IDLE:
-            self._enter(_State.HEAD)
+        elif self._state is State.IDLE:
+            self._enter(State.HEAD)
 
     def _go_on(self) -> None:
         """Parse the bytes received during the last request."""
@@ -201,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _is_ready(self) -> bool:
         """Whether a request head comes next."""
-        return self._state in (_State.GREETING, _State.IDLE, _State.HEAD)
+        return self._state in (State.GREETING, State.IDLE, State.HEAD)
 
     @property
     def _is_receiving(self) -> bool:
@@ -219,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if len(data) < frames.HEAD_BYTES:
             return 0
-        if self._state is _State.GREETING:
+        if self._state is State.GREETING:
             check_first_bytes(data)
         head = frames.read_head(data)
         is_hello = head.api_key == frames.HELLO
@@ -233,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._hello(head, data[start:end]) if len(data) >= end else 0
         if not self._is_counted:
             self._meet(head)
-        self._begin(_Request(self._listener.wire_call(head.api_key), head), data[start:end])
+        self._begin(Request(self._listener.wire_call(head.api_key), head), data[start:end])
         return min(len(data), end)
 
     def _hello(self, head: frames.Head, content: memoryview) -> int:
@@ -250,13 +228,15 @@ class Connection(asyncio.BufferedProtocol):
         frames.check_version(head.api_version)
         self._handling.client_id = hello.client_id
         _logger.debug("%s has client id %r, runs %s", self._client, hello.client_id, hello.client_software_name)
-        self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME
+        self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME and (
+            self._handling.is_broker or not self._broker.config.authenticates_brokers
+        )
         self._listener.count(self, is_broker=self._is_broker)
         self._is_counted = True
         self._refusal_id = 0
         answer = self._listener.hello().SerializeToString()
         self._transport.write(frames.response_head(len(answer), correlation_id=head.correlation_id) + answer)
-        self._enter(_State.IDLE)
+        self._enter(State.IDLE)
         return frames.HEAD_BYTES + head.rest_bytes
 
     def _meet(self, head: frames.Head) -> None:
@@ -267,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.count(self, is_broker=False)
         self._is_counted = True
 
-    def _begin(self, request: _Request, part: memoryview) -> None:
+    def _begin(self, request: Request, part: memoryview) -> None:
         """Admit a request. Serve it if ``part`` is its whole content, else receive the rest."""
         self._request = request
         call_class = class_of(request.call.name, is_broker=self._is_broker)
@@ -291,9 +271,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_stopping |= call_class is CallClass.CLIENT and room is CallClass.CONTROL
         self._throw_away(self._request.head.rest_bytes - len(part), error)
 
-    def _wait_for_admission(self, call_class: CallClass, request: _Request, held: bytes) -> None:
+    def _wait_for_admission(self, call_class: CallClass, request: Request, held: bytes) -> None:
         """Read nothing until the request has a place and memory."""
-        self._enter(_State.SERVING)
+        self._enter(State.SERVING)
         self._stop_reading()
         self._admitting = self._loop.create_task(self._admission(call_class, request.head.rest_bytes))
         self._admitting.add_done_callback(lambda task: self._admitted(task, call_class, memoryview(held)))
@@ -327,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(part) == size_bytes:
             self._serve(part)
             return
-        self._enter(_State.RECEIVING)
+        self._enter(State.RECEIVING)
         self._body = bytearray(size_bytes)
         self._view = memoryview(self._body)
         self._view[: len(part)] = part
@@ -336,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
     def _throw_away(self, size_bytes: int, failure: MillraceError) -> None:
         """Answer with an error after the rest of the message is discarded."""
         self._skip_bytes, self._failure = size_bytes, failure
-        self._enter(_State.RECEIVING)
+        self._enter(State.RECEIVING)
         if not size_bytes:
             self._finish((), failure)
 
@@ -363,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
     def _serve(self, content: Buffer) -> None:
         assert self._request is not None
         assert self._call is not None
-        self._enter(_State.SERVING)
+        self._enter(State.SERVING)
         call, head = self._request
         self._handling.variables.run(self._handling.start, call, head, content, self._call)
 
@@ -390,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._close(failure)
                 return
             response = refusal
-        self._enter(_State.SENDING)
+        self._enter(State.SENDING)
         if response:
             self._writer.write(response)
         self._sent()
@@ -400,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._writer.is_idle or self._is_over:
             return
         self._release()
-        self._enter(_State.IDLE)
+        self._enter(State.IDLE)
         if self._is_stopping:
             self.say_goodbye()
 
@@ -431,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.can_write_eof() and not self._is_over:
             self._transport.write_eof()
         self._rest = b""
-        self._enter(_State.REFUSED)
+        self._enter(State.REFUSED)
         self._read_on()
 
     def _close(self, error: MillraceError) -> None:
@@ -443,33 +423,33 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- life -----------------------------------------------------------------------------------------------------
 
-    def _enter(self, state: _State) -> None:
+    def _enter(self, state: State) -> None:
         self._state = state
         self._since = self._loop.time()
 
     @property
     def idle_since(self) -> float | None:
         """Loop time since when the connection is idle; None during a request."""
-        return self._since if self._state is _State.IDLE else None
+        return self._since if self._state is State.IDLE else None
 
     def check(self, now: float) -> None:
         """Close the connection if it has been in its state for too long."""
-        limit_s = self._listener.idle_s_max if self._state is _State.IDLE else _LIMITS_S.get(self._state)
+        limit_s = self._listener.idle_s_max if self._state is State.IDLE else LIMITS_S.get(self._state)
         if limit_s is None or now - self._since < limit_s:
             return
-        if self._state is _State.IDLE:
+        if self._state is State.IDLE:
             self.say_goodbye()
             return
-        if self._state is not _State.REFUSED:
+        if self._state is not State.REFUSED:
             _logger.info("the connection from %s is closed: %s took too long", self._client, self._state.name.lower())
         self._transport.abort()
 
     def stop(self) -> None:
         """Close the connection as soon as no request is in progress."""
         self._is_stopping = True
-        if self._state is _State.IDLE:
+        if self._state is State.IDLE:
             self.say_goodbye()
-        elif self._state in (_State.GREETING, _State.REFUSED):
+        elif self._state in (State.GREETING, State.REFUSED):
             self._transport.abort()
 
     def abort(self) -> None:

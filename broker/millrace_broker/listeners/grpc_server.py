@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from functools import lru_cache
@@ -21,9 +22,16 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
-from millrace.errors import EnvironmentProblemError, InvalidRequestError, MillraceError, RequestTimedOutError
+from millrace.errors import (
+    EnvironmentProblemError,
+    InvalidConfigError,
+    InvalidRequestError,
+    MillraceError,
+    RequestTimedOutError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
+from millrace.security import refuse_for_grpc
 from millrace_broker.api import (
     STREAM_HANDLERS,
     ClientAddress,
@@ -48,7 +56,7 @@ from millrace_broker.quotas import (
     current_call,
     parked,
 )
-from millrace_broker.security import ANONYMOUS
+from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess
 
 _logger = logging.getLogger(__name__)
 
@@ -66,13 +74,19 @@ class GrpcListener:
     """Listener of one port for gRPC. Call ``bind`` first, then ``start`` and ``stop`` in the event loop."""
 
     def __init__(self, config: BrokerConfig, name: str) -> None:
+        """Raise ``InvalidConfigError`` if the listener's security cannot be as configured."""
         self._name: Final = name
+        self._access: Final = ListenerAccess(config, name)
+        self._credentials: Final = _credentials(self._access, name)
         self._server: Final = grpc.aio.server(options=_options(config))
 
     def bind(self, address: Listener) -> int:
         """Bind to an address and return the port. Raises ``EnvironmentProblemError`` if it cannot be bound."""
         try:
-            port = self._server.add_insecure_port(str(address))
+            if self._credentials is None:
+                port = self._server.add_insecure_port(str(address))
+            else:
+                port = self._server.add_secure_port(str(address), self._credentials)
         except RuntimeError as error:
             raise EnvironmentProblemError(binding_problem(self._name, address)) from error
         if port == 0:
@@ -81,7 +95,7 @@ class GrpcListener:
 
     async def start(self, broker: Broker) -> None:
         """Start to answer calls."""
-        self._server.add_generic_rpc_handlers((_handlers(broker, self._name),))
+        self._server.add_generic_rpc_handlers((_handlers(broker, self._name, self._access),))
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -89,11 +103,41 @@ class GrpcListener:
         await self._server.stop(grace_s)
 
 
-def _handlers(broker: Broker, listener_name: str) -> grpc.GenericRpcHandler[Any, Any]:
+def _credentials(access: ListenerAccess, name: str) -> grpc.ServerCredentials | None:
+    """Return the credentials of a listener with TLS, which gRPC asks for at each handshake.
+
+    Raises ``InvalidConfigError``.
+    """
+    tls = access.tls
+    if tls is None:
+        return None
+    refuse_for_grpc(access.options, f"listener {name} of the protocol grpc")
+    if access.options.ssl_client_auth == "requested":
+        raise InvalidConfigError(f"listener {name}: ssl.client.auth=requested is not for gRPC: set required or none")
+
+    def current() -> grpc.ServerCertificateConfiguration:
+        material = tls.current().material
+        pair = (material.private_key, material.certificate_chain)
+        return grpc.ssl_server_certificate_configuration([pair], material.authorities or None)
+
+    return grpc.dynamic_ssl_server_credentials(
+        current(), current, require_client_authentication=access.options.ssl_client_auth == "required"
+    )
+
+
+def _principal(context: _Context, access: ListenerAccess) -> KafkaPrincipal:
+    """Return the principal of a call. Raises ``SslAuthenticationError`` if no rule matches the certificate."""
+    if access.tls is None:
+        return ANONYMOUS
+    found = context.auth_context().get("x509_pem_cert")
+    return access.principal(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii")) if found else None)
+
+
+def _handlers(broker: Broker, listener_name: str, access: ListenerAccess) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the broker's handlers of the ``Broker`` service."""
     handlers = {
         method.name: grpc.stream_unary_rpc_method_handler(
-            _unary(broker, listener_name, method.name, method.handler),
+            _unary(broker, listener_name, access, method.name, method.handler),
             request_deserializer=method.request.FromString,
             response_serializer=_serialized,
         )
@@ -101,7 +145,7 @@ def _handlers(broker: Broker, listener_name: str) -> grpc.GenericRpcHandler[Any,
     }
     for name, handler in STREAM_HANDLERS.items():
         handlers[name] = grpc.stream_stream_rpc_method_handler(
-            _stream(broker, listener_name, name, handler),
+            _stream(broker, listener_name, access, name, handler),
             request_deserializer=GetMessageClass(_SERVICE.methods_by_name[name].input_type).FromString,
             response_serializer=_serialized,
         )
@@ -134,11 +178,11 @@ def _serialized(response: Any) -> bytes:
     return data
 
 
-def _unary(broker: Broker, listener_name: str, name: str, handler: UnaryHandler) -> Any:
+def _unary(broker: Broker, listener_name: str, access: ListenerAccess, name: str, handler: UnaryHandler) -> Any:
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> Any:
         with ExitStack() as stack:
             try:
-                request, request_context = await _admit(broker, listener_name, name, context, stack)
+                request, request_context = await _admit(broker, listener_name, access, name, context, stack)
                 return await handler(broker, request, request_context)
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -147,11 +191,11 @@ def _unary(broker: Broker, listener_name: str, name: str, handler: UnaryHandler)
     return behaviour
 
 
-def _stream(broker: Broker, listener_name: str, name: str, handler: StreamHandler) -> Any:
+def _stream(broker: Broker, listener_name: str, access: ListenerAccess, name: str, handler: StreamHandler) -> Any:
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
         with ExitStack() as stack:
             try:
-                request, request_context = await _admit(broker, listener_name, name, context, stack)
+                request, request_context = await _admit(broker, listener_name, access, name, context, stack)
                 async for response in handler(broker, request, request_context):
                     with parked():  # until the caller takes it
                         yield response
@@ -164,17 +208,18 @@ def _stream(broker: Broker, listener_name: str, name: str, handler: StreamHandle
 
 
 async def _admit(
-    broker: Broker, listener_name: str, name: str, context: _Context, stack: ExitStack
+    broker: Broker, listener_name: str, access: ListenerAccess, name: str, context: _Context, stack: ExitStack
 ) -> tuple[Any, RequestContext]:
     """Count the call, wait for memory for its body, and receive the body. Return it with its context."""
     peer = context.peer()
     client_id, is_broker = _client(context)
+    is_broker &= not broker.config.authenticates_brokers  # by another listener, for Kafka's framing
     admitted = broker.admission.begin(peer, class_of(name, is_broker=is_broker))
     stack.callback(admitted.end)
     request_context = RequestContext(
         api_name=name,
         listener_name=listener_name,
-        principal=ANONYMOUS,
+        principal=_principal(context, access),
         client_id=client_id,
         client_address=client_address(peer),
         response_lease=admitted.response_lease,

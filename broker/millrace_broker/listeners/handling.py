@@ -38,6 +38,10 @@ class Handling:
         self._on_end: Final = on_end
         self.client_id = ""
         """Name that the client claimed in its greeting, for calls that have none themselves."""
+        self.principal = ANONYMOUS
+        """Principal of the connection."""
+        self.is_broker = False
+        """Whether the principal is one of the cluster's brokers."""
         self.variables: Final = contextvars.copy_context()
         """Context variables of all calls, which run one after the other. Handlers' tasks copy them."""
         self._task: asyncio.Task[Any] | None = None
@@ -55,10 +59,11 @@ class Handling:
             context = RequestContext(
                 api_name=wire_call.name,
                 listener_name=self._listener_name,
-                principal=ANONYMOUS,
+                principal=self.principal,
                 client_id=self.client_id if client_id is None else client_id,
                 client_address=self._client_address,
                 response_lease=admitted.response_lease,
+                is_broker=self.is_broker,
             )
             in_progress.set(context)
             current_call.set(admitted)

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.wire_calls import WireCall
+from millrace_broker.security import ListenerAccess
 
 C = TypeVar("C", contravariant=True)
 
@@ -18,6 +19,11 @@ class ConnectionOwner(Protocol[C]):
     @property
     def name(self) -> str:
         """Name of the listener."""
+        ...
+
+    @property
+    def access(self) -> ListenerAccess:
+        """The listener's security."""
         ...
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 from collections.abc import Mapping
 from typing import Final
@@ -22,8 +23,12 @@ from millrace_broker.api.api_versions import endpoints, software_version
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.connection import Connection
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
+from millrace_broker.listeners.tls_transport import TlsTransport
 from millrace_broker.listeners.wire_calls import UnknownCall, WireCall, own_calls
 from millrace_broker.quotas import ACTIVE_CONNECTION_S, CallClass
+from millrace_broker.security import ANONYMOUS, ListenerAccess
+
+_logger: Final = logging.getLogger(__name__)
 
 _HELLO_BYTES_MAX: Final = 16 * 1024
 _HEAD_BYTES: Final = 32
@@ -33,6 +38,9 @@ _CHECK_S: Final = 0.5
 _RESERVED_S: Final = 1.0
 """How long a connection of the reserve may be idle while other connections want its place."""
 _BACKLOG: Final = 512
+_HANDSHAKE_S: Final = 10.0
+_HANDSHAKES_MAX: Final = 1000
+"""Largest number of TLS handshakes at a time. A further one ends the oldest, which is a client that says nothing."""
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -43,8 +51,14 @@ class TcpListener:
     """The broker that answers, set by ``start``."""
 
     def __init__(self, config: BrokerConfig, name: str, kafka_calls: Mapping[int, WireCall]) -> None:
-        """``kafka_calls`` are the calls of Kafka, which all listeners of a broker share."""
+        """``kafka_calls`` are the calls of Kafka, which all listeners of a broker share.
+
+        Raises ``InvalidConfigError`` if the listener's security cannot be as configured.
+        """
         self.name: Final = name
+        self.access: Final = ListenerAccess(config, name)
+        self._handshakes: Final[dict[TlsTransport, float]] = {}
+        self._encrypted: Final = memoryview(bytearray(_BUFFER_BYTES if self.access.tls is not None else 0))
         self._request_bytes_max: Final = config.socket_request_max_bytes
         self.idle_s_max: Final = config.connections_max_idle_ms / 1000
         self.buffer: Final = memoryview(bytearray(_BUFFER_BYTES))
@@ -101,11 +115,17 @@ class TcpListener:
         self.loop = asyncio.get_running_loop()
         try:
             for sock in self._sockets:
-                server = await self.loop.create_server(lambda: Connection(self), sock=sock, backlog=_BACKLOG)
+                server = await self.loop.create_server(self._protocol, sock=sock, backlog=_BACKLOG)
                 self._servers.append(server)
         except OSError as error:
             raise EnvironmentProblemError(f"{error}: set another port of {self.name} with listeners") from error
         self._check()
+
+    def _protocol(self) -> Connection | TlsTransport:
+        tls = self.access.tls
+        if tls is None:
+            return Connection(self, ANONYMOUS)
+        return TlsTransport(self, tls.value.context, lambda found: Connection(self, self.access.principal(found)))
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``."""
@@ -114,6 +134,8 @@ class TcpListener:
         if self._checking is not None:
             self._checking.cancel()
         self._has_stopped = True
+        for handshake in list(self._handshakes):
+            handshake.abort()
         for connection in list(self._connections):
             connection.stop()
         if not await self._are_all_closed(grace_s):
@@ -133,6 +155,27 @@ class TcpListener:
         except TimeoutError:
             return False
         return True
+
+    # --- for handshakes -------------------------------------------------------------------------------------------
+
+    @property
+    def encrypted_buffer(self) -> memoryview:
+        """See ``TlsOwner``."""
+        return self._encrypted
+
+    def handshake_began(self, connection: TlsTransport) -> None:
+        """See ``TlsOwner``."""
+        if len(self._handshakes) >= _HANDSHAKES_MAX:
+            next(iter(self._handshakes)).abort()
+        self._handshakes[connection] = self.loop.time()
+        if self._has_stopped:
+            connection.abort()
+
+    def handshake_ended(self, connection: TlsTransport, failure: Exception | None) -> None:
+        """See ``TlsOwner``."""
+        began = self._handshakes.pop(connection, None)
+        if began is not None and failure is not None and not self._has_stopped:
+            _logger.info("the TLS handshake with %s failed: %s", connection.get_extra_info("peername"), failure)
 
     # --- for connections ------------------------------------------------------------------------------------------
 
@@ -203,4 +246,8 @@ class TcpListener:
         now = self.loop.time()
         for connection in list(self._connections):
             connection.check(now)
+        for handshake in [each for each, since in self._handshakes.items() if now - since >= _HANDSHAKE_S]:
+            handshake.abort()
+        if self.access.tls is not None and self.access.tls.is_due:
+            self.loop.run_in_executor(None, self.access.tls.current)
         self._checking = self.loop.call_later(_CHECK_S, self._check)

@@ -7,17 +7,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from millrace.config.listeners import Listener
+from millrace.config.security_options import SecurityProtocol
 from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, Write, ensure_path, paths
 from millrace.coordination.nodes import BrokerNode, ClusterIdNode, ControllerNode, Endpoint
 from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError
 from millrace.ids import id_text
-
-_SECURITY_PROTOCOL: Final = "PLAINTEXT"
-"""Kafka's security protocol of all listeners."""
 
 
 class BrokerIdTakenError(EnvironmentProblemError):
@@ -125,10 +122,16 @@ def live_brokers(coordination: Coordination) -> list[LiveBroker]:
     return [live_broker(each, BrokerNode.decode(node[0])) for each, node in zip(ids, found, strict=True) if node]
 
 
-def broker_node(endpoints: Mapping[str, Listener], *, rack: str, timestamp_ms: int) -> BrokerNode:
+def broker_node(
+    endpoints: Mapping[str, Listener],
+    *,
+    rack: str,
+    timestamp_ms: int,
+    security_protocol_of: Callable[[str], SecurityProtocol] = lambda _: SecurityProtocol.PLAINTEXT,
+) -> BrokerNode:
     """Return the registration of a broker at the advertised addresses of its listeners."""
     return BrokerNode.at(
-        tuple(Endpoint(name, _SECURITY_PROTOCOL, *address) for name, address in endpoints.items()),
+        tuple(Endpoint(name, security_protocol_of(name), *address) for name, address in endpoints.items()),
         rack=rack,
         timestamp_ms=timestamp_ms,
     )

@@ -10,6 +10,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow as pa
 from millrace.errors import BrokerUnavailableError, InvalidRequestError, MillraceError, error_of
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
+from millrace.security import Reloading
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME
 
@@ -164,13 +166,19 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._lost.set()
 
 
-async def connect(host: str, port: int, client_id: str) -> tuple[PeerConnection, pb.HelloResponse]:
+async def connect(
+    host: str, port: int, *, client_id: str, tls: Reloading[ssl.SSLContext] | None = None
+) -> tuple[PeerConnection, pb.HelloResponse]:
     """Connect and exchange greetings. Return the connection and the broker's description of itself.
 
-    Raises ``OSError``, ``BrokerUnavailableError``, ``InvalidRequestError``, and the error with which the broker refuses
-    the connection.
+    Raises ``OSError`` (also for a certificate that one side refuses), ``BrokerUnavailableError``,
+    ``InvalidRequestError``, and the error with which the broker refuses the connection.
     """
-    _, connection = await asyncio.get_running_loop().create_connection(PeerConnection, host, port)
+    loop = asyncio.get_running_loop()
+    context = None
+    if tls is not None:
+        context = await loop.run_in_executor(None, tls.current) if tls.is_due else tls.value
+    _, connection = await loop.create_connection(PeerConnection, host, port, ssl=context)
     try:
         return connection, await connection.greet(client_id)
     except BaseException:

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
 from google.protobuf.message_factory import GetMessageClass
 
+from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
 from millrace.errors import BrokerUnavailableError, InvalidRequestError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.frames import API_KEYS
+from millrace.security import Reloading, client_context
 from millrace_broker.network.peer_connection import PeerConnection, Received, connect
 from millrace_broker.network.sockets import is_refused
 from millrace_broker.quotas import parked
@@ -32,6 +36,7 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _GREETING_S: Final = 5.0
 
 T = TypeVar("T")
+_Connect = Callable[[str, int], Awaitable[tuple[PeerConnection, pb.HelloResponse]]]
 
 
 class Peers:
@@ -39,15 +44,34 @@ class Peers:
 
     ``listener`` is the name of the listener by which brokers call each other. ``cluster_id`` is the cluster of the
     called brokers. It is empty until this broker knows its own cluster. ``client_id`` names this broker to the called
-    ones.
+    ones. ``tls`` has this broker's certificate if the listener has TLS.
     """
 
-    def __init__(self, listener: str, cluster_id: str = "", client_id: str = "") -> None:
+    def __init__(
+        self,
+        listener: str,
+        cluster_id: str = "",
+        client_id: str = "",
+        tls: Reloading[ssl.SSLContext] | None = None,
+    ) -> None:
         self.cluster_id = cluster_id
         self._listener: Final = listener
-        self._client_id: Final = client_id
+        self._connect: Final = partial(connect, client_id=client_id, tls=tls)
         self._addresses: Final[dict[int, Listener | None]] = {}
         self._peers: Final[dict[tuple[int, Listener], _Peer]] = {}
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Self:
+        """Return the calls of a broker with this configuration, without addresses yet.
+
+        Raises ``InvalidConfigError`` if the security of the listener between brokers cannot be as configured.
+        """
+        listener = config.inter_broker_listener
+        security = config.security_of(listener)
+        tls = None
+        if config.security_protocol_of(listener).has_tls:
+            tls = Reloading(f"listener {listener} between brokers", security, partial(client_context, security))
+        return cls(listener, client_id=f"broker-{config.broker_id}", tls=tls)
 
     def know(self, broker_id: int, endpoints: Mapping[str, Listener]) -> None:
         """Set the addresses of a broker, by the names of its listeners."""
@@ -94,7 +118,7 @@ class Peers:
             )
         peer = self._peers.get((broker_id, address))
         if peer is None:
-            peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id, self._client_id)
+            peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id, self._connect)
         return peer
 
     def address(self, broker_id: int) -> Listener | None:
@@ -125,11 +149,11 @@ class Peers:
 class _Peer:
     """Connections to one broker at one address."""
 
-    def __init__(self, broker_id: int, address: Listener, cluster_id: str, client_id: str) -> None:
+    def __init__(self, broker_id: int, address: Listener, cluster_id: str, connect: _Connect) -> None:
         self._id: Final = broker_id
         self.address: Final = address
         self._cluster_id: Final = cluster_id
-        self._client_id: Final = client_id
+        self._connect: Final = connect
         self._idle: Final[list[PeerConnection]] = []
         self._busy: Final[set[PeerConnection]] = set()
         self._is_told = False
@@ -168,7 +192,7 @@ class _Peer:
         """Return a new connection. Raises ``BrokerUnavailableError`` if the expected broker does not answer."""
         try:
             async with asyncio.timeout(_GREETING_S):
-                connection, hello = await connect(*self.address, self._client_id)
+                connection, hello = await self._connect(*self.address)
         except (OSError, InvalidRequestError) as error:  # TimeoutError is an OSError
             reason = f"no greeting within {_GREETING_S:.0f} s" if isinstance(error, TimeoutError) else str(error)
             raise BrokerUnavailableError(f"broker {self._id} does not answer at {self.address}: {reason}") from error

@@ -1,9 +1,11 @@
-"""Identities of clients, and what they may do.
+"""Identities of clients, what they may do, and the security of listeners.
 
 * ``principal``   ``KafkaPrincipal``, the identity that a listener found out, and ``ANONYMOUS``
 * ``acl_index``   decisions of ACLs in memory
 * ``acl_store``   ACLs in the metadata store
 * ``authorizer``  ``Authorizer``, and ``AclAuthorizer``
+* ``listeners``   security of one listener: certificates, and who is a broker
+* ``certificates``  principals of client certificates
 """
 
 from millrace_broker.security.acl_index import AclIndex
@@ -15,6 +17,7 @@ from millrace_broker.security.authorizer import (
     Authorizer,
     open_authorizer,
 )
+from millrace_broker.security.listeners import ListenerAccess, check_plaintext
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
 
 __all__ = [
@@ -26,5 +29,7 @@ __all__ = [
     "AuthorizableRequest",
     "Authorizer",
     "KafkaPrincipal",
+    "ListenerAccess",
+    "check_plaintext",
     "open_authorizer",
 ]

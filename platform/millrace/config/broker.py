@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
-from millrace.config.listener_options import ListenerOptions, refuse_frame_ports
+from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, take_listener_overrides
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidConfigError, UsageError
 
@@ -60,6 +60,9 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "local.retention.bytes": (("log.local.retention.bytes", 1),),
 }
 """Broker options of each topic option, in order of precedence, with the factor to the topic option's unit."""
+
+_DERIVED: Final = ("topic.defaults", "zookeeper", "listener.overrides")
+"""Fields that stand for several options."""
 
 ONLY_OF_TOPICS: Final = frozenset(
     (
@@ -380,6 +383,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         own = dict(values)
         refuse_frame_ports(own)
         zookeeper = take_zookeeper(own)
+        overrides = take_listener_overrides(own)
         topic_values = _take_topic_defaults(own)
         try:
             defaults = TopicConfig.load({name: value for name, (_, value) in topic_values.items()})
@@ -387,7 +391,8 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
             wrong = (name for name in topic_values if f" {name}=" in f" {error.message}")
             names = ", ".join(f"{topic_values[name][0]} sets {name}" for name in wrong)
             raise InvalidConfigError(f"{error.message} ({names})") from None
-        config = super().load({**own, "topic.defaults": defaults, "zookeeper": zookeeper})
+        derived = {"topic.defaults": defaults, "zookeeper": zookeeper, "listener.overrides": overrides}
+        config = super().load({**own, **derived})
         if config.remote_log_storage_system_enable and not config.remote_log_storage_uri:
             raise InvalidConfigError("remote.log.storage.system.enable=true without remote.log.storage.uri: set both")
         if defaults.max_message_bytes > config.socket_request_max_bytes:
@@ -402,7 +407,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         """Return all dotted names. The options of ZooKeeper and the topic defaults are last."""
         from millrace.coordination.zookeeper_config import ZooKeeperConfig
 
-        own = [name for name in super().option_names() if name not in ("topic.defaults", "zookeeper")]
+        own = [name for name in super().option_names() if name not in _DERIVED]
         own += ZooKeeperConfig.option_names()
         return own + [name for names in TOPIC_DEFAULTS.values() for name, _ in names]
 
@@ -410,7 +415,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         """Return all options by their dotted names. A topic default appears under its name of highest precedence."""
         topic = self.topic_defaults.options()
         zookeeper = {} if self.zookeeper_config is None else self.zookeeper_config.options()
-        own = super().options() | zookeeper
+        own = super().options() | self.listener_overrides | zookeeper
         return own | {names[0][0]: topic[name] for name, names in TOPIC_DEFAULTS.items()}
 
     @property

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from millrace.config.base import Config
 from millrace.config.references import resolve_references
+from millrace.config.security_options import SecurityProtocol, SslOptions
 from millrace.config.topic import Int32, Int64
 
 DEFAULT_PORT: Final = 9092
@@ -51,6 +51,10 @@ def _split_address(text: str) -> tuple[str, str]:
 
 def _join_list(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
 
 
 def _class_names(value: Any) -> tuple[Any, ...]:
@@ -116,7 +120,7 @@ class Transport(StrEnum):
     GRPC = "grpc"
 
 
-class ClientConfig(Config):
+class ClientConfig(SslOptions):
     """Options of all clients, and all options of an admin client."""
 
     bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
@@ -143,11 +147,21 @@ class ClientConfig(Config):
         Transport.AUTO,
         description="auto: Kafka's framing; grpc: gRPC, which costs more, at the address that the broker names.",
     )
+    security_protocol: Annotated[SecurityProtocol, BeforeValidator(_upper)] = Field(
+        SecurityProtocol.PLAINTEXT, description="Security protocol of the broker's listener: PLAINTEXT or SSL."
+    )
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
         """Build from options by their dotted names, with references resolved. Raises ``InvalidConfigError``."""
         return cls._validated(resolve_references(values), values)
+
+    @field_validator("security_protocol")
+    @classmethod
+    def _check_security_protocol(cls, value: SecurityProtocol) -> SecurityProtocol:
+        if value.has_sasl:
+            raise ValueError("SASL is not supported yet: expected PLAINTEXT or SSL")
+        return value
 
     @field_validator("bootstrap_servers")
     @classmethod

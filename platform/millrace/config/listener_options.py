@@ -5,12 +5,14 @@ Names and rules are Kafka's. ``listeners`` parses and checks the values.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Final, Self
+from functools import cached_property
+from typing import Any, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from millrace.config.base import Config, option_name
+from millrace.config.base import option_name
 from millrace.config.listeners import (
     GRPC_LISTENER,
     KAFKA_LISTENER,
@@ -21,7 +23,9 @@ from millrace.config.listeners import (
     parse_advertised_listeners,
     parse_listeners,
     parse_protocols,
+    parse_security_protocols,
 )
+from millrace.config.security_options import ListenerSecurity, SecurityProtocol
 from millrace.errors import InvalidConfigError
 
 _GONE: Final = ("frame.listener.port", "advertised.frame.port")
@@ -39,7 +43,28 @@ def refuse_frame_ports(names: Iterable[str]) -> None:
             )
 
 
-class ListenerOptions(Config):
+_OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl)\..+)")
+"""Option of one listener: ``listener.name.<name in lower case>.<option>``."""
+
+
+def take_listener_overrides(values: dict[str, Any]) -> dict[str, str]:
+    """Remove the options ``listener.name.<name>.<option>`` from a broker's. Return them by their dotted names.
+
+    Raises ``InvalidConfigError`` for an option that a listener cannot have of its own.
+    """
+    taken = {}
+    for name in [name for name in values if name.startswith("listener.name.")]:
+        found = _OVERRIDE.fullmatch(name)
+        if found is None or found["option"] not in ListenerSecurity.option_names():
+            raise InvalidConfigError(
+                f"{name} is no option of a listener: expected listener.name.<name>.<option> with one of "
+                f"{', '.join(ListenerSecurity.option_names())}"
+            )
+        taken[name] = str(values.pop(name))
+    return taken
+
+
+class ListenerOptions(ListenerSecurity):
     """Options of the broker's listeners."""
 
     listeners: str = Field(
@@ -55,9 +80,26 @@ class ListenerOptions(Config):
     listener_protocol_map: str = Field(
         f"{GRPC_LISTENER}:{ListenerProtocol.GRPC}",
         description="Protocol of the calls at each listener, as NAME:kafka,NAME:grpc. A listener without an entry "
-        "takes kafka: Kafka's framing, for the clients of Kafka and of millrace. Kafka has "
-        "listener.security.protocol.map.",
+        "takes kafka: Kafka's framing, for the clients of Kafka and of millrace. Kafka has no such option.",
     )
+    listener_security_protocol_map: str = Field(
+        "",
+        description="Security protocol of each listener, as NAME:SSL,NAME:SASL_SSL. A listener without an entry whose "
+        "name is a security protocol has that one, and any other listener PLAINTEXT.",
+    )
+    allow_plaintext_listeners: bool = Field(
+        False,
+        description="Whether listeners without TLS may have addresses beyond loopback, where others may read and "
+        "change what they carry. Kafka always allows it.",
+    )
+    broker_principals: str = Field(
+        "",
+        description="Principals of the brokers of this cluster, as User:a;User:b. With security at the listener "
+        "between brokers, only they may make calls of brokers. The default is this broker's own principal. Kafka "
+        "has ACLs.",
+    )
+    listener_overrides: dict[str, str] = Field({}, exclude=True, repr=False)
+    """Options of single listeners, by their dotted names ``listener.name.<name>.<option>``."""
     inter_broker_listener_name: str = Field(
         "",
         description="Listener by which brokers call each other, with the same name at all brokers of a cluster. The "
@@ -79,6 +121,29 @@ class ListenerOptions(Config):
     def protocol_of(self, listener: str) -> ListenerProtocol:
         """Return the protocol of a listener."""
         return parse_protocols(self.listener_protocol_map).get(listener, ListenerProtocol.KAFKA)
+
+    def security_protocol_of(self, listener: str) -> SecurityProtocol:
+        """Return the security protocol of a listener."""
+        found = parse_security_protocols(self.listener_security_protocol_map).get(listener)
+        if found is not None:
+            return found
+        return SecurityProtocol(listener) if listener in (*SecurityProtocol,) else SecurityProtocol.PLAINTEXT
+
+    def security_of(self, listener: str) -> ListenerSecurity:
+        """Return the options of a listener's security: its own, and for the others those of all listeners."""
+        prefix = f"listener.name.{listener.lower()}."
+        shared = {option_name(name): getattr(self, name) for name in ListenerSecurity.model_fields}
+        own = {
+            name.removeprefix(prefix): value
+            for name, value in self.listener_overrides.items()
+            if name.startswith(prefix)
+        }
+        return ListenerSecurity.load(shared | own)
+
+    @cached_property
+    def authenticates_brokers(self) -> bool:
+        """Whether brokers authenticate to each other, so that nobody else may make calls of brokers."""
+        return self.security_protocol_of(self.inter_broker_listener) is not SecurityProtocol.PLAINTEXT
 
     @property
     def inter_broker_listener(self) -> str:
@@ -109,7 +174,25 @@ class ListenerOptions(Config):
         parse_protocols(value)
         return value
 
+    @field_validator("listener_security_protocol_map")
+    @classmethod
+    def _check_security_protocols(cls, value: str) -> str:
+        parse_security_protocols(value)
+        return value
+
     @model_validator(mode="after")
     def _check_all_listeners(self) -> Self:
         assert self.inter_broker_listener
+        names = {name.lower(): name for name in self.listener_addresses}
+        for option in self.listener_overrides:
+            found = _OVERRIDE.fullmatch(option)
+            if found is not None and found["listener"] not in names:
+                raise ValueError(
+                    f"{option} is an option of listener {found['listener'].upper()}, which listeners does not name"
+                )
+        for name in names.values():
+            try:
+                self.security_of(name)
+            except InvalidConfigError as error:
+                raise ValueError(f"listener {name}: {error.message}") from None
         return self

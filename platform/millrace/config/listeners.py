@@ -1,6 +1,6 @@
 """Listeners of a broker, in Kafka's syntax: ``NAME://host:port,NAME://host:port``.
 
-Kafka's classes are ``EndPoint`` and ``ListenerName``; the rules are those of ``KafkaConfig`` (KIP-103). Instead of a
+Kafka's classes are ``EndPoint`` and ``ListenerName``; the rules are those of ``KafkaConfig`` (KIP-103). Beside its
 security protocol, a listener has the protocol of its calls: Kafka's framing, or gRPC.
 """
 
@@ -12,13 +12,13 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
+from millrace.config.security_options import SecurityProtocol
+
 _LISTENER: Final = re.compile(r"([A-Za-z0-9._-]+)://(?:\[([0-9A-Fa-f:.%]*)\]|([^\[\]:/\s]*)):(\d{1,5})")
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]*)\]|([^\[\]:/\s]*)):(\d{1,5})")
 _PORT_MAX: Final = 65535
 _ALL_INTERFACES: Final = "0.0.0.0"
 _UNROUTABLE: Final = (_ALL_INTERFACES, "::")
-_SECURE: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Listener names that are a security protocol of Kafka without an entry in ``listener.security.protocol.map``."""
 
 KAFKA_LISTENER: Final = "PLAINTEXT"
 """Name of the default listener for Kafka's framing."""
@@ -94,11 +94,6 @@ def _parse(text: str) -> dict[str, Listener]:
         if match is None or int(match[4]) > _PORT_MAX:
             raise ValueError(f"{part.strip()!r} is not a listener: expected NAME://host:port, separated by commas")
         name = match[1].upper()
-        if name in _SECURE:
-            raise ValueError(
-                f"the name {name} is a security protocol of Kafka, and listeners of this broker are plaintext: use "
-                "another name, such as PLAINTEXT"
-            )
         if name in found:
             raise ValueError(f"each listener has a name of its own, and two have the name {name}: rename one")
         found[name] = Listener(match[2] or match[3] or _ALL_INTERFACES, int(match[4]))
@@ -125,6 +120,19 @@ def parse_protocols(text: str) -> dict[str, ListenerProtocol]:
         if name.upper() in found:
             raise ValueError(f"listener {name.upper()} has two protocols: remove one")
         found[name.upper()] = ListenerProtocol(protocol.lower())
+    return found
+
+
+def parse_security_protocols(text: str) -> dict[str, SecurityProtocol]:
+    """Parse ``listener.security.protocol.map``: security protocols by upper-case names. Raises ``ValueError``."""
+    found: dict[str, SecurityProtocol] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = (each.strip() for each in part.partition(":"))
+        if not (name and colon) or protocol.upper() not in (*SecurityProtocol,):
+            raise ValueError(f"{part!r} is no entry of the map: expected NAME:{'|'.join(SecurityProtocol)}")
+        if name.upper() in found:
+            raise ValueError(f"listener {name.upper()} has two security protocols: remove one")
+        found[name.upper()] = SecurityProtocol(protocol.upper())
     return found
 
 

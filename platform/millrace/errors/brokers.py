@@ -143,3 +143,15 @@ class ThrottledError(MillraceError):
 
     code = 89
     retriable = True
+
+
+class SaslAuthenticationError(MillraceError):
+    """The broker refuses the client's credentials."""
+
+    code = 58
+
+
+class SslAuthenticationError(MillraceError):
+    """One side of a TLS connection refuses the other's certificate, or both agree on no version or cipher."""
+
+    code = 1080

@@ -77,7 +77,11 @@ def test_a_listener_has_the_protocol_of_the_map() -> None:
         ({"listeners": "127.0.0.1:9092"}, "expected NAME://host:port"),
         ({"listeners": "A://h:99999"}, "'A://h:99999' is not a listener"),
         ({"listeners": "A://h:1,"}, "'' is not a listener"),
-        ({"listeners": "SSL://host:1"}, "listeners of this broker are plaintext"),
+        ({"listener.security.protocol.map": "PLAINTEXT:TLS"}, "expected NAME:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL"),
+        ({"listener.security.protocol.map": "A:SSL,a:SSL"}, "listener A has two security protocols"),
+        ({"listener.name.other.ssl.client.auth": "none"}, "listener OTHER, which listeners does not name"),
+        ({"listener.name.plaintext.log.dirs": "x"}, "is no option of a listener"),
+        ({"listener.name.plaintext.ssl.client.auth": "maybe"}, "listener PLAINTEXT: ssl.client.auth='maybe'"),
         ({"listeners": "A://h:1,a://h:2"}, "two have the name A"),
         ({"listeners": "A://h:1,B://g:1"}, "A and B have port 1"),
         ({"listeners": "GRPC://h:1"}, "no advertised listener has the protocol kafka"),
@@ -97,3 +101,21 @@ def test_wrong_listeners_are_refused_with_the_remedy(values: dict[str, str], mes
     with pytest.raises(InvalidConfigError) as caught:
         BrokerConfig.load(values)
     assert message in caught.value.message
+
+
+def test_options_of_one_listener_override_those_of_all() -> None:
+    config = BrokerConfig.load(
+        {
+            "listeners": "PLAINTEXT://h:1,INTERNAL://h:2,SSL://h:3",
+            "listener.security.protocol.map": "INTERNAL:SASL_SSL",
+            "ssl.client.auth": "requested",
+            "ssl.keystore.location": "all.pem",
+            "listener.name.internal.ssl.client.auth": "required",
+        }
+    )
+    found = {name: config.security_protocol_of(name).value for name in config.listener_addresses}
+    assert found == {"PLAINTEXT": "PLAINTEXT", "INTERNAL": "SASL_SSL", "SSL": "SSL"}
+    assert config.security_of("INTERNAL").ssl_client_auth == "required"
+    assert config.security_of("INTERNAL").ssl_keystore_location == "all.pem"
+    assert config.security_of("SSL").ssl_client_auth == "requested"
+    assert BrokerConfig.load(config.options()) == config, "as a dynamic change loads it"

@@ -34,6 +34,8 @@ class RequestContext(NamedTuple):
     client_id: str
     client_address: ClientAddress
     response_lease: Lease
+    is_broker: bool = False
+    """Whether the principal is authenticated as one of the cluster's brokers, on the listener between them."""
 
     @property
     def client_host(self) -> str:

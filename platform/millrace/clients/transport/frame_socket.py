@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
@@ -18,7 +19,8 @@ from typing import Final
 import pyarrow as pa
 
 from millrace.clients.transport.calls import Received
-from millrace.errors import InvalidRequestError, MessageTooLargeError, error_of
+from millrace.clients.transport.tls_socket import TlsSocket, refusal_of, tls_socket
+from millrace.errors import InvalidRequestError, MessageTooLargeError, SslAuthenticationError, error_of
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 
@@ -26,6 +28,8 @@ _RECEIVE_BYTES: Final = 64 * 1024
 _SMALL_BYTES: Final = 64 * 1024
 """Messages up to this size are joined with their heads, which is cheaper than sending two pieces."""
 _HELLO_BYTES_MAX: Final = 64 * 1024
+_TLS_ALERT: Final = b"\x15\x03"
+"""Start of the answer of a listener with TLS to a client without."""
 
 
 class FrameSocket:
@@ -183,7 +187,11 @@ class FrameSocket:
     @property
     def is_usable(self) -> bool:
         """Whether an idle connection can be used: it has nothing to read, neither goodbye nor end."""
-        return not self.is_spent and not self._poll.poll(0)
+        if self.is_spent:
+            return False
+        if isinstance(self._sock, TlsSocket):
+            return self._sock.has_nothing_to_read(self._poll)
+        return not self._poll.poll(0)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -192,7 +200,8 @@ class FrameSocket:
         with self._lock:
             if self._fd >= 0:
                 with suppress(OSError):  # the other end was faster
-                    self._sock.shutdown(socket.SHUT_RDWR)
+                    # Not the method of a socket with TLS, which would make its user read and write without TLS.
+                    socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection; only its user may call this."""
@@ -206,16 +215,24 @@ class FrameSocket:
 
 
 def connect(
-    host: str, port: int, hello: pb.HelloRequest, *, timeout_s: float, response_bytes_max: int
+    host: str,
+    port: int,
+    hello: pb.HelloRequest,
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float,
+    response_bytes_max: int,
 ) -> tuple[FrameSocket, pb.HelloResponse]:
-    """Connect to a broker's listener for Kafka's framing, and make the first call.
+    """Connect to a broker's listener for Kafka's framing, with ``tls`` if it is given, and make the first call.
 
     Raises ``OSError`` without an answer in time, and the error of either side's refusal: ``InvalidRequestError``,
-    ``UnsupportedVersionError``, ``ThrottledError``.
+    ``UnsupportedVersionError``, ``ThrottledError``, ``SslAuthenticationError``.
     """
     deadline = time.monotonic() + timeout_s
     sock = socket.create_connection((host, port), timeout_s)
     try:
+        if tls is not None:
+            sock = tls_socket(sock, tls, host, port, deadline)
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(frames.hello_request(message))
@@ -228,6 +245,10 @@ def connect(
         if head.error:
             raise error_of(head.error, body.decode("utf-8", "replace"))
         return FrameSocket(sock, response_bytes_max=response_bytes_max), pb.HelloResponse.FromString(body)
+    except ssl.SSLError as error:
+        # With TLS 1.3, a broker that refuses the client's certificate says so after the handshake.
+        sock.close()
+        raise refusal_of(error, host, port) from None
     except BaseException:
         sock.close()
         raise
@@ -239,6 +260,8 @@ def _exactly(sock: socket.socket, size_bytes: int, deadline: float) -> bytes:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         part = sock.recv(size_bytes - len(data))
         if not part:
+            if data.startswith(_TLS_ALERT):
+                raise SslAuthenticationError("this is a listener with TLS: set security.protocol=SSL or SASL_SSL")
             raise ConnectionResetError("the connection was closed during the greeting")
         data += part
     return data

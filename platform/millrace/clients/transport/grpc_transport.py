@@ -22,9 +22,11 @@ from millrace.clients.transport.calls import (
     decoded,
     not_reached,
 )
+from millrace.clients.transport.client_tls import ClientTls
 from millrace.config.client import ClientConfig
 from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
+from millrace.security import Reloading
 
 _SERVICE: Final = "/millrace.v1.Broker/"
 _KEEPALIVE_MS: Final = 300_000
@@ -43,12 +45,14 @@ class GrpcTransport:
         address: str,
         find: Callable[[], str],
         config: ClientConfig,
+        tls: Reloading[ClientTls] | None,
         response_bytes_max: int,
         threads: CallThreads,
     ) -> None:
         self._address = address
         self._find = find
         self._config = config
+        self._tls = tls
         self._response_bytes_max = response_bytes_max
         self._threads = threads
         self._lock = threading.Lock()
@@ -62,8 +66,17 @@ class GrpcTransport:
             if self._is_closed:
                 raise ClientClosedError("the client is closed: make a new one")
             if self._channel is None:
-                self._channel = grpc.insecure_channel(self._find(), options=self._options())
+                self._channel = self._new_channel(self._find())
             return self._channel
+
+    def _new_channel(self, address: str) -> grpc.Channel:
+        if self._tls is None:
+            return grpc.insecure_channel(address, options=self._options())
+        material = self._tls.current().material
+        credentials = grpc.ssl_channel_credentials(
+            material.authorities or None, material.private_key or None, material.certificate_chain or None
+        )
+        return grpc.secure_channel(address, credentials, options=self._options())
 
     @property
     def is_open(self) -> bool:

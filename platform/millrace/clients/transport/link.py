@@ -21,12 +21,18 @@ from typing import Final
 
 from millrace.clients.transport.call_threads import CallThreads
 from millrace.clients.transport.calls import PendingCall, Request, Response, UnaryCall, not_reached, unary
+from millrace.clients.transport.client_tls import tls_of
 from millrace.clients.transport.frame_receiver import Receiver
 from millrace.clients.transport.frame_socket import FrameSocket, connect
 from millrace.clients.transport.frame_transport import FrameTransport
 from millrace.clients.transport.grpc_transport import GrpcTransport
 from millrace.config.client import ClientConfig, ConsumerConfig, Transport
-from millrace.errors import ClientClosedError, InvalidConfigError, InvalidRequestError, MillraceError
+from millrace.errors import (
+    ClientClosedError,
+    InvalidConfigError,
+    InvalidRequestError,
+    MillraceError,
+)
 from millrace.protocol import millrace_pb2 as pb
 
 _MESSAGE_OVERHEAD_BYTES: Final = 64 * 2**20
@@ -49,7 +55,9 @@ class Links:
     """Links of one client to all known brokers, and their shared threads. Thread safe."""
 
     def __init__(self, config: ClientConfig) -> None:
+        """Read the client's stores if it uses TLS. Raises ``InvalidConfigError``."""
         self._config = config
+        self.tls: Final = tls_of(config)
         self._lock = threading.RLock()
         self._links: dict[str, Link] = {}
         self._is_closed = False
@@ -130,7 +138,9 @@ class Link:
         self._owner = owner
         fetch_bytes = config.fetch_max_bytes if isinstance(config, ConsumerConfig) else 0
         self._response_bytes_max = fetch_bytes + _MESSAGE_OVERHEAD_BYTES
-        self.grpc: Final = GrpcTransport(address, self._find_grpc, config, self._response_bytes_max, owner.threads)
+        self.grpc: Final = GrpcTransport(
+            address, self._find_grpc, config, owner.tls, self._response_bytes_max, owner.threads
+        )
         self._frames: FrameTransport | None = None
         if config.transport is not Transport.GRPC and _HAS_EPOLL:
             self._frames = FrameTransport(address, owner.receiver(), self._greet)
@@ -212,7 +222,15 @@ class Link:
             client_software_name=_SOFTWARE_NAME,
             client_software_version=_software_version(),
         )
-        return connect(self._host, self._port, hello, timeout_s=timeout_s, response_bytes_max=self._response_bytes_max)
+        tls = self._owner.tls
+        return connect(
+            self._host,
+            self._port,
+            hello,
+            tls=None if tls is None else tls.current().context,
+            timeout_s=timeout_s,
+            response_bytes_max=self._response_bytes_max,
+        )
 
     def _wrong_listener(self, error: InvalidRequestError) -> MillraceError:
         """Explain an answer that is not in Kafka's framing. If it is gRPC's, name the right addresses."""

@@ -1,0 +1,39 @@
+"""States of a connection, and how long it may stay in each."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from millrace.protocol import frames
+from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S
+from millrace_broker.listeners.wire_calls import WireCall
+
+
+class State(Enum):
+    """State of a connection."""
+
+    GREETING = auto()
+    IDLE = auto()
+    HEAD = auto()
+    RECEIVING = auto()
+    SERVING = auto()
+    SENDING = auto()
+    REFUSED = auto()
+
+
+LIMITS_S: Final = {
+    State.GREETING: 10.0,
+    State.HEAD: RECEPTION_TIMEOUT_S,
+    State.RECEIVING: RECEPTION_TIMEOUT_S,
+    State.SENDING: 60.0,  # without any byte taken by the client
+    State.REFUSED: 2.0,  # input is discarded meanwhile, so that the client reads the reason
+}
+"""Seconds that a connection may stay in a state. Handlers have their own deadlines; the configuration limits IDLE."""
+
+
+class Request(NamedTuple):
+    """Request whose head has been read."""
+
+    call: WireCall
+    head: frames.Head

@@ -1,0 +1,118 @@
+"""Security of one listener: its certificates, the principals of its connections, and whether they are brokers.
+
+Kafka's classes are ``SslChannelBuilder`` and ``KafkaPrincipalBuilder``.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from millrace.config.broker import BrokerConfig
+from millrace.config.security_options import SecurityProtocol, parse_mapping_rules
+from millrace.errors import InvalidConfigError
+from millrace.security import Reloading, TlsMaterial, server_context
+from millrace.security.stores import certificates_of
+from millrace_broker.security.certificates import distinguished_name, principal_of
+from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
+
+
+class ListenerTls(NamedTuple):
+    """What a listener's stores are made into."""
+
+    context: ssl.SSLContext
+    material: TlsMaterial
+    own_name: str
+    """Distinguished name of the listener's own certificate."""
+
+
+class ListenerAccess:
+    """Security of one listener."""
+
+    def __init__(self, config: BrokerConfig, name: str) -> None:
+        """Read the stores of a listener with TLS. Raises ``InvalidConfigError`` if its options cannot be met."""
+        self.protocol: Final = config.security_protocol_of(name)
+        self.options: Final = config.security_of(name)
+        self._rules: Final = parse_mapping_rules(self.options.ssl_principal_mapping_rules)
+        self._is_between_brokers: Final = name == config.inter_broker_listener
+        self._brokers: Final = principals(config.broker_principals)
+        self.tls: Final = self._reloading(name) if self.protocol.has_tls else None
+        """The certificates of a listener with TLS."""
+        if self._is_between_brokers and config.is_clustered:
+            self._check_between_brokers(name)
+
+    def _reloading(self, name: str) -> Reloading[ListenerTls]:
+        def make(material: TlsMaterial) -> ListenerTls:
+            context = server_context(self.options, material)
+            return ListenerTls(context, material, own_name(material))
+
+        try:
+            return Reloading(f"listener {name}", self.options, make)
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"listener {name}: {error.message}") from None
+
+    def _check_between_brokers(self, name: str) -> None:
+        if self.protocol is SecurityProtocol.SSL and self.options.ssl_client_auth != "required":
+            raise InvalidConfigError(
+                f"brokers call each other by listener {name}, whose clients need no certificate, so that any of them "
+                f"could act as a broker: set listener.name.{name.lower()}.ssl.client.auth=required"
+            )
+
+    def principal(self, certificate: bytes | None) -> KafkaPrincipal:
+        """Return the principal of a connection with TLS and this client certificate (DER).
+
+        Raises ``SslAuthenticationError`` if no mapping rule matches.
+        """
+        return ANONYMOUS if certificate is None else principal_of(distinguished_name(certificate), self._rules)
+
+    def is_broker(self, principal: KafkaPrincipal) -> bool:
+        """Return whether a connection of this listener with this principal is a broker's."""
+        if not self._is_between_brokers or principal == ANONYMOUS:
+            return False
+        if self._brokers:
+            return principal in self._brokers
+        return self.tls is not None and principal == principal_of(self.tls.current().own_name, self._rules)
+
+
+def own_name(material: TlsMaterial) -> str:
+    """Return the distinguished name of the own certificate."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    own = certificates_of("ssl.keystore.location", material.certificate_chain)[0]
+    return distinguished_name(own.public_bytes(Encoding.DER))
+
+
+def principals(text: str) -> Collection[KafkaPrincipal]:
+    """Parse principals: ``User:a;User:b``. Raises ``InvalidConfigError``."""
+    found = set()
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        kind, colon, name = part.partition(":")
+        if not (kind and colon and name):
+            raise InvalidConfigError(f"broker.principals has {part!r}: expected User:name, separated by semicolons")
+        found.add(KafkaPrincipal(kind, name))
+    return found
+
+
+def check_plaintext(config: BrokerConfig) -> None:
+    """Raise ``InvalidConfigError`` if a listener without TLS is not on loopback, unless the configuration allows it."""
+    if config.allow_plaintext_listeners:
+        return
+    for name, address in config.listener_addresses.items():
+        if not config.security_protocol_of(name).has_tls and not _is_loopback(address.host):
+            raise InvalidConfigError(
+                f"listener {name}://{address} has no encryption, and its address is not loopback: everyone on the "
+                f"network could read and change its data. Give it TLS (listener.security.protocol.map={name}:SSL and "
+                "ssl.keystore.location), or set allow.plaintext.listeners=true in a network that you trust"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    import socket
+    from ipaddress import ip_address
+
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False  # the listener cannot be bound, which says so
+    return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

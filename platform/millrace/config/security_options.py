@@ -1,0 +1,201 @@
+"""Options of TLS, which clients and the broker's listeners share, and the security protocols of Kafka.
+
+Names, meanings and defaults are Kafka's (``SslConfigs``); a description names each difference. Java key stores (JKS)
+are read by Java alone.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Final, Literal, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from millrace.config.base import Config
+
+_TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+_RULES: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,\s*|$)")
+"""One rule of ``ssl.principal.mapping.rules``, as in Kafka's ``SslPrincipalMapper``."""
+
+
+class SecurityProtocol(StrEnum):
+    """Kafka's ``SecurityProtocol``: whether connections have TLS, and whether clients authenticate by SASL."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients authenticate by SASL."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+def _store_type(value: object) -> object:
+    if isinstance(value, str) and value.upper() == "JKS":
+        raise ValueError(
+            "key stores of Java are not read: convert yours with keytool -importkeystore -deststoretype PKCS12"
+        )
+    return value.upper() if isinstance(value, str) else value
+
+
+StoreType = Annotated[Literal["", "PEM", "PKCS12"], BeforeValidator(_store_type)]
+"""Format of a store; empty: that of its content."""
+
+
+class SslOptions(Config):
+    """Options of TLS at either end of a connection."""
+
+    ssl_keystore_type: StoreType = Field(
+        "", description="PEM or PKCS12. The default is the format of the file. Kafka's default is JKS."
+    )
+    ssl_keystore_location: str = Field(
+        "", description="File with the own certificate, its chain, and its private key (PEM or PKCS12)."
+    )
+    ssl_keystore_password: str = Field("", repr=False, description="Password of a PKCS12 key store.")
+    ssl_key_password: str = Field("", repr=False, description="Password of an encrypted private key in PEM.")
+    ssl_keystore_certificate_chain: str = Field(
+        "", description="Own certificate and its chain as PEM text, in place of ssl.keystore.location."
+    )
+    ssl_keystore_key: str = Field(
+        "", repr=False, description="Private key (PKCS #8) as PEM text, for ssl.keystore.certificate.chain."
+    )
+    ssl_truststore_type: StoreType = Field(
+        "", description="PEM or PKCS12. The default is the format of the file. Kafka's default is JKS."
+    )
+    ssl_truststore_location: str = Field(
+        "",
+        description="File with the certificates of the authorities that the other side's certificate may have. The "
+        "default is the authorities of the system.",
+    )
+    ssl_truststore_password: str = Field("", repr=False, description="Password of a PKCS12 trust store.")
+    ssl_truststore_certificates: str = Field(
+        "", description="Certificates of the authorities as PEM text, in place of ssl.truststore.location."
+    )
+    ssl_crl_location: str = Field(
+        "",
+        description="PEM file with revocation lists, one of each authority. A revoked certificate of the other side is "
+        "refused. Kafka has none; the name is librdkafka's.",
+    )
+    ssl_enabled_protocols: str = Field("TLSv1.2,TLSv1.3", description="Accepted versions of TLS.")
+    ssl_cipher_suites: str = Field(
+        "",
+        description="Accepted cipher suites, by their IANA or OpenSSL names. The default is OpenSSL's choice. With "
+        "TLSv1.3 the list names its three suites too, because they are always on.",
+    )
+    ssl_endpoint_identification_algorithm: Literal["https", ""] = Field(
+        "https",
+        description="https: the certificate of the server must name the host of the connection. Empty: any name is "
+        "accepted.",
+    )
+    ssl_reload_interval_ms: int = Field(
+        10_000,
+        ge=0,
+        le=2**31 - 1,
+        description="Time between two checks whether the content of key stores, trust stores or revocation lists has "
+        "changed. New connections use the new content. Kafka has no such option.",
+    )
+
+    @field_validator("ssl_enabled_protocols")
+    @classmethod
+    def _check_versions(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",") if name.strip()]
+        wrong = [name for name in names if name not in _TLS_VERSIONS]
+        if wrong or not names:
+            raise ValueError(f"expected {' or '.join(_TLS_VERSIONS)} or both: older versions are insecure")
+        return value
+
+    @field_validator("ssl_endpoint_identification_algorithm", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_stores(self) -> Self:
+        if bool(self.ssl_keystore_certificate_chain) != bool(self.ssl_keystore_key):
+            raise ValueError("ssl.keystore.certificate.chain and ssl.keystore.key belong together: set both")
+        if self.ssl_keystore_key and self.ssl_keystore_location:
+            raise ValueError("ssl.keystore.location and ssl.keystore.key are both set: remove one")
+        if self.ssl_truststore_certificates and self.ssl_truststore_location:
+            raise ValueError("ssl.truststore.location and ssl.truststore.certificates are both set: remove one")
+        return self
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether this side has a certificate."""
+        return bool(self.ssl_keystore_location or self.ssl_keystore_key)
+
+    @property
+    def has_authorities(self) -> bool:
+        """Whether authorities are configured."""
+        return bool(self.ssl_truststore_location or self.ssl_truststore_certificates)
+
+    @property
+    def tls_versions(self) -> list[str]:
+        """The accepted versions of TLS, the oldest first."""
+        named = {part.strip() for part in self.ssl_enabled_protocols.split(",")}
+        return [name for name in _TLS_VERSIONS if name in named]
+
+
+class ListenerSecurity(SslOptions):
+    """Options of a listener's security, each of which may be ``listener.name.<name>.<option>``."""
+
+    ssl_client_auth: Literal["required", "requested", "none"] = Field(
+        "none",
+        description="Whether clients of a listener with TLS have a certificate: required, requested, or none. A "
+        "listener for gRPC has no requested.",
+    )
+    ssl_principal_mapping_rules: str = Field(
+        "DEFAULT",
+        description="Rules that make a principal's name from the distinguished name of a client's certificate, as "
+        "RULE:pattern/replacement/[LU],DEFAULT. The first rule that matches decides.",
+    )
+
+    @field_validator("ssl_client_auth", mode="before")
+    @classmethod
+    def _lower_auth(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("ssl_principal_mapping_rules")
+    @classmethod
+    def _check_rules(cls, value: str) -> str:
+        parse_mapping_rules(value)
+        return value
+
+
+class MappingRule(NamedTuple):
+    """One rule of ``ssl.principal.mapping.rules``. The rule ``DEFAULT`` has no pattern."""
+
+    pattern: str
+    replacement: str = ""
+    case: str = ""
+    """``L`` for lower case, ``U`` for upper case."""
+
+
+def parse_mapping_rules(text: str) -> list[MappingRule]:
+    """Parse ``ssl.principal.mapping.rules``. Raises ``ValueError``."""
+    rules: list[MappingRule] = []
+    position = 0
+    text = text.strip() or "DEFAULT"
+    while position < len(text):
+        found = _RULES.match(text, position)
+        if found is None or found.end() == position:
+            raise ValueError(
+                f"{text[position:]!r} is no rule: expected DEFAULT or RULE:pattern/replacement/[LU], with commas"
+            )
+        default, pattern, replacement, case = found.groups()
+        if default is None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        rules.append(MappingRule("") if default else MappingRule(pattern, replacement, case))
+        position = found.end()
+    return rules
