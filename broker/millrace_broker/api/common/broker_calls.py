@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from millrace.errors import AuthorizationError
+from millrace.errors import ClusterAuthorizationError
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 
 
 def check_is_broker(broker: Broker, context: RequestContext) -> None:
-    """Raise ``AuthorizationError`` unless the caller is a broker of this cluster.
+    """Raise ``ClusterAuthorizationError`` unless the caller is a broker of this cluster.
 
     Without security at the listener between brokers, brokers cannot be told from others, and every caller is accepted.
     """
     if context.is_broker or not broker.config.authenticates_brokers:
         return
-    raise AuthorizationError(
+    raise ClusterAuthorizationError(
         f"{context.api_name} is a call of brokers: {context.principal} at listener {context.listener_name} is none. "
         f"Brokers come by listener {broker.config.inter_broker_listener}, as one of broker.principals"
     )
