@@ -27,6 +27,9 @@ async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest)
     times = Counter((each.resource_type, each.resource_name) for each in message.resources)
     for each in message.resources:
         try:
+            named = resource(each.resource_type, each.resource_name)
+            checked = pb.AlterConfigsRequest(alterations=[pb.AlterConfigsRequest.Alteration(resource=named)])
+            check_request("AlterConfigs", request.broker, checked, request.context)
             if times[each.resource_type, each.resource_name] > 1:
                 raise InvalidRequestError(f"{each.resource_name} is in the request twice: put its changes together")
             alteration = _alteration(each, await _current(each, request))
@@ -44,8 +47,6 @@ async def _current(wanted: AlterConfigsResource, request: KafkaRequest) -> Mappi
     if all(each.config_operation in (Operation.SET, Operation.DELETE) for each in wanted.configs):
         return {}
     named = resource(wanted.resource_type, wanted.resource_name)
-    checked = pb.AlterConfigsRequest(alterations=[pb.AlterConfigsRequest.Alteration(resource=named)])
-    check_request("AlterConfigs", request.broker, checked, request.context)
     (result,) = (await describe(request.broker, pb.DescribeConfigsRequest(resources=[named]))).results
     return {entry.name: entry.value for entry in result.entries}
 
