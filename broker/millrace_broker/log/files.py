@@ -175,12 +175,14 @@ class OsFile:
 
     def write(self, position: int, parts: Sequence[Part]) -> None:
         """Write ``parts`` completely, or raise ``StorageError``."""
-        with _storage_errors("write", self._path):
+        try:  # no context manager here either
             for first in range(0, len(parts), _BUFFERS_MAX):
                 position = self._write_some(position, parts[first : first + _BUFFERS_MAX])
+        except OSError as error:
+            raise _storage_error("write", self._path, error) from error
 
     def _write_some(self, position: int, parts: Sequence[Part]) -> int:
-        size_bytes = sum(len(part) for part in parts)
+        size_bytes = sum(map(len, parts))
         written = os.pwritev(self._descriptor, parts, position)
         if written < size_bytes:  # a signal, or the disk is nearly full; in that case the next call raises
             rest = memoryview(b"".join(parts))[written:]

@@ -6,14 +6,16 @@ compressed batches, fsyncs, and reads of data that may not be in memory (docs/de
 
 Invariants
 
-- The event loop does no work of unknown size. If small work is slow nevertheless, all work goes to threads for
-  ``SLOW_FOR_S``. The kernel, for example, blocks writers that exceed the disk's throughput.
+- The event loop does no work of unknown size. If small work waits for long nevertheless, all work goes to threads for
+  ``SLOW_FOR_S``. The kernel, for example, blocks writers that exceed the disk's throughput. A loop that was only
+  preempted by other processes has not waited, and a thread would be preempted as well.
 - Running work here or in a thread differs only in time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, ParamSpec, TypeVar
@@ -21,7 +23,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 SMALL_BYTES: Final = 1024 * 1024
 """Records up to this size are checked and appended in the event loop, which takes 0.05 to 0.4 ms."""
 SLOW_S: Final = 0.02
-"""Work that takes longer has waited, for the disk for example."""
+"""Work that takes longer, and gave up the processor by itself, has waited for the disk, for example."""
 SLOW_FOR_S: Final = 1.0
 """How long all work goes to threads after slow work."""
 
@@ -33,11 +35,18 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+def _waits() -> int:
+    """Return how often the current thread has waited: its voluntary context switches."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
 class SmallWork:
     """Choice of the work for the event loop, and a check of its duration."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], waits: Callable[[], int] = _waits) -> None:
+        """Start with work in the event loop. ``waits`` returns how often the thread has waited."""
         self._monotonic: Final = monotonic
+        self._waits: Final = waits
         self._threads_until = float("-inf")
 
     def includes(self, size_bytes: int) -> bool:
@@ -46,12 +55,12 @@ class SmallWork:
 
     def do(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function in the event loop."""
-        started = self._monotonic()
+        waits, started = self._waits(), self._monotonic()
         try:
             return function(*args, **kwargs)
         finally:
             ended = self._monotonic()
-            if ended - started > SLOW_S:
+            if ended - started > SLOW_S and self._waits() != waits:
                 self._threads_until = ended + SLOW_FOR_S
 
 

@@ -6,6 +6,9 @@ Small work runs in the loop unless the loop was blocked lately. Eager work behav
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -43,14 +46,27 @@ def test_only_what_is_small_is_done_at_once() -> None:
 
 
 def test_after_a_slow_one_nothing_is_done_at_once_for_a_while() -> None:
-    clock = _Clock()
-    work = SmallWork(clock)
+    clock, waits = _Clock(), itertools.count()
+    work = SmallWork(clock, waits=lambda: next(waits))
     assert work.do(clock.pass_by, SLOW_S / 2) == clock.now_s
     assert work.includes(1)
     work.do(clock.pass_by, SLOW_S * 2)
     assert not work.includes(1)
     clock.now_s += SLOW_FOR_S
     assert work.includes(1)
+
+
+def test_work_that_was_preempted_and_did_not_wait_is_not_slow() -> None:
+    clock = _Clock()
+    work = SmallWork(clock, waits=lambda: 7)
+    work.do(clock.pass_by, SLOW_S * 2)
+    assert work.includes(1)
+
+
+def test_work_that_waits_for_long_is_slow_by_the_count_of_the_kernel() -> None:
+    work = SmallWork(time.monotonic)
+    work.do(threading.Event().wait, SLOW_S * 2)
+    assert not work.includes(1)
 
 
 def _starting(started: list[asyncio.Task[Any]]) -> Any:
