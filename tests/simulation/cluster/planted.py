@@ -321,6 +321,13 @@ PLANTED: Final[Mapping[str, Fault]] = {
         },
         found_by=9,
     ),
+    "members that were removed commit": Fault(
+        r"consumer-\d: Place.* is committed at \d+, after \d+",
+        {
+            "millrace_broker.groups.consumer.group.ConsumerGroup.check_commit": lambda group, identity, **_: None,
+        },
+        found_by=22,
+    ),
 }
 """The planted faults by name. The name states the wrong behaviour."""
 
