@@ -79,7 +79,7 @@ def producer(address: str, topic: str, directory: Path) -> Tool:
     arguments = {
         "--topic": topic,
         "--bootstrap-server": address,
-        "--throughput": "300",
+        "--throughput": "60",
         "--value-prefix": "{incarnation}",
         "--command-config": str(config),
     }
@@ -94,7 +94,7 @@ def copier(address: str, source: str, target: str, group: str, directory: Path) 
         "--input-partition": "-1",
         "--output-topic": target,
         "--consumer-group": group,
-        "--transaction-size": "50",
+        "--transaction-size": "100",
         "--transaction-timeout": "8000",
         "--transactional-id": "copier",
         "--enable-random-aborts": "",
