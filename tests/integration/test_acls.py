@@ -38,6 +38,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .broker_cluster import Cluster
 from .consumer_groups import QUICK, QUICK_GROUPS
+from .documented import Reader
 from .kafka_wire import KafkaWire
 from .waiting import STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
@@ -123,6 +124,18 @@ def test_only_topics_that_may_be_described_are_shown(secured: Secured, admin: Ad
         admin.describe_topic("secret")
     with pytest.raises(errors.TopicAuthorizationError):
         admin.describe_topic("does-not-exist")  # a client without the right does not learn that
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+def test_every_listener_refuses_and_names_the_remedy(secured: Secured, transport: str) -> None:
+    secured.let(acl(DESCRIBE, "orders"))
+    with Admin({"bootstrap.servers": secured.bootstrap_servers, "transport": transport}) as client:
+        with pytest.raises(errors.TopicAuthorizationError, match=r"acls add .* --operation Delete --topic orders"):
+            client.delete_topic("orders")
+        with pytest.raises(errors.ClusterAuthorizationError, match="--cluster"):
+            client.alter_configs("0", {"log.retention.ms": "1000"}, resource="broker")
+        with pytest.raises(errors.TopicAuthorizationError):
+            list(client.read_range("orders", 0, 0, 1))
 
 
 def test_a_producer_needs_write_and_a_consumer_read_and_its_group(secured: Secured) -> None:
@@ -270,6 +283,17 @@ def test_acls_are_added_listed_and_removed_by_commands(secured: Secured, run: Ca
                                    "--transactional-id", "tx", "--force")  # fmt: skip
     assert "alice" not in run("list")
     assert "removed 2 ACLs" in run("remove", "--topic", "ord", "--resource-pattern-type", "prefixed", "--force")
+
+
+def test_the_commands_of_the_page_run_as_they_stand(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secured.let()
+    nothing: Any = None
+    printed = Reader(secured, nothing, tmp_path, monkeypatch).follow("docs/authorization.md")
+    assert "removed 1 ACLs" in printed
+    (shown,) = [line for line in printed.splitlines() if line.split()[:2] == ["User:bob", "10.0.0.7"]]
+    assert "Read" not in shown
 
 
 @pytest.mark.parametrize(
