@@ -65,7 +65,7 @@ from millrace.records.message_set import (
     sound_prefix_bytes,
 )
 from millrace.records.recompression import carried_over, recompress_batch
-from millrace.records.row_columns import usual_times
+from millrace.records.row_columns import usual_times, usual_times_together
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import (
@@ -149,6 +149,7 @@ __all__ = [
     "sound_prefix_bytes",
     "stamp_append_time",
     "usual_times",
+    "usual_times_together",
     "validate_batch",
     "verify_crc",
     "write_header",

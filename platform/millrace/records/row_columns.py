@@ -24,7 +24,7 @@ from millrace.errors import CorruptBatchError
 from millrace.records.arrays import binary_array, headers_array, int32_array, int64_array, repeated_int64
 from millrace.records.columnar import HEADERS_TYPE, OPAQUE_SCHEMA
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
-from millrace.records.header import NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType
+from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType
 from millrace.records.rows import Headers, append_time, body_of, decoded_headers, read_raw, wrapped
 from millrace.records.varint import read_varint
 from millrace.records.varint_arrays import Bytes, Longs, read_varints
@@ -150,10 +150,10 @@ def usual_times(
 
     Raises ``UnsupportedCompressionError``.
     """
-    if header.is_columnar or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if not _may_be_usual(header):
         return None
     body, damage = body_of(buffer, position, header, max_bytes)
-    if damage is not None or not 0 < header.count <= header.last_offset_delta + 1:
+    if damage is not None:
         return None
     try:
         if header.count < _ROWS_MIN:
@@ -167,9 +167,40 @@ def usual_times(
             smallest, largest = int(fields.timestamp_deltas.min()), int(fields.timestamp_deltas.max())
     except CorruptBatchError:
         return None
-    smallest, largest = header.base_timestamp + smallest, header.base_timestamp + largest
-    is_usual = is_numbered and smallest >= NO_TIMESTAMP and largest == header.max_timestamp
-    return (smallest, largest) if is_usual else None
+    return _usual_times_of(header, smallest, largest) if is_numbered else None
+
+
+def usual_times_together(batches: Sequence[tuple[ReadableBuffer, BatchHeader]]) -> list[tuple[int, int] | None]:
+    """Do as ``usual_times`` for several batches of rows without compression, which begin their buffers.
+
+    Checking several small batches together costs half as much as checking each alone. The result is None for every
+    batch if one is invalid.
+    """
+    headers = [header for _, header in batches]
+    if any(not _may_be_usual(header) for header in headers):
+        return [None] * len(headers)
+    bodies = [memoryview(buffer)[HEADER_BYTES : header.size_bytes].tobytes() for buffer, header in batches]
+    counts: Longs = np.array([header.count for header in headers], np.int64)
+    try:
+        fields = _locate(bodies, b"".join(bodies), headers)
+    except CorruptBatchError:
+        return [None] * len(headers)
+    firsts = np.cumsum(counts) - counts
+    if not np.array_equal(fields.offset_deltas + np.repeat(firsts, counts), np.arange(len(fields.offset_deltas))):
+        return [None] * len(headers)
+    smallest = np.minimum.reduceat(fields.timestamp_deltas, firsts).tolist()
+    largest = np.maximum.reduceat(fields.timestamp_deltas, firsts).tolist()
+    return [_usual_times_of(*each) for each in zip(headers, smallest, largest, strict=True)]
+
+
+def _may_be_usual(header: BatchHeader) -> bool:
+    is_rows = not header.is_columnar and header.timestamp_type is TimestampType.CREATE_TIME
+    return is_rows and 0 < header.count <= header.last_offset_delta + 1
+
+
+def _usual_times_of(header: BatchHeader, smallest_delta: int, largest_delta: int) -> tuple[int, int] | None:
+    smallest, largest = header.base_timestamp + smallest_delta, header.base_timestamp + largest_delta
+    return (smallest, largest) if smallest >= NO_TIMESTAMP and largest == header.max_timestamp else None
 
 
 class _Fields(NamedTuple):

@@ -21,6 +21,7 @@ from millrace.records import (
     read_rows,
     seal,
     usual_times,
+    usual_times_together,
     validate_batch,
 )
 from millrace.records.row_columns import RowColumns, read_one_by_one, read_regular, rows_to_columns
@@ -115,6 +116,20 @@ def test_the_cheap_check_of_rows_never_contradicts_the_complete_one(
     _check_usual_times(batch)
     _check_usual_times(seal(header._replace(max_timestamp=header.max_timestamp ^ 1), batch[61:]))
     _check_usual_times(seal(header._replace(last_offset_delta=header.last_offset_delta + more_records), batch[61:]))
+
+
+@given(st.lists(REPEATED, min_size=1, max_size=4), st.data())
+def test_batches_checked_together_have_the_times_of_each_alone(
+    batches: list[list[Record]], data: st.DataObject
+) -> None:
+    built = [build_rows_batch(records) for records in batches]
+    if data.draw(st.booleans()):
+        damaged = bytearray(built[0])
+        damaged[data.draw(st.integers(61, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        built[0] = bytes(damaged)
+    alone = [usual_times(batch, 0, read_header(batch)) for batch in built]
+    together = usual_times_together([(batch, read_header(batch)) for batch in built])
+    assert together == alone or (None in alone and set(together) == {None})
 
 
 @pytest.mark.parametrize("count", [1, 23, 24, 5_000])

@@ -6,8 +6,9 @@ The log checks sequence numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow.compute as pc
 
@@ -24,7 +25,7 @@ from millrace.records import BatchHeader, Compression
 from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import RecordCodecs, TopicInfo
 from millrace_broker.runtime import Executors
-from millrace_broker.runtime.small_work import SMALL_BYTES
+from millrace_broker.runtime.small_work import SMALL_BYTES, SmallWork
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,9 @@ _TARGET: Final = {
     CompressionType.LZ4: Compression.LZ4,
     CompressionType.ZSTD: Compression.ZSTD,
 }
+
+Times: TypeAlias = tuple[int, int]
+"""The smallest and the largest timestamp of a batch, in ms."""
 
 _UNLIMITED_MS: Final = 2**63 - 1
 _ROW_WORK_BYTES: Final = 1024
@@ -56,11 +60,12 @@ async def check_records(
     now_ms: int,
     *,
     in_transaction: bool,
+    usual_times_ms: Times | None = None,
 ) -> ProducedBatches:
     """Check every batch in ``data`` against its topic. Return the batches to append, recompressed if necessary.
 
-    Small work runs in the event loop, other work in an I/O thread. Rows of Kafka clients for a typed topic become
-    columns, always in a thread.
+    ``usual_times_ms`` is the result of ``look_together`` for ``data``. Small work runs in the event loop, other work in
+    an I/O thread. Rows of Kafka clients for a typed topic become columns, always in a thread.
 
     Raises the errors of ``ProducedBatches``, ``InvalidRecordError`` (also for an unreadable body with a correct
     checksum; for rows that do not fit a typed topic it names each of them), ``SchemaMismatchError`` (naming row and
@@ -72,6 +77,9 @@ async def check_records(
         return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
     batches = executors.small_work.do(check)
     small_work = executors.small_work
+    if usual_times_ms is not None and _is_stored_as_it_is(topic, batches.headers[0][1]):
+        _check_times(0, *usual_times_ms, now_ms, topic.config)
+        return batches
     if small_work.includes(_usual_work_bytes(batches)) and small_work.do(_are_small_and_usual, topic, batches, now_ms):
         return batches
     return await executors.run_sized(_work_bytes(topic, batches), check_bodies, codecs, topic, batches, now_ms)
@@ -98,14 +106,47 @@ def _is_usual(
 
     Raises ``InvalidTimestampError``.
     """
-    target = _TARGET.get(topic.config.compression_type, header.compression)
-    if header.is_columnar or topic.is_typed or topic.config.is_compacted or target != header.compression:
+    if not _is_stored_as_it_is(topic, header):
         return False
     times_ms = codec.usual_times(data, position, header, max_bytes=max_bytes)
     if times_ms is None:
         return False
     _check_times(position, *times_ms, now_ms, topic.config)
     return True
+
+
+def _is_stored_as_it_is(topic: TopicInfo, header: BatchHeader) -> bool:
+    """Tell whether a valid batch needs nothing else: neither another format, nor keys."""
+    target = _TARGET.get(topic.config.compression_type, header.compression)
+    is_kept = not topic.is_typed and not header.is_columnar and target == header.compression
+    return is_kept and not topic.config.is_compacted
+
+
+def look_together(small_work: SmallWork, records: Sequence[bytes | memoryview]) -> list[Times | None]:
+    """Check the rows of small batches of several partitions together, which costs less than one by one.
+
+    Return the smallest and the largest time of each batch. None means that ``check_records`` has to check the rows. The
+    caller has not verified the checksums yet.
+    """
+    found: list[Times | None] = [None] * len(records)
+    candidates: list[tuple[int, BatchHeader]] = []
+    work_bytes = 0
+    for number, data in enumerate(records):
+        if len(data) <= codec.HEADER_BYTES:
+            continue
+        try:
+            header = codec.read_header(data)
+        except CorruptBatchError:
+            continue
+        if header.size_bytes == len(data) and header.compression == Compression.NONE and not header.is_columnar:
+            candidates.append((number, header))
+            work_bytes += len(data) + max(header.count, 0) * _ROW_WORK_BYTES
+    if len(candidates) > 1 and small_work.includes(work_bytes):
+        batches = [(records[number], header) for number, header in candidates]
+        times = small_work.do(codec.usual_times_together, batches)
+        for (number, _), each in zip(candidates, times, strict=True):
+            found[number] = each
+    return found
 
 
 def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
