@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from millrace.errors import MillraceError, RequestTimedOutError
@@ -19,6 +19,10 @@ from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall
 from millrace_broker.quotas import AdmittedCall, current_call
 from millrace_broker.runtime.small_work import first_step, rest
 from millrace_broker.security import ANONYMOUS
+
+
+def _timed_out() -> RequestTimedOutError:
+    return RequestTimedOutError("the call ended without an answer: its deadline passed, or the broker stops")
 
 
 class Handling:
@@ -76,23 +80,34 @@ class Handling:
             self._on_end((), known_error(error))
             return
         loop = asyncio.get_running_loop()
-        self._task = stand_in.task = loop.create_task(rest(work, waits_for))
-        self._task.add_done_callback(self._ended)
+        self._task = stand_in.task = loop.create_task(self._go_on(work, waits_for))
+        self._task.add_done_callback(self._dropped)
         if deadline_ms:
             self._deadline = loop.call_later(deadline_ms / 1000, self._task.cancel)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    async def _go_on(self, work: Coroutine[Any, Any, Response], waits_for: Any) -> None:
+        """Continue a handler after its first wait, and answer in the loop iteration in which it ends."""
+        response: Response = ()
+        failure: MillraceError | None = None
+        try:
+            response = await rest(work, waits_for)
+        except asyncio.CancelledError:
+            failure = _timed_out()
+        except Exception as error:  # noqa: BLE001 - every error ends the call with its number
+            failure = known_error(error)
+        self._end(response, failure)
+
+    def _dropped(self, task: asyncio.Task[None]) -> None:
+        """End a call whose task was cancelled before its first step."""
+        if self._task is task:
+            self._end((), _timed_out())
+
+    def _end(self, response: Response, failure: MillraceError | None) -> None:
         self._task = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if task.cancelled():
-            failure = RequestTimedOutError("the call ended without an answer: its deadline passed, or the broker stops")
-            self._on_end((), failure)
-        elif (error := task.exception()) is not None:
-            self._on_end((), known_error(error if isinstance(error, Exception) else RuntimeError(repr(error))))
-        else:
-            self._on_end(task.result(), None)
+        self._on_end(response, failure)
 
     def cancel(self) -> None:
         """Cancel a waiting handler."""
