@@ -134,7 +134,7 @@ SUITES = (
         arguments=["tests/histories/test_kafka_faults.py"],
         dials={"KAFKA_FAULT_ROUNDS": 100},
         floor=2,
-        portion=20,
+        portion=10,
     ),
     Suite(
         name="clusters",

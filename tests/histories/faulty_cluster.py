@@ -47,9 +47,11 @@ class FaultyCluster:
     With ``has_disks`` brokers have file systems of their own, if this user may mount them.
     """
 
-    def __init__(self, directory: Path, chance: random.Random, *, has_disks: bool = True) -> None:
+    def __init__(self, directory: Path, chance: random.Random, *, has_disks: bool = True, **options: str) -> None:
+        """Prepare the cluster. ``options`` are options of the brokers, with underscores."""
         self._directory = directory
         self._chance = chance
+        self._options = {name.replace("_", "."): value for name, value in options.items()}
         self._stack = contextlib.ExitStack()
         self._brokers: dict[int, BrokerProcess] = {}
         self.has_disks = has_disks
@@ -84,6 +86,7 @@ class FaultyCluster:
         options = (
             OPTIONS
             | _REPLICATED
+            | self._options
             | {
                 "broker.id": str(broker_id),
                 "zookeeper.connect": connect,

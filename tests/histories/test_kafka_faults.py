@@ -25,7 +25,9 @@ from .history import History, Outcome, Place, Read, Send, Write
 from .kafka_tools import Tool, consumer, copier, polls_of, producer, writes_of
 from .work import end_all, everything, is_processed, let_work, replacing, values
 
-LONGEST_S = 6.0
+SESSION_MS = 4_000
+"""The brokers' session timeout, which is longer than in ``test_faults``, because four Java processes run as well."""
+LONGEST_S = 2 * SESSION_MS / 1000
 
 
 @pytest.mark.dial("KAFKA_FAULT_ROUNDS", seconds=60)
@@ -36,7 +38,9 @@ def test_nothing_of_kafkas_clients_is_lost_duplicated_or_reordered(tmp_path: Pat
     records = tmp_path / "records"
     records.mkdir()
     tools: list[Tool] = []
-    with FaultyCluster(tmp_path, chance, has_disks=chance.random() < 0.5) as cluster:
+    with FaultyCluster(
+        tmp_path, chance, has_disks=chance.random() < 0.5, zookeeper_session_timeout_ms=str(SESSION_MS)
+    ) as cluster:
         address = cluster.bootstrap_servers
         with Admin(address) as admin:
             for topic in (INPUT, OUTPUT):
