@@ -277,8 +277,8 @@ def test_a_client_that_stops_in_the_middle_is_disconnected(
 ) -> None:
     from millrace_broker.listeners import connection as connections
 
-    for state in list(connections._LIMITS_S):
-        monkeypatch.setitem(connections._LIMITS_S, state, 0.3)
+    for state in list(connections.LIMITS_S):
+        monkeypatch.setitem(connections.LIMITS_S, state, 0.3)
     with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as opened:
         if begun != "nothing":
             opened.greet()
@@ -294,7 +294,7 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(
 ) -> None:
     from millrace_broker.listeners import connection as connections
 
-    monkeypatch.setitem(connections._LIMITS_S, connections._State.SENDING, 0.3)
+    monkeypatch.setitem(connections.LIMITS_S, connections.State.SENDING, 0.3)
     with EmbeddedBroker(tmp_path / "data", message_max_bytes=40_000_000) as broker, Frames(broker) as opened:
         calls = calls_to(broker.bootstrap_servers)
         calls.create("t")

@@ -138,7 +138,7 @@ def test_a_client_that_never_reads_holds_one_answer_and_is_disconnected(
 ) -> None:
     from millrace_broker.listeners import connection as connections
 
-    monkeypatch.setitem(connections._LIMITS_S, connections._State.SENDING, 0.5)
+    monkeypatch.setitem(connections.LIMITS_S, connections.State.SENDING, 0.5)
     caplog.set_level(logging.INFO)
     with (
         EmbeddedBroker(tmp_path / "data", message_max_bytes=25 * _MB) as broker,
