@@ -33,6 +33,7 @@ from millrace_broker.metadata import (
     PayloadSchemas,
     ProducerIds,
     RecordCodecs,
+    ScramCredentials,
     TopicCatalog,
     TopicChanges,
 )
@@ -101,6 +102,7 @@ class Broker:
     live_config: LiveConfig
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
+    scram_credentials: ScramCredentials
     client_metrics: ClientMetricsConfigs
     payload_schemas: PayloadSchemas
     record_codecs: RecordCodecs

@@ -41,6 +41,7 @@ from millrace_broker.metadata import (
     PayloadSchemas,
     ProducerIds,
     RecordCodecs,
+    ScramCredentials,
     TopicCatalog,
     TopicChanges,
     TopicInfo,
@@ -86,6 +87,7 @@ class _Storage:
     broker_configs: BrokerConfigs
     live_config: LiveConfig
     group_configs: GroupConfigs
+    scram_credentials: ScramCredentials
     payload_schemas: PayloadSchemas
     acls: AclStore | None
     logs: LogManager
@@ -199,6 +201,7 @@ def _assemble(
         live_config=storage.live_config,
         broker_configs=storage.broker_configs,
         group_configs=storage.group_configs,
+        scram_credentials=storage.scram_credentials,
         client_metrics=ClientMetricsConfigs(storage.metadata.coordination),
         payload_schemas=storage.payload_schemas,
         record_codecs=RecordCodecs(lambda: storage.payload_schemas.schemas),
@@ -269,6 +272,7 @@ async def _open_storage(
         broker_configs=broker_configs,
         live_config=live_config,
         group_configs=await administer(GroupConfigs, metadata.coordination, config, metadata.notices),
+        scram_credentials=await administer(ScramCredentials.of, metadata.coordination, config, metadata.notices),
         payload_schemas=await administer(PayloadSchemas, metadata.coordination, metadata.notices),
         acls=await administer(AclStore.of, config, metadata.coordination, metadata.acl_notices),
         logs=logs,
@@ -360,6 +364,7 @@ def _make_membership(base: _Base, storage: _Storage, replicas: ReplicaManager, g
         metadata=metadata,
         live=storage.live_config,
         groups=storage.group_configs,
+        credentials=storage.scram_credentials,
         schemas=storage.payload_schemas,
         acls=storage.acls,
         clock=base.clock,
@@ -465,9 +470,6 @@ def _make_share_groups(
         group_configs=storage.group_configs,
         shards=shards,
     )
-
-
-# --- deleted topics, changed options ------------------------------------------------------------------------------
 
 
 def _forget_gone_topics(gone: GoneTopics, waiters: Waiters, coordinators: _Coordinators) -> None:

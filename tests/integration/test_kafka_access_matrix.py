@@ -78,6 +78,8 @@ def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
     by_cluster = {
         "ListConfigResources": DESCRIBE_CONFIGS,
         "DescribeLogDirs": DESCRIBE,
+        "DescribeUserScramCredentials": DESCRIBE,
+        "AlterUserScramCredentials": ALTER,
         "AlterReplicaLogDirs": ALTER,
         "ElectLeaders": ALTER,
         "AlterPartitionReassignments": ALTER,
@@ -118,6 +120,8 @@ def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
         return ((transactional_id(by_id[call]),),)
     return {
         "ApiVersions": ((),),
+        "SaslHandshake": ((),),
+        "SaslAuthenticate": ((),),
         "DescribeCluster": ((),),
         "Produce": ((topic(WRITE), transactional_id(WRITE)) if version >= 3 else (topic(WRITE),),),
         "CreateTopics": ((topic(CREATE),), (cluster(CREATE),)),

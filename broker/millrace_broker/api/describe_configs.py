@@ -15,6 +15,7 @@ from millrace.config.cluster import ZOOKEEPER_PREFIX
 from millrace.config.dynamic import RATES
 from millrace.config.group import BROKER_DEFAULTS as GROUP_DEFAULTS
 from millrace.config.group import GroupConfig
+from millrace.config.secrets import is_secret
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
@@ -145,7 +146,7 @@ class _BrokerLayers(NamedTuple):
 
 
 def _synonym(option: str, value: object, source: str) -> pb.ConfigSynonym:
-    return pb.ConfigSynonym(name=option, value="" if _is_sensitive(option) else text_of(value), source=source)
+    return pb.ConfigSynonym(name=option, value="" if is_secret(option) else text_of(value), source=source)
 
 
 def _entry(
@@ -153,16 +154,12 @@ def _entry(
 ) -> pb.ConfigEntry:
     return pb.ConfigEntry(
         name=option,
-        value="" if _is_sensitive(option) else text_of(value),
+        value="" if is_secret(option) else text_of(value),
         source=synonyms[0].source,
-        is_sensitive=_is_sensitive(option),
+        is_sensitive=is_secret(option),
         documentation=documentation or "",
         synonyms=synonyms,
     )
-
-
-def _is_sensitive(option: str) -> bool:
-    return option.endswith(".password")
 
 
 def _documentation(option: str) -> str:

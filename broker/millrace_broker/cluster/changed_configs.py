@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from millrace.config.topic import TopicConfig
 from millrace_broker.config import LiveConfig
-from millrace_broker.metadata import GroupConfigs, PayloadSchemas, TopicCatalog, payload_schemas
+from millrace_broker.metadata import GroupConfigs, PayloadSchemas, ScramCredentials, TopicCatalog, payload_schemas
 
 _logger = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ class ChangedConfigs:
         *,
         catalog: TopicCatalog,
         groups: GroupConfigs,
+        credentials: ScramCredentials,
         schemas: PayloadSchemas,
         live: LiveConfig,
         take_topic: Callable[[str, TopicConfig], None],
@@ -29,6 +30,7 @@ class ChangedConfigs:
         """``take_topic`` is called with the present configuration of a topic that may have changed."""
         self._catalog: Final = catalog
         self._groups: Final = groups
+        self._credentials: Final = credentials
         self._schemas: Final = schemas
         self._live: Final = live
         self._take_topic: Final = take_topic
@@ -43,6 +45,8 @@ class ChangedConfigs:
                     self._take_topic(topic.name, topic.config)
             case "groups":
                 self._groups.reload(name)
+            case "users" if "/" not in name:
+                self._credentials.reload(name)
             case "brokers":
                 self._live.changed(name)
             case _ if entity == payload_schemas.ENTITY:
@@ -58,5 +62,6 @@ class ChangedConfigs:
         for topic in self._catalog.topics.values():
             self._take_topic(topic.name, topic.config)
         self._groups.reload_all()
+        self._credentials.reload_all()
         self._live.reload()
         self._schemas.reload()

@@ -64,7 +64,7 @@ from millrace_broker.decisions import (
     UpdateMetadataRequest,
 )
 from millrace_broker.log import Files, LogManager
-from millrace_broker.metadata import GroupConfigs, LiveBroker, PayloadSchemas, TopicInfo, registration
+from millrace_broker.metadata import GroupConfigs, LiveBroker, PayloadSchemas, ScramCredentials, TopicInfo, registration
 from millrace_broker.metadata.changes import Deployment
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import Peers
@@ -92,6 +92,7 @@ class Member:
         metadata: ZooKeeperMetadata,
         live: LiveConfig,
         groups: GroupConfigs,
+        credentials: ScramCredentials,
         schemas: PayloadSchemas,
         acls: AclStore | None,
         clock: Clock,
@@ -135,7 +136,12 @@ class Member:
             metadata.catalog, metadata.coordination, executors=executors, timer=timer, clock=clock
         )
         self._changed_configs: Final = ChangedConfigs(
-            catalog=metadata.catalog, groups=groups, schemas=schemas, live=live, take_topic=self._take_topic
+            catalog=metadata.catalog,
+            groups=groups,
+            credentials=credentials,
+            schemas=schemas,
+            live=live,
+            take_topic=self._take_topic,
         )
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         deliveries = Deliveries(config, peers, self)

@@ -10,6 +10,8 @@ DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
     "bad records.",
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served.",
+    ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Version 0, with messages of SASL outside Kafka's "
+    "framing, is not answered.",
     ApiKey.API_VERSIONS: "The features are group.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
@@ -25,16 +27,12 @@ _NOT_YET: Final = "not yet"
 _KRAFT: Final = "no KRaft here"
 
 UNANSWERED: Final = {
-    ApiKey.SASL_HANDSHAKE: _SECURITY,
-    ApiKey.SASL_AUTHENTICATE: _SECURITY,
     ApiKey.CREATE_DELEGATION_TOKEN: _SECURITY,
     ApiKey.RENEW_DELEGATION_TOKEN: _SECURITY,
     ApiKey.EXPIRE_DELEGATION_TOKEN: _SECURITY,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _SECURITY,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _SECURITY,
     ApiKey.ALTER_CLIENT_QUOTAS: _SECURITY,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _SECURITY,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _SECURITY,
     ApiKey.UPDATE_FEATURES: _KRAFT,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "not advertised, as by a Kafka broker without a metrics receiver",
     ApiKey.PUSH_TELEMETRY: "not advertised, as by a Kafka broker without a metrics receiver",

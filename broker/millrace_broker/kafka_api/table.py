@@ -17,6 +17,7 @@ from millrace_broker.kafka_api import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_user_scram_credentials,
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -35,6 +36,7 @@ from millrace_broker.kafka_api import (
     describe_producers,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     fetch,
@@ -55,6 +57,8 @@ from millrace_broker.kafka_api import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -74,6 +78,10 @@ _CALLS: Final[dict[ApiKey, ModuleType]] = {
     ApiKey.HEARTBEAT: heartbeat,
     ApiKey.LEAVE_GROUP: leave_group,
     ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.SASL_HANDSHAKE: sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
     ApiKey.API_VERSIONS: api_versions,
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
@@ -115,6 +123,8 @@ _VERSION_MAX: Final = {
     ApiKey.INIT_PRODUCER_ID: 5,
 }
 """Highest versions where Kafka's newest is not answered yet: KIP-939."""
+_VERSION_MIN: Final = {ApiKey.SASL_HANDSHAKE: 1}
+"""Lowest versions where Kafka's oldest is not answered: SASL without Kafka's framing."""
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE: 0}
 """Lowest advertised versions that are not answered. librdkafka needs them to choose compression (KAFKA-18659)."""
 
@@ -123,7 +133,14 @@ def kafka_calls(config: BrokerConfig) -> dict[int, KafkaCall]:
     """Return the calls of a broker by their API keys. They share the broker's state."""
     state = KafkaState(config)
     calls = {
-        key: KafkaCall(key, module.handle, module.refuse, state, version_max=_VERSION_MAX.get(key, -1))
+        key: KafkaCall(
+            key,
+            module.handle,
+            module.refuse,
+            state,
+            version_min=_VERSION_MIN.get(key, -1),
+            version_max=_VERSION_MAX.get(key, -1),
+        )
         for key, module in _CALLS.items()
     }
     state.api_versions = tuple(

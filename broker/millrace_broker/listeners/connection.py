@@ -27,11 +27,19 @@ from millrace.errors import (
     InvalidRequestError,
     MessageTooLargeError,
     MillraceError,
+    SaslAuthenticationError,
 )
+from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import ClientAddress
-from millrace_broker.listeners.connection_states import LIMITS_S, Request, State
+from millrace_broker.listeners.connection_states import (
+    AUTHENTICATION_S,
+    LIMITS_S,
+    SASL_KEYS,
+    Request,
+    State,
+)
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.owner import ConnectionOwner
 from millrace_broker.listeners.response_writer import ResponseWriter
@@ -50,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         """``principal`` is the client's, as far as the listener knows it before the first request."""
         self._listener = listener
         self._principal = principal
+        self._sasl = listener.access.conversation(listener.broker.scram_credentials.get, listener.loop.time)
         self._broker = listener.broker
         self._loop = listener.loop
         self._state = State.GREETING
@@ -80,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writer = ResponseWriter(transport)
         self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
         self._handling = Handling(self._broker, self._listener.name, self._client, self._answer)
+        self._handling.sasl = self._sasl
         self._authenticated(self._principal)
         keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
@@ -202,6 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         head = frames.read_head(data)
         is_hello = head.api_key == frames.HELLO
         size_bytes, size_max = frames.HEAD_BYTES - 4 + head.rest_bytes, self._listener.size_max(head.api_key)
+        is_authenticating = self._sasl is not None and head.api_key in SASL_KEYS
         if size_bytes > size_max:
             raise MessageTooLargeError(
                 f"a request of {size_bytes} bytes is larger than max {size_max} (socket.request.max.bytes)"
@@ -209,7 +220,9 @@ class Connection(asyncio.BufferedProtocol):
         start, end = frames.HEAD_BYTES, frames.HEAD_BYTES + head.rest_bytes
         if is_hello:
             return self._hello(head, data[start:end]) if len(data) >= end else 0
-        if not self._is_counted:
+        if self._sasl is not None and not is_authenticating and head.api_key != ApiKey.API_VERSIONS:
+            self._sasl.check()
+        if not (self._is_counted or is_authenticating):
             self._meet(head)
         self._begin(Request(self._listener.wire_call(head.api_key), head), data[start:end])
         return min(len(data), end)
@@ -218,6 +231,8 @@ class Connection(asyncio.BufferedProtocol):
         """Answer the first call of a client of millrace. Return the size of the request."""
         self._is_own = True
         self._refusal_id = head.correlation_id
+        if self._sasl is not None:
+            self._sasl.check()
         if self._is_counted:
             raise InvalidRequestError("HELLO is the first call of a connection, and no later one")
         _, position = frames.read_client_id(content)
@@ -231,8 +246,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME and (
             self._handling.is_broker or not self._broker.config.authenticates_brokers
         )
-        self._listener.count(self, is_broker=self._is_broker)
-        self._is_counted = True
+        self._count()
         self._refusal_id = 0
         answer = self._listener.hello().SerializeToString()
         self._transport.write(frames.response_head(len(answer), correlation_id=head.correlation_id) + answer)
@@ -244,7 +258,13 @@ class Connection(asyncio.BufferedProtocol):
         if head.api_key >= frames.OWN_KEYS_MIN:
             raise InvalidRequestError("the first call of a client of millrace is HELLO")
         self._listener.wire_call(head.api_key)  # a client of another protocol is not counted
-        self._listener.count(self, is_broker=False)
+        self._count()
+
+    def _count(self) -> None:
+        """Count the connection, of which calls of SASL may have taken a place already. Raises ``ThrottledError``."""
+        if self._sasl is not None:
+            self._broker.admission.connections.closed(self)
+        self._listener.count(self, is_broker=self._is_broker)
         self._is_counted = True
 
     def _begin(self, request: Request, part: memoryview) -> None:
@@ -363,6 +383,10 @@ class Connection(asyncio.BufferedProtocol):
             self._release()
             self._uncount()
             return
+        if self._sasl is not None and request.head.api_key in SASL_KEYS:
+            self._is_stopping |= self._sasl.has_failed
+            if self._sasl.principal is not None:
+                self._authenticated(self._sasl.principal)
         if failure is not None:
             refusal = request.call.refusal(request.head, failure)
             if refusal is None:
@@ -434,6 +458,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Close the connection if it has been in its state for too long."""
+        if self._sasl is not None and self._sasl.is_too_slow(AUTHENTICATION_S):
+            self._close(SaslAuthenticationError(f"it has not authenticated within {AUTHENTICATION_S:.0f} s"))
+            return
         limit_s = self._listener.idle_s_max if self._state is State.IDLE else LIMITS_S.get(self._state)
         if limit_s is None or now - self._since < limit_s:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
 from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S
 from millrace_broker.listeners.wire_calls import WireCall
@@ -30,6 +31,12 @@ LIMITS_S: Final = {
     State.REFUSED: 2.0,  # input is discarded meanwhile, so that the client reads the reason
 }
 """Seconds that a connection may stay in a state. Handlers have their own deadlines; the configuration limits IDLE."""
+
+
+SASL_KEYS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+SASL_BYTES_MAX: Final = 512 * 1024
+"""Largest message of SASL, as Kafka's default of ``sasl.server.max.receive.size``."""
+AUTHENTICATION_S: Final = 10.0
 
 
 class Request(NamedTuple):

@@ -108,6 +108,11 @@ def _credentials(access: ListenerAccess, name: str) -> grpc.ServerCredentials | 
 
     Raises ``InvalidConfigError``.
     """
+    if access.protocol.has_sasl:
+        raise InvalidConfigError(
+            f"listener {name} of the protocol grpc cannot have SASL: set listener.security.protocol.map={name}:SSL and "
+            f"listener.name.{name.lower()}.ssl.client.auth=required"
+        )
     tls = access.tls
     if tls is None:
         return None

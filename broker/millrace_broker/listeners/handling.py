@@ -18,7 +18,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall
 from millrace_broker.quotas import AdmittedCall, current_call
 from millrace_broker.runtime.small_work import first_step, rest
-from millrace_broker.security import ANONYMOUS
+from millrace_broker.security import ANONYMOUS, SaslConversation
 
 
 def _timed_out() -> RequestTimedOutError:
@@ -46,6 +46,8 @@ class Handling:
         """Principal of the connection."""
         self.is_broker = False
         """Whether the principal is one of the cluster's brokers."""
+        self.sasl: SaslConversation | None = None
+        """SASL of the connection."""
         self.variables: Final = contextvars.copy_context()
         """Context variables of all calls, which run one after the other. Handlers' tasks copy them."""
         self._task: asyncio.Task[Any] | None = None
@@ -68,6 +70,7 @@ class Handling:
                 client_address=self._client_address,
                 response_lease=admitted.response_lease,
                 is_broker=self.is_broker,
+                sasl=self.sasl,
             )
             in_progress.set(context)
             current_call.set(admitted)

@@ -22,6 +22,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.api_versions import endpoints, software_version
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.connection import Connection
+from millrace_broker.listeners.connection_states import SASL_BYTES_MAX, SASL_KEYS
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
 from millrace_broker.listeners.tls_transport import TlsTransport
 from millrace_broker.listeners.wire_calls import UnknownCall, WireCall, own_calls
@@ -205,6 +206,8 @@ class TcpListener:
         """Return the size in bytes of the largest request of a call."""
         if api_key == frames.HELLO:
             return _HELLO_BYTES_MAX
+        if api_key in SASL_KEYS:
+            return SASL_BYTES_MAX
         return self._request_bytes_max + (FRAMING_BYTES if api_key >= frames.OWN_KEYS_MIN else 0)
 
     def opened(self, connection: Connection) -> None:

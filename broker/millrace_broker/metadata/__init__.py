@@ -14,6 +14,7 @@ from millrace_broker.metadata.payload_schemas import PayloadSchemas
 from millrace_broker.metadata.producer_ids import ProducerIds
 from millrace_broker.metadata.record_codecs import RecordCodecs
 from millrace_broker.metadata.registration import LiveBroker
+from millrace_broker.metadata.scram_credentials import ScramCredentials
 from millrace_broker.metadata.topics import PartitionInfo, SchemaVersion, TopicInfo
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "ProducerIds",
     "RecordCodecs",
     "SchemaVersion",
+    "ScramCredentials",
     "TopicCatalog",
     "TopicChanges",
     "TopicInfo",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from struct import Struct
 from typing import Final
 
 import pyarrow as pa
@@ -19,11 +20,13 @@ from millrace.errors import BrokerUnavailableError, InvalidRequestError, Millrac
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.security import Reloading
+from millrace.security.sasl import LIFETIME_PART, RESPONSE_BYTES_MAX, SaslCredentials, SaslSession, authentication
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME
 
 _BUFFER_BYTES: Final = 16 * 1024
 _HELLO_BYTES_MAX: Final = 64 * 1024
+_LENGTH: Final = Struct(">i")
 
 Received = bytes | memoryview
 
@@ -40,13 +43,32 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._body_filled_bytes = 0
         self._awaited: asyncio.Future[Received] | None = None
         self._correlation_id = 0
+        self._is_authenticating = False
+        self._expires = float("inf")
         self._has_said_goodbye = False
         self._lost: Final = asyncio.Event()
 
     @property
     def is_usable(self) -> bool:
         """Whether the connection is open and has no call in flight."""
-        return self._transport is not None and self._awaited is None and not self._transport.is_closing()
+        if self._transport is None or self._awaited is not None or self._transport.is_closing():
+            return False
+        return asyncio.get_running_loop().time() < self._expires
+
+    async def authenticate(self, credentials: SaslCredentials) -> None:
+        """Authenticate the new connection. Raises ``SaslAuthenticationError``, ``BrokerUnavailableError``."""
+        exchange = authentication(credentials)
+        request = next(exchange)
+        while True:
+            self._is_authenticating = True
+            answer = await self._send(request)
+            try:
+                request = exchange.send(bytes(answer))
+            except StopIteration as done:
+                session: SaslSession = done.value
+                if session.lifetime_ms:
+                    self._expires = asyncio.get_running_loop().time() + session.lifetime_ms / 1000 * LIFETIME_PART
+                return
 
     async def greet(self, client_id: str) -> pb.HelloResponse:
         """Exchange greetings, and return the broker's description of itself. Raises the errors of ``call``."""
@@ -120,6 +142,9 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _consume(self) -> None:
         """Parse the buffer."""
+        if self._is_authenticating:
+            self._consume_of_sasl()
+            return
         if self._filled_bytes < frames.RESPONSE_HEAD_BYTES:
             return
         head = self._head = frames.read_response_head(self._buffer, self._correlation_id)
@@ -136,6 +161,22 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._body = memoryview(pa.allocate_buffer(head.body_bytes)).cast("B")
             self._body[: self._filled_bytes] = self._buffer[: self._filled_bytes]
             self._body_filled_bytes, self._filled_bytes = self._filled_bytes, 0
+
+    def _consume_of_sasl(self) -> None:
+        """Parse an answer of SASL, which has the head of Kafka's answers."""
+        if self._filled_bytes < _LENGTH.size:
+            return
+        (size_bytes,) = _LENGTH.unpack_from(self._buffer)
+        if not 0 <= size_bytes <= RESPONSE_BYTES_MAX:
+            raise InvalidRequestError(f"an answer to SASL of {size_bytes} bytes is none of a broker")
+        end = _LENGTH.size + size_bytes
+        if self._filled_bytes < end:
+            return
+        body = bytes(self._buffer[_LENGTH.size : end])
+        self._drop(end)
+        self._is_authenticating = False
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(body)
 
     def _drop(self, size_bytes: int) -> None:
         self._buffer[: self._filled_bytes - size_bytes] = self._buffer[size_bytes : self._filled_bytes]
@@ -167,7 +208,12 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 async def connect(
-    host: str, port: int, *, client_id: str, tls: Reloading[ssl.SSLContext] | None = None
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    tls: Reloading[ssl.SSLContext] | None = None,
+    credentials: SaslCredentials | None = None,
 ) -> tuple[PeerConnection, pb.HelloResponse]:
     """Connect and exchange greetings. Return the connection and the broker's description of itself.
 
@@ -180,6 +226,8 @@ async def connect(
         context = await loop.run_in_executor(None, tls.current) if tls.is_due else tls.value
     _, connection = await loop.create_connection(PeerConnection, host, port, ssl=context)
     try:
+        if credentials is not None:
+            await connection.authenticate(credentials)
         return connection, await connection.greet(client_id)
     except BaseException:
         connection.close()

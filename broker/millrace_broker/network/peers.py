@@ -22,10 +22,17 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
-from millrace.errors import BrokerUnavailableError, InvalidRequestError, RequestTimedOutError
+from millrace.errors import (
+    BrokerUnavailableError,
+    InvalidConfigError,
+    InvalidRequestError,
+    RequestTimedOutError,
+    SaslAuthenticationError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.frames import API_KEYS
 from millrace.security import Reloading, client_context
+from millrace.security.sasl import SaslCredentials
 from millrace_broker.network.peer_connection import PeerConnection, Received, connect
 from millrace_broker.network.sockets import is_refused
 from millrace_broker.quotas import parked
@@ -44,7 +51,8 @@ class Peers:
 
     ``listener`` is the name of the listener by which brokers call each other. ``cluster_id`` is the cluster of the
     called brokers. It is empty until this broker knows its own cluster. ``client_id`` names this broker to the called
-    ones. ``tls`` has this broker's certificate if the listener has TLS.
+    ones. ``tls`` has this broker's certificate if the listener has TLS,
+    and ``credentials`` its user if it has SASL.
     """
 
     def __init__(
@@ -53,10 +61,11 @@ class Peers:
         cluster_id: str = "",
         client_id: str = "",
         tls: Reloading[ssl.SSLContext] | None = None,
+        credentials: SaslCredentials | None = None,
     ) -> None:
         self.cluster_id = cluster_id
         self._listener: Final = listener
-        self._connect: Final = partial(connect, client_id=client_id, tls=tls)
+        self._connect: Final = partial(connect, client_id=client_id, tls=tls, credentials=credentials)
         self._addresses: Final[dict[int, Listener | None]] = {}
         self._peers: Final[dict[tuple[int, Listener], _Peer]] = {}
 
@@ -71,7 +80,9 @@ class Peers:
         tls = None
         if config.security_protocol_of(listener).has_tls:
             tls = Reloading(f"listener {listener} between brokers", security, partial(client_context, security))
-        return cls(listener, client_id=f"broker-{config.broker_id}", tls=tls)
+        return cls(
+            listener, client_id=f"broker-{config.broker_id}", tls=tls, credentials=_credentials(config, listener)
+        )
 
     def know(self, broker_id: int, endpoints: Mapping[str, Listener]) -> None:
         """Set the addresses of a broker, by the names of its listeners."""
@@ -146,6 +157,25 @@ class Peers:
             await peer.close()
 
 
+def _credentials(config: BrokerConfig, listener: str) -> SaslCredentials | None:
+    """Return this broker's user at the listener between brokers. Raises ``InvalidConfigError`` if there is none."""
+    if not (config.security_protocol_of(listener).has_sasl and config.is_clustered):
+        return None
+    security, mechanism = config.security_of(listener), config.sasl_mechanism_inter_broker_protocol
+    login = security.login
+    if not (login.get("username") and login.get("password")):
+        raise InvalidConfigError(
+            f"brokers call each other by listener {listener} with SASL: set "
+            f"listener.name.{listener.lower()}.sasl.jaas.config with username and password of this broker"
+        )
+    if mechanism not in security.mechanisms:
+        raise InvalidConfigError(
+            f"sasl.mechanism.inter.broker.protocol={mechanism} is not among sasl.enabled.mechanisms of listener "
+            f"{listener}: add it there, or choose one of them"
+        )
+    return SaslCredentials(mechanism, login["username"], login["password"])
+
+
 class _Peer:
     """Connections to one broker at one address."""
 
@@ -193,7 +223,7 @@ class _Peer:
         try:
             async with asyncio.timeout(_GREETING_S):
                 connection, hello = await self._connect(*self.address)
-        except (OSError, InvalidRequestError) as error:  # TimeoutError is an OSError
+        except (OSError, InvalidRequestError, SaslAuthenticationError) as error:  # TimeoutError is an OSError
             reason = f"no greeting within {_GREETING_S:.0f} s" if isinstance(error, TimeoutError) else str(error)
             raise BrokerUnavailableError(f"broker {self._id} does not answer at {self.address}: {reason}") from error
         try:

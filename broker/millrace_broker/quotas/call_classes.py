@@ -39,7 +39,11 @@ _CONTROL_CALLS: Final = frozenset(
         "LeaveGroup",
         "ShareGroupHeartbeat",
         "SyncGroup",
-        # Administration.
+        # Authentication, and administration.
+        "SaslHandshake",
+        "SaslAuthenticate",
+        "AlterUserScramCredentials",
+        "DescribeUserScramCredentials",
         "AlterConfigs",
         "AlterPartitionReassignments",
         "AlterShareGroupOffsets",

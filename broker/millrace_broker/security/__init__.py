@@ -6,6 +6,7 @@
 * ``authorizer``  ``Authorizer``, and ``AclAuthorizer``
 * ``listeners``   security of one listener: certificates, and who is a broker
 * ``certificates``  principals of client certificates
+* ``sasl``        authentication by SASL: PLAIN and SCRAM
 """
 
 from millrace_broker.security.acl_index import AclIndex
@@ -19,6 +20,7 @@ from millrace_broker.security.authorizer import (
 )
 from millrace_broker.security.listeners import ListenerAccess, check_plaintext
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
+from millrace_broker.security.sasl import SaslConversation
 
 __all__ = [
     "ACL_AUTHORIZER",
@@ -30,6 +32,7 @@ __all__ = [
     "Authorizer",
     "KafkaPrincipal",
     "ListenerAccess",
+    "SaslConversation",
     "check_plaintext",
     "open_authorizer",
 ]

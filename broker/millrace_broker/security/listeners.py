@@ -6,16 +6,17 @@ Kafka's classes are ``SslChannelBuilder`` and ``KafkaPrincipalBuilder``.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from millrace.config.broker import BrokerConfig
-from millrace.config.security_options import SecurityProtocol, parse_mapping_rules
+from millrace.config.security_options import SaslMechanism, SecurityProtocol, parse_mapping_rules
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
-from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
+from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
+from millrace_broker.security.sasl import SaslConversation, ScramLookup, users_of
 
 
 class ListenerTls(NamedTuple):
@@ -42,6 +43,12 @@ class ListenerAccess:
         if self._is_between_brokers and config.is_clustered:
             self._check_between_brokers(name)
 
+        if self.protocol.has_sasl and SaslMechanism.PLAIN in self.options.mechanisms and not users_of(self.options):
+            raise InvalidConfigError(
+                f"listener {name} has the SASL mechanism PLAIN without users: set listener.name.{name.lower()}.plain."
+                'sasl.jaas.config with user_<name>="<password>", or leave PLAIN out of sasl.enabled.mechanisms'
+            )
+
     def _reloading(self, name: str) -> Reloading[ListenerTls]:
         def make(material: TlsMaterial) -> ListenerTls:
             context = server_context(self.options, material)
@@ -66,13 +73,19 @@ class ListenerAccess:
         """
         return ANONYMOUS if certificate is None else principal_of(distinguished_name(certificate), self._rules)
 
+    def conversation(self, lookup: ScramLookup, monotonic: Callable[[], float]) -> SaslConversation | None:
+        """Return the SASL of a new connection; None at a listener without SASL."""
+        return SaslConversation(self.options, lookup, monotonic) if self.protocol.has_sasl else None
+
     def is_broker(self, principal: KafkaPrincipal) -> bool:
         """Return whether a connection of this listener with this principal is a broker's."""
         if not self._is_between_brokers or principal == ANONYMOUS:
             return False
         if self._brokers:
             return principal in self._brokers
-        return self.tls is not None and principal == principal_of(self.tls.current().own_name, self._rules)
+        if self.protocol.has_sasl:
+            return principal == KafkaPrincipal(USER, self.options.login.get("username", ""))
+        return self.tls is not None and principal == principal_of(self.tls.value.own_name, self._rules)
 
 
 def own_name(material: TlsMaterial) -> str:

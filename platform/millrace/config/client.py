@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from millrace.config.jaas import parse_jaas
 from millrace.config.references import resolve_references
-from millrace.config.security_options import SecurityProtocol, SslOptions
+from millrace.config.security_options import SaslMechanism, SecurityProtocol, SslOptions
 from millrace.config.topic import Int32, Int64
 
 DEFAULT_PORT: Final = 9092
@@ -148,7 +149,20 @@ class ClientConfig(SslOptions):
         description="auto: Kafka's framing; grpc: gRPC, which costs more, at the address that the broker names.",
     )
     security_protocol: Annotated[SecurityProtocol, BeforeValidator(_upper)] = Field(
-        SecurityProtocol.PLAINTEXT, description="Security protocol of the broker's listener: PLAINTEXT or SSL."
+        SecurityProtocol.PLAINTEXT,
+        description="Security protocol of the broker's listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
+    )
+    sasl_mechanism: Annotated[SaslMechanism, BeforeValidator(_upper)] = Field(
+        SaslMechanism.SCRAM_SHA_512,
+        description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Kafka's default is GSSAPI.",
+    )
+    sasl_username: str = Field("", description="User for SASL. The names are librdkafka's.")
+    sasl_password: str = Field("", repr=False, description="Password of sasl.username.")
+    sasl_jaas_config: str = Field(
+        "",
+        repr=False,
+        description="Kafka's form of user and password: a login module with username and password, in place of "
+        "sasl.username and sasl.password.",
     )
 
     @classmethod
@@ -156,12 +170,33 @@ class ClientConfig(SslOptions):
         """Build from options by their dotted names, with references resolved. Raises ``InvalidConfigError``."""
         return cls._validated(resolve_references(values), values)
 
-    @field_validator("security_protocol")
+    @field_validator("sasl_jaas_config")
     @classmethod
-    def _check_security_protocol(cls, value: SecurityProtocol) -> SecurityProtocol:
-        if value.has_sasl:
-            raise ValueError("SASL is not supported yet: expected PLAINTEXT or SSL")
+    def _check_jaas(cls, value: str) -> str:
+        if value:
+            parse_jaas(value)
         return value
+
+    @model_validator(mode="after")
+    def _check_credentials(self) -> Self:
+        if self.sasl_jaas_config and (self.sasl_username or self.sasl_password):
+            raise ValueError("sasl.jaas.config and sasl.username or sasl.password are both set: remove one")
+        if self.security_protocol.has_sasl:
+            username, password = self.sasl_login
+            if not (username and password):
+                raise ValueError(
+                    f"security.protocol={self.security_protocol} needs a user: set sasl.username and sasl.password, or "
+                    "sasl.jaas.config"
+                )
+        return self
+
+    @property
+    def sasl_login(self) -> tuple[str, str]:
+        """User and password for SASL."""
+        if not self.sasl_jaas_config:
+            return self.sasl_username, self.sasl_password
+        found = parse_jaas(self.sasl_jaas_config)
+        return found.get("username", ""), found.get("password", "")
 
     @field_validator("bootstrap_servers")
     @classmethod

@@ -25,7 +25,7 @@ from millrace.config.listeners import (
     parse_protocols,
     parse_security_protocols,
 )
-from millrace.config.security_options import ListenerSecurity, SecurityProtocol
+from millrace.config.security_options import ListenerSecurity, SaslMechanism, SecurityProtocol
 from millrace.errors import InvalidConfigError
 
 _GONE: Final = ("frame.listener.port", "advertised.frame.port")
@@ -43,8 +43,11 @@ def refuse_frame_ports(names: Iterable[str]) -> None:
             )
 
 
-_OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl)\..+)")
+_OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl|sasl|connections)\..+)")
 """Option of one listener: ``listener.name.<name in lower case>.<option>``."""
+
+_OF_MECHANISM: Final = re.compile(r"(listener\.name\..+)\.(?:plain|scram-sha-\d+)(?=\.sasl\.jaas\.config$)")
+"""Kafka's name of ``sasl.jaas.config`` for one mechanism of a listener."""
 
 
 def take_listener_overrides(values: dict[str, Any]) -> dict[str, str]:
@@ -53,6 +56,10 @@ def take_listener_overrides(values: dict[str, Any]) -> dict[str, str]:
     Raises ``InvalidConfigError`` for an option that a listener cannot have of its own.
     """
     taken = {}
+    for name in [name for name in values if name.startswith("listener.name.")]:
+        plain = _OF_MECHANISM.sub(r"\1", name)
+        if plain != name:
+            values[plain] = values.pop(name)
     for name in [name for name in values if name.startswith("listener.name.")]:
         found = _OVERRIDE.fullmatch(name)
         if found is None or found["option"] not in ListenerSecurity.option_names():
@@ -97,6 +104,10 @@ class ListenerOptions(ListenerSecurity):
         description="Principals of the brokers of this cluster, as User:a;User:b. With security at the listener "
         "between brokers, only they may make calls of brokers. The default is this broker's own principal. Kafka "
         "has ACLs.",
+    )
+    sasl_mechanism_inter_broker_protocol: SaslMechanism = Field(
+        SaslMechanism.SCRAM_SHA_512,
+        description="SASL mechanism by which brokers authenticate to each other. Kafka's default is GSSAPI.",
     )
     listener_overrides: dict[str, str] = Field({}, exclude=True, repr=False)
     """Options of single listeners, by their dotted names ``listener.name.<name>.<option>``."""

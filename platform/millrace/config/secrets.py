@@ -14,6 +14,11 @@ REFERENCE: Final = re.compile(r"\$\{(?P<provider>env|file|directory):(?P<rest>[^
 _SECRET: Final = re.compile(SECRET_PATTERN)
 
 
+def is_secret(name: str) -> bool:
+    """Return whether an option's name marks its value as a secret."""
+    return _SECRET.search(name) is not None
+
+
 def shown(name: str, value: object) -> str:
     """Format an option's value for messages. Hide it if its name or value marks a secret."""
     if REFERENCE.fullmatch(str(value)):

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from millrace.config.base import Config
+from millrace.config.jaas import parse_jaas
 
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _RULES: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,\s*|$)")
@@ -36,6 +37,14 @@ class SecurityProtocol(StrEnum):
     def has_sasl(self) -> bool:
         """Whether clients authenticate by SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class SaslMechanism(StrEnum):
+    """SASL mechanisms of this release, by Kafka's names."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
 
 
 def _store_type(value: object) -> object:
@@ -158,6 +167,47 @@ class ListenerSecurity(SslOptions):
         "RULE:pattern/replacement/[LU],DEFAULT. The first rule that matches decides.",
     )
 
+    sasl_enabled_mechanisms: str = Field(
+        "SCRAM-SHA-512,SCRAM-SHA-256",
+        description="SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default is GSSAPI.",
+    )
+    sasl_jaas_config: str = Field(
+        "",
+        repr=False,
+        description="Login module with username and password of this broker at the listener between brokers, and "
+        'user_<name>="<password>" for each user of PLAIN. Kafka has listener.name.<name>.<mechanism>.sasl.jaas.config, '
+        "which is read too.",
+    )
+    connections_max_reauth_ms: int = Field(
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="Time after which a connection with SASL has to authenticate again (KIP-368); 0: never.",
+    )
+
+    @field_validator("sasl_enabled_mechanisms")
+    @classmethod
+    def _check_mechanisms(cls, value: str) -> str:
+        parse_mechanisms(value)
+        return value
+
+    @field_validator("sasl_jaas_config")
+    @classmethod
+    def _check_jaas(cls, value: str) -> str:
+        if value:
+            parse_jaas(value)
+        return value
+
+    @property
+    def mechanisms(self) -> tuple[SaslMechanism, ...]:
+        """The enabled SASL mechanisms."""
+        return parse_mechanisms(self.sasl_enabled_mechanisms)
+
+    @property
+    def login(self) -> dict[str, str]:
+        """Options of the login module in ``sasl.jaas.config``."""
+        return parse_jaas(self.sasl_jaas_config) if self.sasl_jaas_config else {}
+
     @field_validator("ssl_client_auth", mode="before")
     @classmethod
     def _lower_auth(cls, value: object) -> object:
@@ -168,6 +218,17 @@ class ListenerSecurity(SslOptions):
     def _check_rules(cls, value: str) -> str:
         parse_mapping_rules(value)
         return value
+
+
+def parse_mechanisms(text: str) -> tuple[SaslMechanism, ...]:
+    """Parse ``sasl.enabled.mechanisms``. Raises ``ValueError`` for a mechanism that is not there."""
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in (*SaslMechanism,):
+            raise ValueError(f"SASL mechanism {name} is not supported: expected {', '.join(SaslMechanism)}")
+    if not names:
+        raise ValueError(f"expected SASL mechanisms: {', '.join(SaslMechanism)}")
+    return tuple(SaslMechanism(name) for name in names)
 
 
 class MappingRule(NamedTuple):

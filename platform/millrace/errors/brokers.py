@@ -145,6 +145,36 @@ class ThrottledError(MillraceError):
     retriable = True
 
 
+class UnsupportedSaslMechanismError(MillraceError):
+    """The listener does not have the SASL mechanism that the client chose."""
+
+    code = 33
+
+
+class IllegalSaslStateError(MillraceError):
+    """A message of SASL came at the wrong time, or at a listener without SASL."""
+
+    code = 34
+
+
+class ResourceNotFoundError(MillraceError):
+    """The user or credential does not exist."""
+
+    code = 91
+
+
+class DuplicateResourceError(MillraceError):
+    """A request changes one credential twice."""
+
+    code = 92
+
+
+class UnacceptableCredentialError(MillraceError):
+    """A credential is invalid, such as one with too few iterations."""
+
+    code = 93
+
+
 class SaslAuthenticationError(MillraceError):
     """The broker refuses the client's credentials."""
 

@@ -74,6 +74,8 @@ def _by_broker(request: Any) -> bool:
 
 RULES: Final[dict[str, Rule]] = {
     "ApiVersions": _OPEN,
+    "SaslHandshake": _OPEN,
+    "SaslAuthenticate": _OPEN,
     "DescribeCluster": _OPEN,
     "Metadata": Rule(
         (
@@ -144,6 +146,8 @@ RULES: Final[dict[str, Rule]] = {
         )
     ),
     "ListConfigResources": Rule((of_cluster(DESCRIBE_CONFIGS),)),
+    "DescribeUserScramCredentials": Rule((of_cluster(DESCRIBE),)),
+    "AlterUserScramCredentials": Rule((of_cluster(ALTER),)),
     "DescribeLogDirs": Rule((of_cluster(DESCRIBE),)),
     "AlterReplicaLogDirs": Rule((of_cluster(ALTER),)),
     "ElectLeaders": Rule((of_cluster(ALTER),), _forwarded),

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from millrace_broker.quotas import Lease
-from millrace_broker.security import KafkaPrincipal
+from millrace_broker.security import KafkaPrincipal, SaslConversation
 
 
 class ClientAddress(NamedTuple):
@@ -36,6 +36,8 @@ class RequestContext(NamedTuple):
     response_lease: Lease
     is_broker: bool = False
     """Whether the principal is authenticated as one of the cluster's brokers, on the listener between them."""
+    sasl: SaslConversation | None = None
+    """SASL of the connection; None at a listener without, and for gRPC."""
 
     @property
     def client_host(self) -> str:

@@ -14,20 +14,29 @@ import ssl
 import threading
 import time
 from contextlib import suppress
+from struct import Struct
 from typing import Final
 
 import pyarrow as pa
 
 from millrace.clients.transport.calls import Received
 from millrace.clients.transport.tls_socket import TlsSocket, refusal_of, tls_socket
-from millrace.errors import InvalidRequestError, MessageTooLargeError, SslAuthenticationError, error_of
+from millrace.errors import (
+    InvalidRequestError,
+    MessageTooLargeError,
+    SaslAuthenticationError,
+    SslAuthenticationError,
+    error_of,
+)
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
+from millrace.security.sasl import LIFETIME_PART, RESPONSE_BYTES_MAX, SaslCredentials, SaslSession, authentication
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _SMALL_BYTES: Final = 64 * 1024
 """Messages up to this size are joined with their heads, which is cheaper than sending two pieces."""
 _HELLO_BYTES_MAX: Final = 64 * 1024
+_LENGTH: Final = Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
 """Start of the answer of a listener with TLS to a client without."""
 
@@ -46,6 +55,7 @@ class FrameSocket:
         "_sock",
         "_view",
         "body",
+        "expires_at",
         "head",
         "idle_since",
         "is_spent",
@@ -68,6 +78,8 @@ class FrameSocket:
         self.body: Received = b""
         self.is_spent = False
         self.idle_since = 0.0
+        self.expires_at = float("inf")
+        """Time (monotonic) after which no call begins, because the broker wants a new authentication."""
 
     @property
     def fd(self) -> int:
@@ -187,7 +199,7 @@ class FrameSocket:
     @property
     def is_usable(self) -> bool:
         """Whether an idle connection can be used: it has nothing to read, neither goodbye nor end."""
-        if self.is_spent:
+        if self.is_spent or time.monotonic() >= self.expires_at:
             return False
         if isinstance(self._sock, TlsSocket):
             return self._sock.has_nothing_to_read(self._poll)
@@ -220,6 +232,7 @@ def connect(
     hello: pb.HelloRequest,
     *,
     tls: ssl.SSLContext | None = None,
+    credentials: SaslCredentials | None = None,
     timeout_s: float,
     response_bytes_max: int,
 ) -> tuple[FrameSocket, pb.HelloResponse]:
@@ -233,6 +246,7 @@ def connect(
     try:
         if tls is not None:
             sock = tls_socket(sock, tls, host, port, deadline)
+        session = None if credentials is None else _authenticate(sock, credentials, deadline)
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(frames.hello_request(message))
@@ -244,7 +258,10 @@ def connect(
         body = _exactly(sock, head.body_bytes, deadline)
         if head.error:
             raise error_of(head.error, body.decode("utf-8", "replace"))
-        return FrameSocket(sock, response_bytes_max=response_bytes_max), pb.HelloResponse.FromString(body)
+        opened = FrameSocket(sock, response_bytes_max=response_bytes_max)
+        if session is not None and session.lifetime_ms:
+            opened.expires_at = time.monotonic() + session.lifetime_ms / 1000 * LIFETIME_PART
+        return opened, pb.HelloResponse.FromString(body)
     except ssl.SSLError as error:
         # With TLS 1.3, a broker that refuses the client's certificate says so after the handshake.
         sock.close()
@@ -252,6 +269,23 @@ def connect(
     except BaseException:
         sock.close()
         raise
+
+
+def _authenticate(sock: socket.socket, credentials: SaslCredentials, deadline: float) -> SaslSession:
+    """Authenticate a new connection. Raises ``SaslAuthenticationError``, ``OSError``."""
+    exchange = authentication(credentials)
+    request = next(exchange)
+    while True:
+        sock.settimeout(max(deadline - time.monotonic(), 0.001))
+        sock.sendall(request)
+        (size_bytes,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size, deadline))
+        if not 0 <= size_bytes <= RESPONSE_BYTES_MAX:
+            raise SaslAuthenticationError("the answer to SASL is none of a broker: is this a listener with SASL?")
+        try:
+            request = exchange.send(_exactly(sock, size_bytes, deadline))
+        except StopIteration as done:
+            session: SaslSession = done.value
+            return session
 
 
 def _exactly(sock: socket.socket, size_bytes: int, deadline: float) -> bytes:

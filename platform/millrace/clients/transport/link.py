@@ -21,7 +21,7 @@ from typing import Final
 
 from millrace.clients.transport.call_threads import CallThreads
 from millrace.clients.transport.calls import PendingCall, Request, Response, UnaryCall, not_reached, unary
-from millrace.clients.transport.client_tls import tls_of
+from millrace.clients.transport.client_tls import credentials_of, tls_of
 from millrace.clients.transport.frame_receiver import Receiver
 from millrace.clients.transport.frame_socket import FrameSocket, connect
 from millrace.clients.transport.frame_transport import FrameTransport
@@ -58,6 +58,7 @@ class Links:
         """Read the client's stores if it uses TLS. Raises ``InvalidConfigError``."""
         self._config = config
         self.tls: Final = tls_of(config)
+        self.credentials: Final = credentials_of(config)
         self._lock = threading.RLock()
         self._links: dict[str, Link] = {}
         self._is_closed = False
@@ -228,6 +229,7 @@ class Link:
             self._port,
             hello,
             tls=None if tls is None else tls.current().context,
+            credentials=self._owner.credentials,
             timeout_s=timeout_s,
             response_bytes_max=self._response_bytes_max,
         )

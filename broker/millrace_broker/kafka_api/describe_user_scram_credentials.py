@@ -1,0 +1,49 @@
+"""DescribeUserScramCredentials: the mechanisms and iterations of users, as ``kafka-configs`` shows them (KIP-554)."""
+
+from __future__ import annotations
+
+from millrace.errors import ResourceNotFoundError
+from millrace.kafka_protocol.calls.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from millrace_broker.api.common.access_rules import check_request
+from millrace_broker.kafka_api.alter_user_scram_credentials import NUMBERS
+from millrace_broker.kafka_api.call import KafkaRequest
+
+
+async def handle(
+    message: DescribeUserScramCredentialsRequest, request: KafkaRequest
+) -> DescribeUserScramCredentialsResponse:
+    """Describe the named users, or all users that have credentials."""
+    check_request("DescribeUserScramCredentials", request.broker, message, request.context)
+    known = request.broker.scram_credentials.of_users()
+    names = [each.name for each in message.users] if message.users else list(known)
+    results = []
+    for name in dict.fromkeys(names):
+        found = known.get(name, {})
+        results.append(
+            DescribeUserScramCredentialsResult(
+                user=name,
+                error_code=0 if found else ResourceNotFoundError.code,
+                error_message=None if found else f"user {name} has no SCRAM credential",
+                credential_infos=tuple(
+                    CredentialInfo(mechanism=NUMBERS[mechanism], iterations=found[mechanism].iterations)
+                    for mechanism in sorted(found)
+                ),
+            )
+        )
+    return DescribeUserScramCredentialsResponse(
+        throttle_time_ms=0, error_code=0, error_message=None, results=tuple(results)
+    )
+
+
+def refuse(
+    message: DescribeUserScramCredentialsRequest, version: int, error_code: int
+) -> DescribeUserScramCredentialsResponse:
+    """Answer with the error."""
+    return DescribeUserScramCredentialsResponse(
+        throttle_time_ms=0, error_code=error_code, error_message=None, results=()
+    )

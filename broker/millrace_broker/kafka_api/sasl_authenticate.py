@@ -1,0 +1,26 @@
+"""SaslAuthenticate: a message of a SASL mechanism (KIP-152)."""
+
+from __future__ import annotations
+
+from millrace.errors import IllegalSaslStateError, MillraceError
+from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from millrace_broker.kafka_api.call import KafkaRequest
+
+
+async def handle(message: SaslAuthenticateRequest, request: KafkaRequest) -> SaslAuthenticateResponse:
+    """Pass the message to the connection's exchange."""
+    sasl = request.context.sasl
+    if sasl is None:
+        return refuse(message, request.version, IllegalSaslStateError.code)
+    try:
+        token = await sasl.authenticate(bytes(message.auth_bytes))
+    except MillraceError as error:
+        return SaslAuthenticateResponse(error_code=error.code, error_message=error.message, auth_bytes=b"")
+    return SaslAuthenticateResponse(
+        error_code=0, error_message=None, auth_bytes=token.message, session_lifetime_ms=token.lifetime_ms
+    )
+
+
+def refuse(message: SaslAuthenticateRequest, version: int, error_code: int) -> SaslAuthenticateResponse:
+    """Answer with an error."""
+    return SaslAuthenticateResponse(error_code=error_code, error_message=None, auth_bytes=b"")

@@ -1,0 +1,102 @@
+"""SCRAM credentials of users, where and as Kafka stores them: options of ``/config/users/<user>``.
+
+Kafka's classes are ``CredentialProvider`` and ``ZkConfigManager``. Any thread may read; changes block, in the
+administration thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Self
+from urllib.parse import unquote
+
+from millrace.config.broker import BrokerConfig
+from millrace.coordination import Coordination, Operation, paths
+from millrace.errors import ResourceNotFoundError
+from millrace.security.scram import MECHANISMS, ScramCredential
+from millrace_broker.metadata.config_nodes import change_config, read_config
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class ScramChange(NamedTuple):
+    """A new credential of a user for a mechanism; None deletes it."""
+
+    mechanism: str
+    credential: ScramCredential | None
+
+
+class ScramCredentials:
+    """Credentials by users and mechanisms, read once and changed in one place."""
+
+    def __init__(
+        self, coordination: Coordination, notices: Callable[[str], list[Operation]] = lambda entity: []
+    ) -> None:
+        """Load the credentials. ``notices`` returns the writes that notify other brokers of an entity's change."""
+        self._coordination: Final = coordination
+        self._notices: Final = notices
+        self._of_users: Final[dict[str, dict[str, ScramCredential]]] = {}
+        self.reload_all()
+
+    @classmethod
+    def of(cls, coordination: Coordination, config: BrokerConfig, notices: Callable[[str], list[Operation]]) -> Self:
+        """Read the credentials of users. If brokers use SCRAM, add this broker's own one, unless it is there."""
+        credentials = cls(coordination, notices)
+        listener, mechanism = config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol
+        login = config.security_of(listener).login
+        user, password = login.get("username", ""), login.get("password", "")
+        uses_scram = config.security_protocol_of(listener).has_sasl and mechanism in MECHANISMS
+        if uses_scram and user and password and credentials.get(user, mechanism) is None:
+            credentials.alter(user, [ScramChange(mechanism, ScramCredential.of_password(mechanism, password))])
+        return credentials
+
+    def reload_all(self) -> None:
+        """Read the credentials of every user."""
+        for name in self._coordination.children(_USERS):
+            self.reload(name)
+
+    def reload(self, name: str) -> None:
+        """Read the credentials of the user with the node ``name``."""
+        user = unquote(name)
+        self._of_users[user] = _credentials(user, read_config(self._coordination, f"{_USERS}/{name}"))
+
+    def get(self, user: str, mechanism: str) -> ScramCredential | None:
+        """Return a user's credential; None if there is none."""
+        return self._of_users.get(user, {}).get(mechanism)
+
+    def of_users(self) -> Mapping[str, Mapping[str, ScramCredential]]:
+        """Return the credentials of all users that have some."""
+        return {user: found for user, found in sorted(self._of_users.items()) if found}
+
+    def alter(self, user: str, changes: list[ScramChange]) -> None:
+        """Set and delete credentials of a user.
+
+        Raises ``ResourceNotFoundError`` if a credential to delete is not there; then nothing has changed.
+        """
+
+        def change(present: Mapping[str, str]) -> dict[str, str]:
+            after = dict(present)
+            for mechanism, credential in changes:
+                if credential is not None:
+                    after[mechanism] = credential.stored()
+                elif after.pop(mechanism, None) is None:
+                    raise ResourceNotFoundError(f"user {user} has no credential for {mechanism}")
+            return after
+
+        entity = paths.config_entity("users", user)
+        written = change_config(self._coordination, f"{paths.CONFIGS}/{entity}", change, self._notices(entity))
+        self._of_users[user] = _credentials(user, written)
+
+
+_USERS: Final = f"{paths.CONFIGS}/users"
+
+
+def _credentials(user: str, options: Mapping[str, str]) -> dict[str, ScramCredential]:
+    found = {}
+    for mechanism in MECHANISMS.keys() & options.keys():
+        try:
+            found[mechanism] = ScramCredential.of_stored(options[mechanism])
+        except ValueError as error:
+            _logger.error("user %s cannot use %s: %s", user, mechanism, error)
+    return found

@@ -1,0 +1,189 @@
+"""SASL of a listener: one conversation for each connection, whatever carries its messages (KIP-43, KIP-152, KIP-368).
+
+Kafka's classes are ``SaslServerAuthenticator``, ``PlainServerCallbackHandler`` and ``ScramSaslServer``.
+
+Invariants
+
+- Before authentication, a connection may only ask for versions and authenticate.
+- After a failure, a conversation accepts nothing, and its connection is closed.
+- An unknown user and a wrong password look the same, also in time: an unknown user gets a challenge too.
+- A later authentication of the same connection has the same principal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from millrace.config.security_options import ListenerSecurity, SaslMechanism
+from millrace.errors import IllegalSaslStateError, SaslAuthenticationError, UnsupportedSaslMechanismError
+from millrace.security.scram import ITERATIONS_MIN, ScramCredential, ScramServer
+from millrace_broker.security.principal import USER, KafkaPrincipal
+
+_USER_OPTION: Final = "user_"
+_FAILURE_DELAY_S: Final = 0.1
+"""Wait before a refusal, as Kafka's ``connection.failed.authentication.delay.ms``, which slows guesses down."""
+_SECRET: Final = secrets.token_bytes(32)
+"""Key of the salts for unknown users, so that each of them always has the same salt."""
+
+ScramLookup = Callable[[str, str], ScramCredential | None]
+"""Credential of a user for a mechanism; None if there is none."""
+
+
+class SaslToken(NamedTuple):
+    """Answer to a message of a client."""
+
+    message: bytes
+    lifetime_ms: int = 0
+    """Time after which the client has to authenticate again; 0: never, or not yet authenticated."""
+
+
+class _Mechanism(Protocol):
+    """Server side of one exchange of a mechanism."""
+
+    username: str
+
+    def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+        """Return the answer to a message, and whether the client is authenticated.
+
+        Raises ``SaslAuthenticationError``.
+        """
+        ...
+
+
+class _Plain:
+    """PLAIN (RFC 4616): the client sends its password."""
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._passwords: Final = passwords
+        self.username = ""
+
+    def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+        parts = token.split(b"\0")
+        if len(parts) != 3 or not (parts[1] and parts[2]):
+            raise SaslAuthenticationError("the client's PLAIN message has no user and password")
+        authorization_id, username, password = (part.decode("utf-8", "replace") for part in parts)
+        expected = self._passwords.get(username)
+        is_same = hmac.compare_digest((expected or secrets.token_hex()).encode(), password.encode())
+        if expected is None or not is_same:
+            raise SaslAuthenticationError("invalid credentials")
+        if authorization_id not in ("", username):
+            raise SaslAuthenticationError("PLAIN for another authorization id than the user's is not supported")
+        self.username = username
+        return b"", True
+
+
+class _Scram:
+    """SCRAM: the client proves that it knows its password."""
+
+    def __init__(self, mechanism: str, lookup: ScramLookup) -> None:
+        self._mechanism: Final = mechanism
+        self._lookup: Final = lookup
+        self._server: ScramServer | None = None
+        self._is_known = False
+        self.username = ""
+
+    def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+        if self._server is None:
+            self._server = ScramServer(self._mechanism, token)
+            if self._server.wants_token:
+                raise SaslAuthenticationError("delegation tokens are not supported")
+            self.username = self._server.username
+            credential = self._lookup(self.username, self._mechanism)
+            self._is_known = credential is not None
+            return self._server.challenge(credential or _credential_of_nobody(self._mechanism, self.username)), False
+        answer = self._server.final(token)
+        if not self._is_known:
+            raise SaslAuthenticationError("invalid credentials")
+        return answer, True
+
+
+def _credential_of_nobody(mechanism: str, username: str) -> ScramCredential:
+    salt = hmac.digest(_SECRET, username.encode(), "sha256")
+    return ScramCredential.of_salted_password(mechanism, secrets.token_bytes(32), salt, ITERATIONS_MIN)
+
+
+class SaslConversation:
+    """SASL of one connection, in the event loop."""
+
+    def __init__(self, options: ListenerSecurity, lookup: ScramLookup, monotonic: Callable[[], float]) -> None:
+        self._mechanisms: Final = options.mechanisms
+        self._passwords: Final = users_of(options)
+        self._lifetime_ms: Final = options.connections_max_reauth_ms
+        self._lookup: Final = lookup
+        self._monotonic: Final = monotonic
+        self._began: Final = monotonic()
+        self._exchange: _Mechanism | None = None
+        self._expires = float("inf")
+        self.principal: KafkaPrincipal | None = None
+        """The authenticated principal; None before."""
+        self.has_failed = False
+        """Whether the connection has to be closed."""
+
+    @property
+    def mechanisms(self) -> Collection[SaslMechanism]:
+        """The listener's mechanisms."""
+        return self._mechanisms
+
+    def check(self) -> None:
+        """Raise ``SaslAuthenticationError`` if the connection may make no call of others than SASL."""
+        if self.principal is None or self.has_failed:
+            raise SaslAuthenticationError(
+                "this listener wants SASL first: set security.protocol=SASL_SSL (or SASL_PLAINTEXT), and the user"
+            )
+        if self._monotonic() > self._expires:
+            raise SaslAuthenticationError("the connection has not authenticated again within connections.max.reauth.ms")
+
+    def is_too_slow(self, limit_s: float) -> bool:
+        """Return whether the connection is not authenticated after ``limit_s`` seconds."""
+        return self.principal is None and self._monotonic() - self._began > limit_s
+
+    def begin(self, mechanism: str) -> None:
+        """Begin an exchange.
+
+        Raises ``UnsupportedSaslMechanismError``, and ``IllegalSaslStateError`` during another exchange.
+        """
+        if self._exchange is not None or self.has_failed:
+            self.has_failed = True
+            raise IllegalSaslStateError("SaslHandshake came during an exchange of SASL")
+        if mechanism not in self._mechanisms:
+            self.has_failed = True
+            raise UnsupportedSaslMechanismError(
+                f"SASL mechanism {mechanism} is not enabled here: the client may use {', '.join(self._mechanisms)}"
+            )
+        self._exchange = (
+            _Plain(self._passwords) if mechanism == SaslMechanism.PLAIN else _Scram(mechanism, self._lookup)
+        )
+
+    async def authenticate(self, token: bytes) -> SaslToken:
+        """Take a message of the client. Raises ``SaslAuthenticationError`` after a pause, ``IllegalSaslStateError``."""
+        exchange = self._exchange
+        if exchange is None or self.has_failed:
+            self.has_failed = True
+            raise IllegalSaslStateError("SaslAuthenticate came without SaslHandshake")
+        try:
+            answer, is_complete = exchange.evaluate(token)
+            if not is_complete:
+                return SaslToken(answer)
+            principal = KafkaPrincipal(USER, exchange.username)
+            if self.principal not in (None, principal):
+                raise SaslAuthenticationError(f"the connection of {self.principal} cannot become that of {principal}")
+        except SaslAuthenticationError as error:
+            self.has_failed = True
+            await asyncio.sleep(_FAILURE_DELAY_S)
+            raise SaslAuthenticationError(f"authentication failed: {error.message}") from None
+        self._exchange = None
+        self.principal = principal
+        if self._lifetime_ms:
+            self._expires = self._monotonic() + self._lifetime_ms / 1000
+        return SaslToken(answer, self._lifetime_ms)
+
+
+def users_of(options: ListenerSecurity) -> dict[str, str]:
+    """Return the users of PLAIN with their passwords."""
+    return {
+        name.removeprefix(_USER_OPTION): value for name, value in options.login.items() if name.startswith(_USER_OPTION)
+    }

@@ -1,0 +1,107 @@
+"""SASL of a client: the exchange with a listener in Kafka's framing, without input and output (KIP-43, KIP-152).
+
+Kafka's class is ``SaslClientAuthenticator``. A driver sends what ``authentication`` yields, and sends it the answers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
+
+from millrace.errors import SaslAuthenticationError
+from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from millrace.kafka_protocol.data.request_header import RequestHeader
+from millrace.kafka_protocol.lookup import request_header_version, response_header_version
+from millrace.kafka_protocol.message import Message
+from millrace.kafka_protocol.wire import WireError
+from millrace.security.scram import MECHANISMS as SCRAM_MECHANISMS
+from millrace.security.scram import ScramClient
+
+PLAIN: Final = "PLAIN"
+CLIENT_MECHANISMS: Final = (PLAIN, *SCRAM_MECHANISMS)
+RESPONSE_BYTES_MAX: Final = 12 * 1024
+"""Largest answer to a request of SASL."""
+LIFETIME_PART: Final = 0.85
+"""Part of a session's lifetime after which a client no longer begins calls on the connection."""
+_HANDSHAKE_VERSION: Final = 1
+_AUTHENTICATE_VERSION: Final = 2
+_CORRELATION_ID: Final = int.from_bytes(b"sasl")
+_CORRELATION: Final = struct.Struct(">i")
+
+
+R = TypeVar("R", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class SaslCredentials:
+    """Mechanism, user and password of a client."""
+
+    mechanism: str
+    username: str
+    password: str = field(repr=False)
+
+
+class SaslSession(NamedTuple):
+    """An authenticated connection."""
+
+    lifetime_ms: int
+    """Time after which the broker closes the connection; 0: never."""
+
+
+Exchange = Generator[bytes, bytes, SaslSession]
+"""Exchange of requests (with their lengths) and responses (without)."""
+
+
+def authentication(credentials: SaslCredentials) -> Exchange:
+    """Authenticate a new connection. Raises ``SaslAuthenticationError`` in ``send``."""
+    mechanism = credentials.mechanism
+    answer = yield _request(SaslHandshakeRequest(mechanism=mechanism), _HANDSHAKE_VERSION)
+    handshake = _response(answer, SaslHandshakeResponse, _HANDSHAKE_VERSION)
+    if handshake.error_code:
+        known = ", ".join(handshake.mechanisms)
+        raise SaslAuthenticationError(
+            f"the broker does not take sasl.mechanism={mechanism}: it takes {known}"
+            if known
+            else "this listener has no SASL: set security.protocol=PLAINTEXT or SSL"
+        )
+    if mechanism == PLAIN:
+        first = f"\0{credentials.username}\0{credentials.password}".encode()
+        return SaslSession((yield from _step(first))[1])
+    scram = ScramClient(mechanism, credentials.username, credentials.password)
+    challenge, _ = yield from _step(scram.first())
+    final, lifetime_ms = yield from _step(scram.final(challenge))
+    scram.check(final)
+    return SaslSession(lifetime_ms)
+
+
+def _step(token: bytes) -> Generator[bytes, bytes, tuple[bytes, int]]:
+    answer = yield _request(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION)
+    response = _response(answer, SaslAuthenticateResponse, _AUTHENTICATE_VERSION)
+    if response.error_code:
+        raise SaslAuthenticationError(response.error_message or f"the broker refuses the user ({response.error_code})")
+    return response.auth_bytes, response.session_lifetime_ms
+
+
+def _request(request: Message, version: int) -> bytes:
+    header = RequestHeader(
+        request_api_key=request.API_KEY,
+        request_api_version=version,
+        correlation_id=_CORRELATION_ID,
+        client_id=None,
+    )
+    data = header.encode(request_header_version(request.API_KEY, version)) + request.encode(version)
+    return struct.pack(">i", len(data)) + data
+
+
+def _response(data: bytes, kind: type[R], version: int) -> R:
+    """Decode a response. Raises ``SaslAuthenticationError`` if it is none."""
+    try:
+        if _CORRELATION.unpack_from(data)[0] != _CORRELATION_ID:
+            raise SaslAuthenticationError("the answer to SASL is not from a listener for Kafka's framing")
+        start = _CORRELATION.size + response_header_version(kind.API_KEY, version)  # there are no tagged fields
+        return kind.decode_from(memoryview(data), version, start)[0]
+    except (struct.error, WireError) as error:
+        raise SaslAuthenticationError(f"the answer to SASL cannot be read: {error}") from None

@@ -1,0 +1,280 @@
+"""Listeners with SASL: PLAIN and SCRAM, for Kafka's clients, clients of millrace and brokers, and what they refuse."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaProducer
+
+from millrace.clients import Admin, Consumer, Producer
+from millrace.errors import SaslAuthenticationError
+from millrace.kafka_protocol.calls.metadata import MetadataRequest
+from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
+from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
+from millrace.security.scram import ScramClient
+from millrace_broker.testing import EmbeddedBroker
+
+from ..certificates import Authority
+from .broker_cluster import Cluster
+from .kafka_clients import read, send
+from .kafka_wire import KafkaWire
+from .waiting import AN_HOUR_MS, STALL_S, eventually
+from .zookeeper_server import ZooKeeperServer
+
+PASSWORD = 'swordfish, =" \\ grün'
+JAAS = r'x.PlainLoginModule required username="admin" password="admin-secret" user_alice="swordfish, =\" \\ grün";'
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The trust store and the key store of the broker."""
+    directory = tmp_path_factory.mktemp("stores")
+    authority = Authority.make()
+    return authority.write(directory / "ca.pem"), authority.issue("CN=broker").write(directory / "broker.pem")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, ca: tuple[str, str]) -> Iterator[EmbeddedBroker]:
+    """A broker where alice has a password for each mechanism."""
+    options = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0,"
+        "SHORT://127.0.0.1:0,SCRAM://127.0.0.1:0",
+        "listener.security.protocol.map": "SHORT:SASL_PLAINTEXT,SCRAM:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "sasl.jaas.config": JAAS,
+        "ssl.keystore.location": ca[1],
+        "listener.name.short.connections.max.reauth.ms": "1000",
+        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("sasl"), options=options) as running:
+        admin = AdminClient({"bootstrap.servers": address(running, "PLAINTEXT")})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            upsert(admin, "alice", mechanism)
+        yield running
+
+
+def address(broker: EmbeddedBroker, listener: str) -> str:
+    return f"127.0.0.1:{broker.server.ports[listener]}"
+
+
+def upsert(admin: AdminClient, user: str, mechanism: Any, password: str = PASSWORD) -> None:
+    change = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
+    for future in admin.alter_user_scram_credentials([change]).values():
+        future.result(STALL_S)
+
+
+def client(broker: EmbeddedBroker, ca: tuple[str, str], listener: str = "SASL_PLAINTEXT", **options: str) -> Any:
+    return {
+        "bootstrap.servers": address(broker, listener),
+        "security.protocol": "SASL_SSL" if listener == "SASL_SSL" else "SASL_PLAINTEXT",
+        "ssl.truststore.location": ca[0],
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+        **{name.replace("_", "."): value for name, value in options.items()},
+    }
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_clients_of_millrace_authenticate(
+    broker: EmbeddedBroker, ca: tuple[str, str], topic: str, listener: str, mechanism: str
+) -> None:
+    options = client(broker, ca, listener, sasl_mechanism=mechanism, client_id=topic)
+    with Admin(options) as admin:
+        admin.create_topic(topic)
+    with Producer(options) as producer:
+        producer.send(topic, b"value").result(STALL_S)
+    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        assert [record.value for record in consumer.poll(STALL_S * 1000)] == [b"value"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafkas_clients_authenticate(broker: EmbeddedBroker, ca: tuple[str, str], topic: str, mechanism: str) -> None:
+    with Admin(client(broker, ca)) as admin:
+        admin.create_topic(topic)
+    librdkafka = {
+        "bootstrap.servers": address(broker, "SASL_SSL"),
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": ca[0],
+        "sasl.mechanisms": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+    }
+    send(confluent_kafka.Producer(librdkafka), topic, [{"value": b"librdkafka"}])
+    python = KafkaProducer(
+        bootstrap_servers=address(broker, "SASL_PLAINTEXT"),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username="alice",
+        sasl_plain_password=PASSWORD,
+    )
+    python.send(topic, b"kafka-python").get(STALL_S)
+    python.close()
+    reader = confluent_kafka.Consumer({**librdkafka, "group.id": topic, "auto.offset.reset": "earliest"})
+    reader.subscribe([topic])
+    assert [each.value() for each in read(reader, 2)] == [b"librdkafka", b"kafka-python"]
+    reader.close()
+
+
+def test_a_jaas_configuration_is_the_same_as_user_and_password(broker: EmbeddedBroker, ca: tuple[str, str]) -> None:
+    escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+    jaas = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="{escaped}";'
+    options = client(broker, ca, sasl_jaas_config=jaas, sasl_username="", sasl_password="")
+    with Admin(options) as admin:
+        admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    ("listener", "options", "problem"),
+    [
+        ("SASL_PLAINTEXT", {"sasl_password": "wrong"}, "authentication failed: invalid credentials"),
+        ("SASL_PLAINTEXT", {"sasl_password": "wrong", "sasl_mechanism": "PLAIN"}, "invalid credentials"),
+        ("SASL_PLAINTEXT", {"sasl_username": "nobody"}, "authentication failed: invalid credentials"),
+        ("SCRAM", {"sasl_mechanism": "PLAIN"}, "does not take sasl.mechanism=PLAIN: it takes SCRAM-SHA-512"),
+        ("SASL_PLAINTEXT", {"security_protocol": "PLAINTEXT"}, "wants SASL first: set security.protocol=SASL_SSL"),
+        ("PLAINTEXT", {}, "this listener has no SASL: set security.protocol=PLAINTEXT"),
+    ],
+)
+def test_a_refused_client_fails_at_once_with_the_reason(
+    broker: EmbeddedBroker,
+    ca: tuple[str, str],
+    listener: str,
+    options: dict[str, str],
+    problem: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = client(broker, ca, listener, socket_connection_setup_timeout_ms=str(AN_HOUR_MS), **options)
+    with (
+        caplog.at_level(logging.DEBUG),
+        Admin(config) as admin,
+        pytest.raises(SaslAuthenticationError, match=problem) as raised,
+    ):
+        admin.list_topics()
+    assert PASSWORD not in caplog.text + str(raised.value) + repr(admin._connections.config)
+
+
+def test_a_connection_without_authentication_may_only_ask_for_versions(broker: EmbeddedBroker) -> None:
+    for request, version in ((MetadataRequest(topics=()), 1), (SaslAuthenticateRequest(auth_bytes=b"\0a\0b"), 1)):
+        with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+            wire.send(request, version)
+            if isinstance(request, SaslAuthenticateRequest):
+                assert wire.receive(request.API_KEY, version)[1].error_code == 34
+            assert wire.received == b"", "the broker closes the connection"
+
+
+def _scram(wire: KafkaWire, scram: ScramClient, final: bytes | None = None) -> Any:
+    """Authenticate with SCRAM-SHA-256, or with a recorded last message. Return it and the answer."""
+    assert wire.call(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1).error_code == 0
+    challenge = wire.call(SaslAuthenticateRequest(auth_bytes=scram.first()), 2)
+    last = final or scram.final(bytes(challenge.auth_bytes))
+    return last, wire.call(SaslAuthenticateRequest(auth_bytes=last), 2)
+
+
+def test_a_replayed_exchange_is_refused_and_the_connection_closed(broker: EmbeddedBroker) -> None:
+    scram = ScramClient("SCRAM-SHA-256", "alice", PASSWORD)
+    with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+        recorded, answer = _scram(wire, scram)
+        assert answer.error_code == 0
+    with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+        _, answer = _scram(wire, scram, recorded)
+        assert answer.error_code == 58
+        assert "does not belong to this connection" in answer.error_message
+        assert wire.received == b""
+
+
+def test_an_unknown_user_gets_a_challenge_as_a_known_one_does(broker: EmbeddedBroker) -> None:
+    salts = []
+    for _ in range(2):
+        with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+            wire.call(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+            scram = ScramClient("SCRAM-SHA-256", "nobody", "x")
+            answer = wire.call(SaslAuthenticateRequest(auth_bytes=scram.first()), 2)
+            assert answer.error_code == 0
+            salts.append(bytes(answer.auth_bytes).split(b",")[1:])
+    assert salts[0] == salts[1]
+
+
+def test_a_connection_authenticates_again_or_ends(broker: EmbeddedBroker, ca: tuple[str, str]) -> None:
+    with KafkaWire(broker.server.ports["SHORT"]) as wire:
+        for _ in range(2):
+            answer = _scram(wire, ScramClient("SCRAM-SHA-256", "alice", PASSWORD))[1]
+            assert (answer.error_code, answer.session_lifetime_ms) == (0, 1000)
+        wire.call(MetadataRequest(topics=()), 1)
+        conversation = next(
+            each._sasl
+            for listener in broker.server._listeners
+            for each in getattr(listener, "_connections", ())
+            if each._client.port == wire.port
+        )
+        conversation._expires = 0.0
+        wire.send(MetadataRequest(topics=()), 1)
+        assert wire.received == b""
+    with Admin(client(broker, ca, "SHORT")) as admin:
+        admin.list_topics()
+        frames = admin._connections._links.to(address(broker, "SHORT"))._frames
+        assert frames is not None
+        (sock,) = frames._idle
+        assert sock.expires_at < time.monotonic() + 1, "before the broker ends it"
+        sock.expires_at = 0.0
+        admin.list_topics()
+        assert sock not in frames._idle, "a new connection authenticates"
+
+
+def test_kafkas_admin_describes_and_deletes_credentials(broker: EmbeddedBroker, ca: tuple[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": address(broker, "PLAINTEXT")})
+    upsert(admin, "böb, the builder", ScramMechanism.SCRAM_SHA_512)
+    found = {user: each.result(STALL_S) for user, each in admin.describe_user_scram_credentials(["alice"]).items()}
+    assert {each.mechanism for each in found["alice"].scram_credential_infos} == {
+        ScramMechanism.SCRAM_SHA_256,
+        ScramMechanism.SCRAM_SHA_512,
+    }
+    options = client(broker, ca, sasl_username="böb, the builder")
+    with Admin(options) as own:
+        own.list_topics()
+    deletion = UserScramCredentialDeletion("böb, the builder", ScramMechanism.SCRAM_SHA_512)
+    admin.alter_user_scram_credentials([deletion])["böb, the builder"].result(STALL_S)
+    with Admin(options) as own, pytest.raises(SaslAuthenticationError):
+        own.list_topics()
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        admin.alter_user_scram_credentials([deletion])["böb, the builder"].result(STALL_S)
+    assert raised.value.args[0].code() == 91
+
+
+def test_brokers_authenticate_to_each_other_and_share_credentials(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """The credential of the brokers is made from their own password at the first start."""
+    jaas = 'ScramLoginModule required username="broker" password="broker-secret";'
+    options = {
+        "listeners": "INTERNAL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "listener_security_protocol_map": "INTERNAL:SASL_PLAINTEXT",
+        "inter_broker_listener_name": "INTERNAL",
+        "sasl_jaas_config": jaas,
+    }
+    with Cluster(zookeeper_server, tmp_path, **options) as cluster:
+        cluster.start(1, 2)
+        servers = ",".join(address(each, "PLAINTEXT") for each in cluster.brokers.values())
+        with Admin(servers) as admin, Producer(servers) as producer:
+            admin.create_topic("t", assignment={0: [1, 2]}, configs={"min.insync.replicas": "2"})
+            producer.send("t", b"value").result(STALL_S)
+        admin_client = AdminClient({"bootstrap.servers": address(cluster.brokers[1], "PLAINTEXT")})
+        upsert(admin_client, "alice", ScramMechanism.SCRAM_SHA_512)
+        credentials = cluster.brokers[2].server.broker.scram_credentials
+        eventually(lambda: credentials.get("alice", "SCRAM-SHA-512") is not None)
