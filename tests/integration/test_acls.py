@@ -251,6 +251,27 @@ def test_another_authorizer_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             admin.create_topic("orders")
 
 
+def test_no_call_of_an_authorized_client_fails_during_a_hundred_changes(secured: Secured, admin: Admin) -> None:
+    secured.let(acl(AclOperation.ALL, "orders"))
+    changes = [acl(READ, "orders", principal=f"User:{number}", permission=DENY) for number in range(50)]
+    with Producer({"bootstrap.servers": secured.bootstrap_servers, "enable.idempotence": "false"}) as producer:
+        for each in changes:
+            sent = [producer.send("orders", b"v") for _ in range(10)]
+            assert admin.create_acls([each]) == {each: None}
+            assert admin.delete_acls([AclBindingFilter.of(each)]) == [each]
+            for record in sent:
+                record.result(STALL_S)
+    assert changes[0] not in admin.describe_acls()
+
+
+def test_acls_survive_a_restart(tmp_path: Path) -> None:
+    broker = Secured(tmp_path / "data", options=AUTHORIZER)
+    with broker:
+        broker.let(acl(DESCRIBE, "orders"))
+    with broker, Admin(broker.bootstrap_servers) as admin:
+        assert admin.describe_acls() == sorted([MANAGES_ACLS, acl(DESCRIBE, "orders")])
+
+
 # --- the command line --------------------------------------------------------------------------------------------
 
 
