@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -69,9 +70,7 @@ class BrokerError(Exception):
 @contextlib.contextmanager
 def broker(kind: str, options: Mapping[str, str] = OPTIONS) -> Iterator[str]:
     """Run a broker of the kind ``millrace`` or ``kafka`` on an empty directory, and yield its address."""
-    folder = install.cache(f"brokers/{kind}")
-    shutil.rmtree(folder)
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=install.cache("brokers")))
     address = f"127.0.0.1:{free_port()}"
     command = _millrace(folder, address, options) if kind == "millrace" else _kafka(folder, address, options)
     log = install.cache("logs") / f"{kind}.log"
@@ -81,6 +80,7 @@ def broker(kind: str, options: Mapping[str, str] = OPTIONS) -> Iterator[str]:
         yield address
     finally:
         stop(process)
+        shutil.rmtree(folder)
 
 
 def _millrace(folder: Path, address: str, options: Mapping[str, str]) -> Sequence[str | Path]:

@@ -26,7 +26,7 @@ _SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
 _OTHER_CLUSTER = "kafka.example.com:9092"
 _NODE_HEADERS = Path("/usr/include/node")
-_SECONDS_MAX = 900
+_SECONDS_MAX = 1800
 """The time of a program with its installation. The longest compiles librdkafka."""
 
 

@@ -93,4 +93,5 @@ def test_results_of_librdkafka_are_read_from_its_table_or_from_its_log() -> None
         "0042_first": PASSED,
         "0042_second": Result("fail", "ended with 1 Expected 10 records"),
     }
+    assert results_of_output(_TABLE.splitlines()[3], "0042", "ended with 0") == {}
     assert results_of_output("", "0042", "did not end") == {"0042": Result("fail", "did not end")}
