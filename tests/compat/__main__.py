@@ -21,6 +21,7 @@ with Kafka and not with millrace, unless ``differences`` names it.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +29,7 @@ from typing import Final
 
 from . import clients, kafka_python, librdkafka, spark, tools
 from .brokers import OPTIONS, BrokerError, broker
-from .install import InstallError
+from .install import InstallError, programs
 from .ledger import Result, complaints, write
 from .page import write_page
 from .pytest_run import SuiteError
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument("--against", choices=("millrace", "kafka"), help="one broker")
     parser.add_argument("--tests", default="", help="tests of the suite, as its own runner selects them")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the brokers too
     kinds = [chosen.against] if chosen.against else ["millrace", "kafka"]
     wrong: list[str] = []
     for suite in [chosen.only] if chosen.only else SUITES:
@@ -63,6 +65,7 @@ def main() -> int:
             print(f"{suite} against {kind}", flush=True)
             options = _WITHOUT_AUTO_CREATION if suite == librdkafka.WITHOUT_AUTO_CREATION.name else OPTIONS
             try:
+                programs()
                 with broker(kind, options) as bootstrap:
                     found[kind] = SUITES[suite](bootstrap, kind, chosen.tests)
             except (BrokerError, InstallError, SuiteError) as error:

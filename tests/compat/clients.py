@@ -84,7 +84,7 @@ def _run_files(case: Case, kind: str, addresses: Mapping[str, str]) -> Result:
         return text
 
     name = re.sub(r"\W+", "-", case.name.lower())
-    folder = install.cache(f"clients/{name}-{kind}")
+    folder = install.cache(f"clients/{name}")
     for file, body in case.files.items():
         (folder / file).write_text(with_addresses(body))
     if case.is_python:

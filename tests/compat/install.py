@@ -17,6 +17,8 @@ KAFKA_VERSION = "4.3.1"
 _HERE = Path(__file__).parent
 _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _INSTALL_SECONDS_MAX = 1800
+_PROGRAMS = {"java": "default-jdk-headless", "mvn": "maven", "npm": "npm", "go": "golang-go", "curl": "curl"}
+"""Programs with the Debian packages that have them."""
 _KAFKA_PROGRAMS = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
@@ -98,6 +100,11 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
         make(folder)
         (folder / ".ready").touch()
     return folder
+
+
+def programs() -> None:
+    """Install the programs that are missing, which other installations need."""
+    debian(*(package for program, package in _PROGRAMS.items() if shutil.which(program) is None))
 
 
 def debian(*packages: str) -> None:
