@@ -108,11 +108,13 @@ def _properties(folder: Path, own: str, options: Mapping[str, str]) -> Path:
 
 
 def _wait_until_ready(process: subprocess.Popen[str], address: str, log: Path) -> None:
+    """Wait until the broker answers and has loaded its groups, because no suite waits for that."""
     admin = AdminClient({"bootstrap.servers": address, "reconnect.backoff.max.ms": 500, "log_level": 0})
     deadline = time.monotonic() + _START_SECONDS_MAX
     while True:
         try:
             admin.list_topics(timeout=1)
+            admin.describe_consumer_groups(["ready"])["ready"].result(_START_SECONDS_MAX)
         except KafkaException as error:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BrokerError(f"the broker at {address} did not start ({error}):\n{tail(log)}") from None
