@@ -6,24 +6,17 @@ from collections.abc import Mapping
 from typing import Final
 
 _KRAFT: Final = "KRaft's quorum: a cluster of millrace has its metadata in ZooKeeper"
-_ACLS: Final = "ACLs are not there yet"
 _QUOTAS: Final = "quotas of clients are not there yet"
 _SCRAM: Final = "passwords of SCRAM are not there yet"
 
 DIFFERENCES: Final[Mapping[str, Mapping[str, str]]] = {
+    "librdkafka": {
+        "0081_admin": "options of Kerberos, and passwords of SCRAM, are not there",
+    },
     "kafka_python": {
-        "test_admin_integration::test_create_describe_delete_acls": _ACLS,
         "test_admin_integration::test_describe_metadata_quorum": _KRAFT,
     },
-    "librdkafka": {
-        "0081_admin": _ACLS,
-        "0109_auto_create_topics": _ACLS,
-        "0115_producer_auth": _ACLS,
-        "0119_consumer_auth": _ACLS,
-    },
     "tools": {
-        "tools_tests::test_acls": _ACLS,
-        "tools_tests::test_client_compatibility": _ACLS,
         "tools_tests::test_features[metadata.version]": _KRAFT,
         "tools_tests::test_metadata_quorum": _KRAFT,
         "tools_tests::test_quota_of_a_client": _QUOTAS,

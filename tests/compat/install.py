@@ -19,7 +19,7 @@ _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:cop
 _INSTALL_SECONDS_MAX = 1800
 _PROGRAMS = {"java": "default-jdk-headless", "mvn": "maven", "npm": "npm", "go": "golang-go", "curl": "curl"}
 """Programs with the Debian packages that have them."""
-_KAFKA_PROGRAMS = {
+KAFKA_PROGRAMS = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
@@ -148,7 +148,7 @@ def kafka() -> Path:
         (folder / "config").mkdir()
         (folder / "config" / "quiet.properties").write_text("rootLogger.level=OFF\n")
         (folder / "bin").mkdir()
-        for name, main in _KAFKA_PROGRAMS.items():
+        for name, main in KAFKA_PROGRAMS.items():
             _script(folder, name, main)
         _script(folder, "kafka-run-class", "")
 

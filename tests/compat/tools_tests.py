@@ -10,41 +10,39 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .install import KAFKA_PROGRAMS
+from .kafka_tools import SECONDS_MAX, KafkaTools
+
 _BOOTSTRAP = os.environ.get("COMPAT_BOOTSTRAP", "")
-_BIN = Path(os.environ.get("COMPAT_KAFKA_HOME", ".")) / "bin"
-_TOOL_SECONDS_MAX = 90
+_HOME = Path(os.environ.get("COMPAT_KAFKA_HOME", "."))
+_TOOLS = KafkaTools(_HOME)
 
 
 def tool(name: str, *arguments: str | int | Path, input: str = "", fails: bool = False) -> str:
     """Run a tool and return its standard output. ``fails`` expects an error, and returns all output."""
-    words = [str(word) for word in (_BIN / f"{name}.sh", "--bootstrap-server", _BOOTSTRAP, *arguments)]
-    return _run(words, input, fails=fails)
+    return run(KAFKA_PROGRAMS[name], "--bootstrap-server", _BOOTSTRAP, *arguments, input=input, fails=fails)
 
 
-def java(main: str, *arguments: str | int) -> str:
-    """Run a class of Kafka's that has no script."""
-    return _run([str(word) for word in (_BIN / "kafka-run-class.sh", main, *arguments)])
+def run(main: str, *arguments: str | int | Path, input: str = "", fails: bool = False) -> str:
+    """Run the main method of a class of Kafka's, as ``tool`` does."""
+    words = [str(argument) for argument in arguments]
+    ended = _TOOLS.run(main, words, input)
+    everything = ended.stdout + ended.stderr
+    is_failure = bool(ended.code) or (fails and "rror" in everything)
+    assert is_failure == fails, f"{main} {' '.join(words)} ended with {ended.code}: {everything[-1500:]}"
+    return everything if fails else ended.stdout
 
 
-def _run(words: list[str], input: str = "", *, fails: bool = False) -> str:
-    done = subprocess.run(
-        words,
-        input=input,
-        text=True,
-        capture_output=True,
-        timeout=_TOOL_SECONDS_MAX,
-        check=False,
-    )
-    everything = done.stdout + done.stderr
-    is_failure = bool(done.returncode) or (fails and "rror" in everything)
-    assert is_failure == fails, f"{' '.join(words)} ended with {done.returncode}: {everything[-1500:]}"
-    return everything if fails else done.stdout
+@pytest.fixture(scope="module", autouse=True)
+def _closed_tools() -> Iterator[None]:
+    yield
+    _TOOLS.close()
 
 
 def create(topic: str, partitions: int = 4, *options: str) -> None:
@@ -78,9 +76,10 @@ def lag(group: str, topic: str) -> int:
 
 
 def eventually(condition: Callable[[], Any]) -> None:
-    """Wait until a condition holds. A tool takes a second, so there is no other pause."""
-    deadline = time.monotonic() + _TOOL_SECONDS_MAX
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + SECONDS_MAX
     while not condition():
+        time.sleep(0.2)
         assert time.monotonic() < deadline, "the condition did not become true"
 
 
@@ -102,7 +101,7 @@ def test_api_versions() -> None:
 
 
 def test_cluster_id() -> None:
-    assert "Cluster ID: " in _run([str(_BIN / "kafka-cluster.sh"), "cluster-id", "--bootstrap-server", _BOOTSTRAP])
+    assert "Cluster ID: " in run(KAFKA_PROGRAMS["kafka-cluster"], "cluster-id", "--bootstrap-server", _BOOTSTRAP)
 
 
 def test_topics(topic: str) -> None:
@@ -197,30 +196,23 @@ _COOPERATIVE = ("--assignment-strategy", "org.apache.kafka.clients.consumer.Coop
 )
 def test_two_members(topic: str, options: tuple[str, ...]) -> None:
     create(topic)
-    words = [str(_BIN / "kafka-verifiable-consumer.sh"), "--bootstrap-server", _BOOTSTRAP]
+    words = [str(_HOME / "bin" / "kafka-verifiable-consumer.sh"), "--bootstrap-server", _BOOTSTRAP]
     words += ["--topic", topic, "--group-id", topic, "--group-protocol", *options]
     members = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)]
 
-    groups = [str(_BIN / "kafka-consumer-groups.sh"), "--bootstrap-server", _BOOTSTRAP]
-
-    def shares() -> list[str]:
-        done = subprocess.run(
-            [*groups, "--describe", "--members", "--group", topic],
-            capture_output=True,
-            text=True,
-            timeout=_TOOL_SECONDS_MAX,
-            check=False,
-        )
-        rows = [line.split() for line in done.stdout.splitlines()]
-        return [row[4] for row in rows if row[:1] == [topic]]
+    def have_two_each() -> bool:
+        asked = ("--bootstrap-server", _BOOTSTRAP, "--describe", "--members", "--group", topic)
+        ended = _TOOLS.run(KAFKA_PROGRAMS["kafka-consumer-groups"], asked)  # an error as long as there is no group
+        rows = [line.split() for line in ended.stdout.splitlines()]
+        return [row[4] for row in rows if row[:1] == [topic]] == ["2", "2"]
 
     try:
-        eventually(lambda: shares() == ["2", "2"])
+        eventually(have_two_each)
     finally:
         for member in members:
             member.terminate()
         for member in members:
-            member.wait(_TOOL_SECONDS_MAX)
+            member.wait(SECONDS_MAX)
 
 
 def test_groups(topic: str) -> None:
@@ -323,7 +315,7 @@ def test_client_compatibility(topic: str) -> None:
         "idempotent-producer-supported": "True",
     }
     options = [part for name, value in expected.items() for part in (f"--{name}", value)]
-    java("org.apache.kafka.tools.ClientCompatibilityTest", "--bootstrap-server", _BOOTSTRAP, "--topic", topic, *options)
+    run("org.apache.kafka.tools.ClientCompatibilityTest", "--bootstrap-server", _BOOTSTRAP, "--topic", topic, *options)
 
 
 @pytest.mark.parametrize(
@@ -347,14 +339,14 @@ def test_transactional_copy(topic: str, options: tuple[str, ...]) -> None:
         "transactional-id": topic,
     }
     words = [part for name, value in copy.items() for part in (f"--{name}", value)]
-    java("org.apache.kafka.tools.TransactionalMessageCopier", *words, *options)
+    run("org.apache.kafka.tools.TransactionalMessageCopier", *words, *options)
     found = consume(target, "--command-property", "isolation.level=read_committed")
     assert sorted(map(int, found)) == list(range(2000))
     assert lag(topic, source) == 0
 
 
 def _transactions(*arguments: str | int) -> str:
-    return _run([str(word) for word in (_BIN / "kafka-transactions.sh", "--bootstrap-server", _BOOTSTRAP, *arguments)])
+    return run(KAFKA_PROGRAMS["kafka-transactions"], "--bootstrap-server", _BOOTSTRAP, *arguments)
 
 
 def test_transactions_are_listed_and_described(topic: str) -> None:
@@ -429,13 +421,13 @@ def test_reassignment(topic: str, tmp_path: Path) -> None:
 
 
 def test_metadata_quorum() -> None:
-    output = _run([str(_BIN / "kafka-metadata-quorum.sh"), "--bootstrap-server", _BOOTSTRAP, "describe", "--status"])
-    assert "LeaderId:" in output
+    asked = ("--bootstrap-server", _BOOTSTRAP, "describe", "--status")
+    assert "LeaderId:" in run(KAFKA_PROGRAMS["kafka-metadata-quorum"], *asked)
 
 
 @pytest.mark.parametrize("feature", ["metadata.version", "transaction.version", "group.version"])
 def test_features(feature: str) -> None:
-    assert feature in _run([str(_BIN / "kafka-features.sh"), "--bootstrap-server", _BOOTSTRAP, "describe"])
+    assert feature in run(KAFKA_PROGRAMS["kafka-features"], "--bootstrap-server", _BOOTSTRAP, "describe")
 
 
 def test_share_group(topic: str) -> None:
