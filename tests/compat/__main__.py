@@ -72,7 +72,7 @@ def main() -> int:
                 print(error, file=sys.stderr)
                 return 2
             print(f"  {_counts(found[kind])}", flush=True)
-        rows = write(suite, found, is_whole=not chosen.tests)
+            rows = write(suite, found, is_whole=not chosen.tests)
         if "millrace" in kinds:
             wrong += complaints(suite, rows)
     write_page()

@@ -60,7 +60,8 @@ appender.0.name=console
 appender.0.layout.type=PatternLayout
 appender.0.layout.pattern=[%d] %p %m (%c)%n
 """
-_START_SECONDS_MAX = 60
+_START_SECONDS_MAX = 120
+_ATTEMPT_SECONDS = 5
 
 
 class BrokerError(Exception):
@@ -114,7 +115,8 @@ def _wait_until_ready(process: subprocess.Popen[str], address: str, log: Path) -
     while True:
         try:
             admin.list_topics(timeout=1)
-            admin.describe_consumer_groups(["ready"])["ready"].result(_START_SECONDS_MAX)
+            # An attempt while Kafka loads its groups is not answered within any time.
+            admin.describe_consumer_groups(["ready"], request_timeout=_ATTEMPT_SECONDS)["ready"].result()
         except KafkaException as error:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BrokerError(f"the broker at {address} did not start ({error}):\n{tail(log)}") from None

@@ -119,7 +119,6 @@ def _run_files(case: Case, kind: str, addresses: Mapping[str, str]) -> Result:
 
 def _environment() -> dict[str, str]:
     added = {
-        "JOBS": "max",  # processes of node-gyp
         "PATH": f"{install.kafka() / 'bin'}:{os.environ['PATH']}",
         "MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} {install.maven_repository()}".strip(),
     }

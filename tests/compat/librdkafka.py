@@ -50,7 +50,7 @@ CONSUMER_PROTOCOL = Variant(
 )
 """Groups of KIP-848: the tests about groups that end in time with Kafka."""
 _ONLY_MOCK = ("0139", "0150")
-_SECONDS_MAX = 180
+_SECONDS_MAX = 300
 """The time for one number of a test."""
 _THREE_REPLICAS = {
     "0098-consumer-txn.cpp": (", 3, 5000)", ", 1, 5000)"),
@@ -69,7 +69,7 @@ def run(variant: Variant, bootstrap: str, kind: str, only: str) -> dict[str, Res
     logs = install.cache(f"logs/{variant.name}-{kind}")
     configuration = logs / "test.conf"
     configuration.write_text(
-        f"bootstrap.servers={bootstrap}\ntest.topic.prefix=rdk\ntest.topic.random=true\ntest.timeout.multiplier=2\n"
+        f"bootstrap.servers={bootstrap}\ntest.topic.prefix=rdk\ntest.topic.random=true\ntest.timeout.multiplier=4\n"
     )
     environment = os.environ | {
         "BROKERS": bootstrap,
