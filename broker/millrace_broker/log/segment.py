@@ -82,8 +82,8 @@ class Segment:
         self._grows = False
         self._is_gone = False
         self._has_no_aborted = False
-        self._newest: tuple[int, OffsetEntry] | None = None
-        """The base offset of the last appended batch, and an entry for it, which the index may not have."""
+        self._newest: tuple[int, BatchHeader] | None = None
+        """The position and the header of the last appended batch, which the index may not have."""
 
     # --- files, opened on demand ---------------------------------------------------------------------------
 
@@ -130,8 +130,7 @@ class Segment:
     def publish(self, size_bytes: int, newest: BatchHeader) -> None:
         """Publish the batches up to ``size_bytes``; ``newest`` is the header of the last one."""
         self.size_bytes = size_bytes
-        entry = OffsetEntry(newest.last_offset, size_bytes - newest.size_bytes)
-        self._newest = (newest.base_offset, entry)
+        self._newest = (size_bytes - newest.size_bytes, newest)
 
     def release(self) -> None:
         """Release open files; they close after the last reader, and open again on demand."""
@@ -228,11 +227,9 @@ class Segment:
         """Find the first batch that ends at ``offset`` or later: (position, header); None if all end before."""
         end = self.size_bytes if limit is None else limit
         newest = self._newest
-        if newest is not None and newest[0] <= offset and newest[1].position < end:
-            entry = newest[1]
-        else:
-            entry = self.indexes()[0].lookup(offset)
-        found = self._find_from(entry, offset, end)
+        if newest is not None and newest[0] < end and newest[1].base_offset <= offset:
+            return newest if offset <= newest[1].last_offset else None
+        found = self._find_from(self.indexes()[0].lookup(offset), offset, end)
         return self._find_with_care(offset, end) if found is None else found
 
     def _find_from(self, entry: OffsetEntry, offset: int, end: int) -> tuple[int, BatchHeader] | None:

@@ -92,6 +92,22 @@ def test_the_last_batch_is_found_without_reading_the_ones_before(
         log.read(7, 1)
 
 
+def test_the_last_batch_is_found_without_a_read(
+    open_log: OpenLog, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    log.append(batch([0, 1]))
+    log.append(batch([2, 3, 4]))
+    [segment] = log.segments
+    first, last = list(segment.batches())
+    monkeypatch.setattr(segment, "file", None)
+    assert [segment.find(offset) for offset in (2, 3, 4)] == [last] * 3
+    assert segment.find(5) is None
+    monkeypatch.undo()
+    assert segment.find(1) == first
+    assert segment.find(2, limit=last[0]) is None
+
+
 def test_a_deleted_segment_writes_no_index_files(
     open_log: OpenLog, batch: Batch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
