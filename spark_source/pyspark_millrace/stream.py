@@ -235,6 +235,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _fetch_newest(self) -> StreamOffsets:
         """Return the current topics, including new topics and partitions, with their latest offsets."""
+        from pyspark_millrace.reading.layout import check_layout
+
         cluster = self._connected()
         deadline = time.monotonic() + _LOOK_UP_S
         while True:
@@ -249,7 +251,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 continue
             break
         if found.topic_ids:
-            self._newer_topics = self._checked(found)
+            # New topics must fit, because a running query reads one schema. Newer schema versions are accepted.
+            check_layout(self._layout, found.schema, topics=found.description)
+            self._newer_topics = found
         return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id, leader_epochs=epochs)
 
     def _by_current_leaders(self, since: StreamOffsets, newest: StreamOffsets) -> StreamOffsets:
@@ -262,13 +266,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return newest
         self._connected().await_leader_epochs(epochs)
         return self._fetch_newest()
-
-    def _checked(self, found: TopicSet) -> TopicSet:
-        """Check that new topics fit, because a running query reads one schema. Newer schema versions are accepted."""
-        from pyspark_millrace.reading.layout import check_layout
-
-        check_layout(self._layout, found.schema, topics=found.description)
-        return found
 
     def _backlog(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> Backlog:
         """Return the unread offsets of each partition of ``newest``; lost ones are reported."""

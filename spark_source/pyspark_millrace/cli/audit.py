@@ -106,7 +106,11 @@ def _show(report: AuditReport, *, every_batch: bool) -> None:
     typer.echo(f"query {report.query_id} into {report.table}, versions {first} to {last}")
     counted = "rows were counted" if report.counts_rows else "no rows were counted"
     typer.echo("each row was looked at" if report.by_rows else f"{counted}: {report.why_not_by_rows}")
-    lines = [[batch] for batch in report.batches] if every_batch else _runs(report.batches)
+    lines = [[batch] for batch in report.batches]
+    if not every_batch:
+        # A line shows neighbouring batches with the same verdict and reason.
+        runs = groupby(report.batches, lambda batch: (batch.verdict, batch.reason))
+        lines = [list(run) for _, run in runs]
     print_table(["BATCH", "OFFSETS", "ROWS", "VERSION", "VERDICT", "REASON"], [_line(run) for run in lines])
     for batch in report.batches:
         if batch.ranges and batch.verdict not in (Verdict.ONCE, Verdict.NOTHING):
@@ -120,11 +124,6 @@ def _show(report: AuditReport, *, every_batch: bool) -> None:
             4: "not exactly once",
         }[report.exit_code]
     )
-
-
-def _runs(batches: tuple[AuditedBatch, ...]) -> list[list[AuditedBatch]]:
-    """Group neighbouring batches with the same verdict and reason."""
-    return [list(run) for _, run in groupby(batches, lambda batch: (batch.verdict, batch.reason))]
 
 
 def _line(run: list[AuditedBatch]) -> tuple[Any, ...]:

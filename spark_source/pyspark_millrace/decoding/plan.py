@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,13 +131,7 @@ def _wanted(part: PartOptions, registry: PayloadRegistry | None) -> PayloadSchem
 
             imports = proto_imports(path, text)
     if kind is PayloadKind.JSON and not text.lstrip().startswith("{"):
-        text = _json_schema_of_ddl(text)
+        from millrace.schemas import parse_ddl, to_json_schema
+
+        text = json.dumps(to_json_schema(parse_ddl(text)))
     return PayloadSchema(kind=kind, text=text, references=imports, message=part.message)
-
-
-def _json_schema_of_ddl(text: str) -> str:
-    import json
-
-    from millrace.schemas import parse_ddl, to_json_schema
-
-    return json.dumps(to_json_schema(parse_ddl(text)))

@@ -74,12 +74,14 @@ def ingest(
 
     Raises ``UsageError`` or ``SchemaMismatchError`` before any record is read if the options or the table are wrong.
     """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
     given = {name.lower(): str(value) for name, value in options.items() if value is not None}
     remote = is_connect(spark)
     if remote and compaction is not None:
         raise UsageError("compaction is not supported over Spark Connect: run OPTIMIZE on the table")
     schema = _schema(spark, given, transform, transform_schema)
-    arrow_schema = _arrow_schema(schema)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
     check_partition_columns(arrow_schema, partition_by)
     request = TableRequest(table, json.loads(schema.json()), tuple(partition_by), merge_schema)
     target = None if remote else request.open()
@@ -170,12 +172,6 @@ def _schema(
     schema = transform_schema or DefaultSource(dict(options)).schema()
     assert not isinstance(schema, str), "only a transformation's schema is text"
     return schema
-
-
-def _arrow_schema(schema: StructType) -> Any:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _query_id(spark: SparkSession) -> str:

@@ -137,10 +137,12 @@ class DirectMerge:
 
     def _rewritten(self, spark: SparkSession, changes: Changes) -> list[Outcome]:
         """Rewrite the files that hold keys of the changes, and write the new rows to further files."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
         files = {path: size for path, size in self._files(changes).items() if changes.rows.num_rows}
-        rewriting = Rewriting(
-            str(self._directory), _arrow_schema(self._schema()), indexed_columns(self._table), changes
-        )
+        # Columns are nullable in the files, as in the files that Spark writes.
+        fields = [field.with_nullable(True) for field in to_arrow_schema(self._schema(), timezone="UTC")]
+        rewriting = Rewriting(str(self._directory), pa.schema(fields), indexed_columns(self._table), changes)
         size_bytes = sum(files.values())
         parallelism = 1 if size_bytes <= DRIVER_BYTES_MAX else spark.sparkContext.defaultParallelism
         groups = grouped(files, parallelism)
@@ -287,10 +289,3 @@ def is_simple(data_type: DataType) -> bool:
     )
     # No isinstance, because CHAR, VARCHAR and strings with a collation are subclasses with other rules.
     return isinstance(data_type, simple) or data_type == types.StringType()
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    # Columns are nullable in the files, as in the files that Spark writes.
-    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")])

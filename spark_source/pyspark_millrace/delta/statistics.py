@@ -177,17 +177,13 @@ def _upper(value: Any, data_type: pa.DataType) -> Any:
 def _exact(value: Any, data_type: pa.DataType) -> Any:
     """Return a bound that JSON can represent exactly; ``None`` if there is none."""
     if pa.types.is_date(data_type):
-        return _day(value)
+        try:
+            return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
+        except OverflowError:
+            return None
     if pa.types.is_integer(data_type) or isinstance(value, Decimal):
         return value
     return None
-
-
-def _day(days: int) -> str | None:
-    try:
-        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
-    except OverflowError:
-        return None
 
 
 def _instant(milliseconds: int, data_type: pa.DataType) -> str | None:

@@ -18,7 +18,6 @@ from pyspark_millrace.sink.clients import describe_topic
 from pyspark_millrace.sink.options import parse_sink_options
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -75,8 +74,11 @@ def changes_to_topic(
     if not key:
         raise UsageError("key: name the columns that identify a row of the table")
     schema = describe_topic(parsed, parsed.topic).schema
-    if schema is not None:
-        _check_typed(parsed.topic, schema, columns)
+    if schema is not None and (unknown := [name for name in columns if name not in schema.names]):
+        raise SchemaMismatchError(
+            f"topic {parsed.topic} has no column {', '.join(unknown)}: leave it out (select), or add it to the topic "
+            "(millrace topics evolve)"
+        )
     write = _Write(given, tuple(key), tuple(columns), schema is not None, select, appended_only)
     reader = _reader(spark.readStream, appended_only=appended_only).options(**dict(table_options or {}))
     if starting_version is not None:
@@ -178,12 +180,4 @@ def _check_change_feed(spark: SparkSession, table: str) -> None:
             f"{table} has no change data feed: run ALTER TABLE delta.`{table}` SET TBLPROPERTIES "
             "(delta.enableChangeDataFeed = true) and start with the next version; if the table only gets new rows, "
             "set appended_only"
-        )
-
-
-def _check_typed(topic: str, schema: pa.Schema, columns: Sequence[str]) -> None:
-    if unknown := [name for name in columns if name not in schema.names]:
-        raise SchemaMismatchError(
-            f"topic {topic} has no column {', '.join(unknown)}: leave it out (select), or add it to the topic "
-            "(millrace topics evolve)"
         )

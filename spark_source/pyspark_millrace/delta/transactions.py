@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,7 +181,8 @@ def merge_rows(
 
     spark = rows.sparkSession
     conflicts = conflict_errors()
-    with _in_transaction(spark, transaction):
+    # Delta takes the transaction of a MERGE from the session's settings.
+    with set_for_now(spark, {_APP_ID: transaction.application, _VERSION: str(transaction.version)}):
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             target = DeltaTable.forPath(spark, path).alias("kept")
             try:
@@ -232,8 +233,3 @@ def set_for_now(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
-
-
-def _in_transaction(spark: SparkSession, transaction: Transaction) -> AbstractContextManager[None]:
-    """Set a transaction for a MERGE. Delta takes it from the session's settings."""
-    return set_for_now(spark, {_APP_ID: transaction.application, _VERSION: str(transaction.version)})

@@ -43,7 +43,11 @@ def build_package(target: Path) -> int:
     """
     if target.suffix != ".zip":
         raise UsageError(f"{target}: expected a name that ends in .zip, because Spark recognises the format by it")
-    modules = [(PurePosixPath(root.name, path.relative_to(root)), path) for root in _roots() for path in _modules(root)]
+    modules = [
+        (PurePosixPath(root.name, path.relative_to(root)), path)
+        for root in _roots()
+        for path in sorted(root.rglob("*.py"))
+    ]
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         unfinished = Path(scratch, target.name)
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as package:
@@ -71,10 +75,6 @@ def _roots() -> Iterator[Path]:
                 f"the package {package} is not installed as files: run this command where pip has installed millrace"
             )
         yield Path(places[0])
-
-
-def _modules(root: Path) -> list[Path]:
-    return sorted(root.rglob("*.py"))
 
 
 def _compiled(path: Path, module: PurePosixPath, scratch: Path) -> bytes:

@@ -82,7 +82,10 @@ def session(
     if profile not in PROFILES:
         raise UsageError(f"profile={profile!r}: expected one of {', '.join(PROFILES)}")
     check_java()
-    own = {_setting_name(name): _setting_value(value) for name, value in conf.items()}
+    own = {
+        name if "." in name else name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in conf.items()
+    }
     if app_name is not None:
         own["spark.app.name"] = app_name
     if master is not None:
@@ -179,14 +182,6 @@ def spark_submit_command(
     return [*command, str(script), *arguments]
 
 
-def _setting_name(name: str) -> str:
-    return name if "." in name else name.replace("_", ".")
-
-
-def _setting_value(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _checkpoint_settings(checkpoint_root: str | Path | None) -> dict[str, str]:
     if checkpoint_root is None:
         _log.warning(
@@ -278,18 +273,14 @@ def _register_source(created: SparkSession) -> None:
     spark-submit this may be another interpreter, because the search ignores ``spark.pyspark.python`` and
     ``--py-files``.
     """
-    archive = _archive_of(Path(__file__))
+    # The zip file that this module was imported from, if any.
+    archive = next((parent.absolute() for parent in Path(__file__).parents if parent.is_file()), None)
     same_python = created._jvm.System.getenv("PYSPARK_PYTHON") == os.environ["PYSPARK_PYTHON"]
     if (same_python and archive is None) or created in _registered:
         return
     with _python_path(created.sparkContext.environment, archive):
         created.dataSource.register(DefaultSource)
     _registered.add(created)
-
-
-def _archive_of(module: Path) -> Path | None:
-    """Return the zip file that a module was imported from, or None."""
-    return next((parent.absolute() for parent in module.parents if parent.is_file()), None)
 
 
 @contextmanager

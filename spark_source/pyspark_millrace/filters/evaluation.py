@@ -70,7 +70,7 @@ def _leaf(leaf: Leaf, column: pa.Array) -> pa.BooleanArray:
 
 def _comparison(leaf: Comparison, column: pa.Array) -> pa.BooleanArray:
     column = _comparable(column)
-    found = _COMPARED[leaf.operator](column, _scalar(leaf.value.value, column.type))
+    found = _COMPARED[leaf.operator](column, pa.scalar(leaf.value.value, column.type))
     if pa.types.is_floating(column.type) and leaf.operator in _NAN_COUNTS:
         found = pc.or_(found, pc.is_nan(column))
     if leaf.operator in (Comparator.SAME, Comparator.NOT_SAME):
@@ -93,7 +93,3 @@ def _comparable(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type) and column.type != pa.int64():
         return column.cast(pa.int64())
     return column.cast(pa.float64()) if pa.types.is_float32(column.type) else column
-
-
-def _scalar(value: Any, type_: pa.DataType) -> pa.Scalar:
-    return pa.scalar(value, type_)

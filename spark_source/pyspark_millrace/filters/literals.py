@@ -66,7 +66,7 @@ def literal_of(value: Any, data_type: DataType) -> BoundLiteral:
     if isinstance(data_type, types.DecimalType):
         return _decimal(value, data_type)
     if isinstance(data_type, types.StringType):
-        if isinstance(value, str) and _is_binary_collation(data_type):
+        if isinstance(value, str) and getattr(data_type, "collation", "UTF8_BINARY") == "UTF8_BINARY":
             return BoundLiteral(value, value.encode())
         raise _unfit(value, data_type, "a 'text'")
     if isinstance(data_type, types.BinaryType):
@@ -83,10 +83,6 @@ def literal_of(value: Any, data_type: DataType) -> BoundLiteral:
 
 def _unfit(value: Any, data_type: DataType, expected: str) -> UnfitLiteralError:
     return UnfitLiteralError(f"{data_type.simpleString().upper()} is compared with {expected}, not {value!r}")
-
-
-def _is_binary_collation(data_type: Any) -> bool:
-    return bool(getattr(data_type, "collation", "UTF8_BINARY") == "UTF8_BINARY")
 
 
 def _whole(value: Any, data_type: DataType) -> BoundLiteral:

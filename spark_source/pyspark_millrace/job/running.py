@@ -109,18 +109,14 @@ def start_spark(
 
     spark = session(name, profile=profile, delta=delta, checkpoint_root=checkpoint_root)
     spark.sparkContext.setLogLevel("ERROR")
-    _leave_failures_to_us(spark)
+    # The job prints one sentence in place of Spark's long log of a query failure.
+    log4j = spark._jvm.org.apache.logging.log4j
+    for logger in _QUERY_FAILURE_LOGGERS:
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.execution.{logger}", log4j.Level.OFF)
     # Spark's context has just installed its own handler of Ctrl-C, which would abort running work.
     stop_on_signals(stopping)
     stop_on_signals_of_jvm(spark.sparkContext, stopping)
     return spark
-
-
-def _leave_failures_to_us(spark: SparkSession) -> None:
-    """Disable Spark's long log of a query failure, because the job prints one sentence instead."""
-    log4j = spark._jvm.org.apache.logging.log4j
-    for logger in _QUERY_FAILURE_LOGGERS:
-        log4j.core.config.Configurator.setLevel(f"org.apache.spark.sql.execution.{logger}", log4j.Level.OFF)
 
 
 def follow(

@@ -148,11 +148,17 @@ class Cluster:
 
     def find(self, subscription: Subscription) -> tuple[TopicSet, list[str]]:
         """Find the current topics of a subscription, and the names of missing ones."""
-        names, missing = _names(subscription), []
-        if names is None:
-            topics = [topic for topic in self._admin.list_topics() if _matches(subscription, topic.name)]
+        topics: list[TopicDescription] = []
+        missing: list[str] = []
+        if isinstance(subscription, TopicPattern):
+            pattern = re.compile(subscription.pattern)
+            topics = [topic for topic in self._admin.list_topics() if pattern.fullmatch(topic.name) is not None]
         else:
-            topics = []
+            names: Iterable[str]
+            if isinstance(subscription, AssignedPartitions):
+                names = dict.fromkeys(key.topic for key in subscription.partitions)
+            else:
+                names = subscription.names
             for name in names:
                 try:
                     topics.append(self._admin.describe_topic(name))
@@ -410,18 +416,6 @@ def _reaching_into(extent: LocatedExtent, aborted: Iterable[AbortedTransaction])
     return tuple(
         each for each in aborted if each.first_offset < extent.end_offset and each.last_offset >= extent.start_offset
     )
-
-
-def _names(subscription: Subscription) -> list[str] | None:
-    if isinstance(subscription, TopicPattern):
-        return None
-    if isinstance(subscription, AssignedPartitions):
-        return list(dict.fromkeys(key.topic for key in subscription.partitions))
-    return list(subscription.names)
-
-
-def _matches(subscription: Subscription, name: str) -> bool:
-    return isinstance(subscription, TopicPattern) and re.fullmatch(subscription.pattern, name) is not None
 
 
 def _check_covers(named: Mapping[PartitionKey, int], partitions: Sequence[PartitionKey], option: str) -> None:

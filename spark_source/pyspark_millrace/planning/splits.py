@@ -128,8 +128,8 @@ def plan_splits(
     splits.sort(key=lambda split: (split.range.key, split.extents[0].start_offset))
     if max_records is not None:
         splits = [part for split in splits for part in _cut(split, -(-_records(split) // max_records))]
-    if len(splits) < min_splits:
-        splits = _at_least(splits, min_splits)
+    if len(splits) < min_splits and (records := sum(_records(split) for split in splits)):
+        splits = [part for split in splits for part in _cut(split, -(-_records(split) * min_splits // records))]
     return [
         replace(
             split, range=replace(split.range, start=split.extents[0].start_offset, end=split.extents[-1].end_offset)
@@ -160,13 +160,6 @@ def _runs(extents: Sequence[Extent], size_bytes: int, most_bytes: int) -> list[l
         runs[-1].append(extent)
         room -= extent.bytes
     return runs
-
-
-def _at_least(splits: list[PlannedSplit], count: int) -> list[PlannedSplit]:
-    records = sum(_records(split) for split in splits)
-    if not records:
-        return splits
-    return [part for split in splits for part in _cut(split, -(-_records(split) * count // records))]
 
 
 def _cut(split: PlannedSplit, parts: int) -> list[PlannedSplit]:

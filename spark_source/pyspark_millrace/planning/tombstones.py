@@ -7,7 +7,7 @@ because every compacted log has gaps. The timestamps of the unread records do sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from pyspark_millrace.partitions import PartitionKey
@@ -33,17 +33,11 @@ def late_for_tombstones(topics: TopicSettings, backlog: Backlog, now_ms: int) ->
         if "compact" in (settings := topics.settings(topic))["cleanup.policy"]
     }
     times_ms = {key: max(0, now_ms - kept_ms[key.topic]) for key in unread if key.topic in kept_ms}
-    return list(_sentences(backlog, kept_ms, topics.first_offsets_from(times_ms)))
-
-
-def _sentences(
-    backlog: Backlog, kept_ms: Mapping[str, int], recent: Mapping[PartitionKey, int | None]
-) -> Iterable[str]:
-    for key, offset in sorted(recent.items()):
-        if offset is None or offset > backlog.begin[key]:
-            yield (
-                f"{key} is compacted and was not read from offset {backlog.begin[key]} on for longer than its "
-                f"delete.retention.ms={kept_ms[key.topic]}, so tombstones may have been removed there and deleted "
-                "keys may still appear: read the topic from its start into a new table, and give it a longer "
-                "delete.retention.ms"
-            )
+    return [
+        f"{key} is compacted and was not read from offset {backlog.begin[key]} on for longer than its "
+        f"delete.retention.ms={kept_ms[key.topic]}, so tombstones may have been removed there and deleted "
+        "keys may still appear: read the topic from its start into a new table, and give it a longer "
+        "delete.retention.ms"
+        for key, offset in sorted(topics.first_offsets_from(times_ms).items())
+        if offset is None or offset > backlog.begin[key]
+    ]

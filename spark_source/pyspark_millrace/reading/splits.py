@@ -272,16 +272,13 @@ class Assembler:
         if isinstance(column.source, Metadata):
             return self._metadata(column.source, decoded)
         if column.source in decoded.columns.schema.names:
-            return self._promoted(decoded, column, data_type)
+            array = decoded.columns.column(column.source)
+            try:
+                return promote(array, data_type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise self._misfit(decoded, column, f"is {array.type} with values that do not fit ({error})") from error
         # The batch is older than the column, or newer than its removal.
         return self._repeat(pa.scalar(None, data_type), decoded.num_rows)
-
-    def _promoted(self, decoded: DecodedBatch, column: TopicColumn, data_type: pa.DataType) -> pa.Array:
-        array = decoded.columns.column(column.source)
-        try:
-            return promote(array, data_type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise self._misfit(decoded, column, f"is {array.type} with values that do not fit ({error})") from error
 
     def _misfit(self, decoded: DecodedBatch, column: TopicColumn, what: str) -> SchemaMismatchError:
         """Return the error for a schema change under a running query that forward compatibility would have refused."""
