@@ -93,19 +93,16 @@ class Reading:
 
         A group member commits the yielded records, and no others, when the next are requested.
         """
+        from millrace.clients import TopicPartition
+
         left = self.max_messages
         while not self.is_done(left):
             wanted = most if left is None else min(left, most)
             records = [record for record in self.consumer.poll(poll_ms, max_records=wanted) if self.is_in(record)]
             yield records
             if self.in_group and records:
-                self.consumer.commit(self._read_to(records))
+                self.consumer.commit({TopicPartition(each.topic, each.partition): each.offset + 1 for each in records})
             left = None if left is None else left - len(records)
-
-    def _read_to(self, records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
-        from millrace.clients import TopicPartition
-
-        return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
 
     def is_in(self, record: ConsumerRecord) -> bool:
         """Return whether a record is before the end."""

@@ -128,12 +128,12 @@ def _scalar(value: Any, data_type: pa.DataType) -> Any:
         if matches(data_type):
             return convert(value)
     if isinstance(value, Decimal):
-        return float(value) if pat.is_floating(data_type) else int(value) if value == int(value) else _refuse(value)
+        if pat.is_floating(data_type):
+            return float(value)
+        if value != int(value):
+            raise ValueError(f"{value} is not a whole number")
+        return int(value)
     return value
-
-
-def _refuse(value: Any) -> Any:
-    raise ValueError(f"{value} is not a whole number")
 
 
 def _instant(value: str) -> datetime:

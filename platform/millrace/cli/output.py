@@ -28,20 +28,18 @@ def console() -> Console:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Print rows as a table; numbers are aligned at the right."""
+    from rich.markup import escape
+
     body = [list(row) for row in rows]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         is_number = bool(body) and all(isinstance(row[position], (int, float, type(None))) for row in body)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in body:
-        table.add_row(*("" if cell is None else _cell(cell) for cell in row))
+        table.add_row(
+            *("" if cell is None else escape(cell if isinstance(cell, str) else text_of(cell)) for cell in row)
+        )
     console().print(table)
-
-
-def _cell(value: Any) -> str:
-    from rich.markup import escape
-
-    return escape(value if isinstance(value, str) else text_of(value))
 
 
 def print_json(value: Any) -> None:

@@ -56,7 +56,8 @@ def _in_use(
     def guarded(self: Consumer, *args: P.args, **kwargs: P.kwargs) -> R:
         self._signal.enter()
         try:
-            self._check_open()
+            if self._is_closed:
+                raise ClientClosedError("the consumer is closed: make a new one")
             return method(self, *args, **kwargs)
         finally:
             self._signal.leave()
@@ -93,10 +94,6 @@ class Consumer:
         )
         self._polls = self._records = 0
         self._is_closed = False
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClientClosedError("the consumer is closed: make a new one")
 
     # --- what is read ---------------------------------------------------------------------------------------------
 
@@ -385,11 +382,9 @@ class Consumer:
 
     def _topics(self) -> list[Any]:
         names = dict.fromkeys(partition.topic for partition in self._assignment.partitions())
-        if not names and self._group.subscription is not None:
-            return self._subscribed_topics(self._group.subscription)
-        return [self._metadata.topic(name) for name in names]
-
-    def _subscribed_topics(self, subscription: Subscription) -> list[Any]:
+        subscription = self._group.subscription
+        if names or subscription is None:
+            return [self._metadata.topic(name) for name in names]
         topics = []
         for name in sorted(subscription.names):
             try:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-import pyarrow as pa
-
 from millrace.clients.connections import Connections
 from millrace.clients.metadata import MetadataCache, check_partition
 from millrace.clients.model import (
@@ -248,7 +246,10 @@ class Producer(TransactionCalls):
         if self._interceptors:
             table = self._interceptors.on_send_table(topic, table)
         rows = to_table(table)
-        description = self._topic_for(topic, rows)
+        description = self._topic(topic)
+        if description.schema is not None and not set(rows.column_names) <= set(description.schema.names):
+            # The schema may have evolved.
+            description = self._metadata.topic(topic, fresh=True)
         self._records.drain(topic)
         now_ms = time.time_ns() // 1_000_000
         try:
@@ -257,13 +258,6 @@ class Producer(TransactionCalls):
             description = self._metadata.topic(topic, fresh=True)
             fitted = fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
         return self._tables.send(fitted)
-
-    def _topic_for(self, name: str, table: pa.Table) -> TopicDescription:
-        """Describe a topic, fetched again if the table has unknown columns, because the schema may have evolved."""
-        topic = self._topic(name)
-        if topic.schema is not None and not set(table.column_names) <= set(topic.schema.names):
-            topic = self._metadata.topic(name, fresh=True)
-        return topic
 
     # --- topics --------------------------------------------------------------------------------------------------
 

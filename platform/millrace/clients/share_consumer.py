@@ -96,7 +96,9 @@ class ShareConsumer:
                 self._member.raise_failure()
                 if records := self._take_in():
                     return ConsumerRecords(records)
-                self._raise_failure()
+                if self._failure is not None:
+                    failure, self._failure = self._failure, None
+                    raise failure
                 wait_s = self._ask()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -155,7 +157,11 @@ class ShareConsumer:
 
     def _note_errors(self, given: Given) -> None:
         if given.acknowledge_error is not None:
-            self._acknowledged(given.partition, given.acknowledge_error)
+            if self._on_acknowledged is not None:
+                self._on_acknowledged(given.partition, given.acknowledge_error)
+            else:
+                text = given.acknowledge_error.message
+                logger.warning("%s: the broker refused acknowledgements: %s", given.partition, text)
         error = given.error
         if error is None:
             return
@@ -166,17 +172,6 @@ class ShareConsumer:
         else:
             # Raise this only after its records are returned, because otherwise they would be accepted unseen.
             self._failure = error
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def _acknowledged(self, partition: TopicPartition, error: MillraceError | None) -> None:
-        if self._on_acknowledged is not None:
-            self._on_acknowledged(partition, error)
-        elif error is not None:
-            logger.warning("%s: the broker refused acknowledgements: %s", partition, error.message)
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from threading import Lock
 
 from millrace.coordination.interface import EventType, Watch, WatchEvent
@@ -42,7 +43,7 @@ class WatchTable:
                 fired |= self._of_data.pop(event.path, {})
             if event.type in (EventType.CHILDREN, EventType.DELETED):
                 fired |= self._of_children.pop(event.path, {})
-            calls += [_call(watch, event) for _, watch in fired]
+            calls += [partial(watch, event) for _, watch in fired]
         return calls
 
     def forget(self, session_id: int) -> None:
@@ -55,10 +56,6 @@ class WatchTable:
 
     def __len__(self) -> int:
         return sum(len(watchers) for table in (self._of_data, self._of_children) for watchers in table.values())
-
-
-def _call(watch: Watch, event: WatchEvent) -> Callable[[], None]:
-    return lambda: watch(event)
 
 
 class Deliveries:

@@ -41,11 +41,8 @@ class ZooKeeperAddress(NamedTuple):
             check_path(chroot or "/")
         except InvalidRequestError as error:
             raise ValueError(error.message) from None
-        return cls(",".join(host if _has_port(host) else f"{host}:{_DEFAULT_PORT}" for host in hosts), chroot)
-
-
-def _has_port(host: str) -> bool:
-    return ":" in host and not host.endswith("]")
+        hosts = [host if ":" in host and not host.endswith("]") else f"{host}:{_DEFAULT_PORT}" for host in hosts]
+        return cls(",".join(hosts), chroot)
 
 
 class ZooKeeperConfig(Config):

@@ -144,6 +144,9 @@ class SessionLink:
         ZooKeeper's errors.
         """
         deadline = time.monotonic() + self._config.connection_timeout_ms / 1000
+        # kazoo drops a silent server after two thirds of the session timeout; then the call may wait for another
+        # server.
+        answer_s_max = (self._config.zookeeper_session_timeout_ms + self._config.connection_timeout_ms) / 1000
         while True:
             self._await_connection(path, deadline)
             with self._sending:
@@ -151,7 +154,7 @@ class SessionLink:
                 sent(result)
                 self._outstanding.add(result)
             try:
-                return result.get(timeout=self._answer_seconds_max())
+                return result.get(timeout=answer_s_max)
             except CONNECTION_LOST as error:
                 if self._state in _OVER:
                     raise self._over(path) from error
@@ -181,11 +184,6 @@ class SessionLink:
                 )
         if self._state in _OVER:
             raise self._over(path)
-
-    def _answer_seconds_max(self) -> float:
-        # kazoo drops a silent server after two thirds of the session timeout; then the call may wait for another
-        # server.
-        return (self._config.zookeeper_session_timeout_ms + self._config.connection_timeout_ms) / 1000
 
     def _over(self, path: str) -> SessionExpiredError | AccessDeniedError:
         if self._access_denied:

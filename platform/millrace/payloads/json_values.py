@@ -62,8 +62,10 @@ def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
         return _expect(value, bool, data_type, path)
     if pat.is_string(data_type):
         text = _expect(value, str, data_type, path)
-        if not _is_encodable(text):
-            raise NotAValueError(f"{path}: the text has half of a surrogate pair")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise NotAValueError(f"{path}: the text has half of a surrogate pair") from None
         return text
     if pat.is_integer(data_type):
         return _integer(value, data_type, path)
@@ -176,11 +178,3 @@ def duration(text: str) -> timedelta:
     seconds = Decimal(parts.pop("seconds"))
     whole = timedelta(microseconds=int(seconds * 10**6), **{unit: int(number) for unit, number in parts.items()})
     return -whole if found["sign"] == "-" else whole
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -81,7 +81,7 @@ def _present(array: pa.Array) -> pa.StringArray:
     if pat.is_map(data_type):
         return _only(array, _members(array))
     if pat.is_list(data_type):
-        return _only(array, _elements(array))
+        return _only(array, _join("[", joined_lists(array, json_texts(array.flatten()), ","), "]"))
     raise TypeError(f"{spark_name(data_type)} is not a type of JSON")
 
 
@@ -112,10 +112,6 @@ def _durations(array: pa.Array) -> pa.StringArray:
     sign = pc.if_else(pa.array(micros < 0), "-", "")
     texts = _join('"', sign, "PT", pa.array(size // _MICROSECONDS).cast(pa.string()), ".", fraction, 'S"')
     return _only(array, texts)
-
-
-def _elements(array: pa.ListArray) -> pa.StringArray:
-    return _join("[", joined_lists(array, json_texts(array.flatten()), ","), "]")
 
 
 def _members(array: pa.MapArray) -> pa.StringArray:

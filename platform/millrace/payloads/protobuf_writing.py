@@ -73,15 +73,12 @@ class ProtobufWriter:
                 array = pa.nulls(columns.num_rows, each.type) if at < 0 else promote(columns.column(at), each.type)
             except pa.ArrowInvalid as error:
                 raise ValueError(f"column {each.name} does not fit {spark_name(each.type)}: {error}") from None
-            if array.null_count and not each.nullable and at >= 0 and not _is_repeated(each.type):
+            is_repeated = pat.is_list(each.type) or pat.is_map(each.type)
+            if array.null_count and not each.nullable and at >= 0 and not is_repeated:
                 raise ValueError(f"column {each.name} has a null, and its field in the message has no presence")
             arrays.append(array)
         fields = [each.with_nullable(True) for each in self._schema]
         return self._write(pa.StructArray.from_arrays(arrays, fields=fields))
-
-
-def _is_repeated(data_type: pa.DataType) -> bool:
-    return bool(pat.is_list(data_type) or pat.is_map(data_type))
 
 
 def _message(descriptor: Descriptor, data_type: pa.DataType, path: str) -> Writer:

@@ -114,7 +114,9 @@ def _body(
         schema = opaque_body_schema(flags)
         summed: list[pa.Array | None] = [*arrays] if len(arrays) == 2 else [None, *arrays]
     else:
-        _refuse_reserved_names(columns.schema)
+        for name in columns.schema.names:
+            if name.startswith(RESERVED_PREFIX):
+                raise SchemaMismatchError(f"column {name}: names that begin with {RESERVED_PREFIX} are reserved")
         arrays = columns.columns
         schema = typed_body_schema(columns.schema, flags)
         summed = [*arrays]
@@ -216,12 +218,6 @@ def _holds_bytes(type_: pa.DataType) -> bool:
         check(type_)
         for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_null)
     )
-
-
-def _refuse_reserved_names(schema: pa.Schema) -> None:
-    for name in schema.names:
-        if name.startswith(RESERVED_PREFIX):
-            raise SchemaMismatchError(f"column {name}: names that begin with {RESERVED_PREFIX} are reserved")
 
 
 class _Gatherer:

@@ -212,7 +212,8 @@ def decode_batch(
     Raises ``CorruptBatchError``, ``UnsupportedCompressionError``, and the errors of ``schema_of``.
     """
     if not header.is_columnar:
-        return _decode_rows(buffer, position, header, columns, max_bytes)
+        names = _opaque_names(columns)
+        return _decoded_rows(header, rows_to_columns(buffer, position, header, names, max_bytes=max_bytes), names)
     layout = read_columns_header(buffer, position, header)
     if layout.schema_id == OPAQUE_SCHEMA_ID:
         schema = opaque_body_schema(layout.flags)
@@ -364,13 +365,6 @@ def _decode_run(
             return
     for position, header in run:
         yield decode_batch(buffer, position, header, schema_of, columns, max_bytes=max_bytes)
-
-
-def _decode_rows(
-    buffer: pa.Buffer, position: int, header: BatchHeader, columns: Sequence[str] | None, max_bytes: int
-) -> DecodedBatch:
-    names = _opaque_names(columns)
-    return _decoded_rows(header, rows_to_columns(buffer, position, header, names, max_bytes=max_bytes), names)
 
 
 def _opaque_names(columns: Sequence[str] | None) -> list[str]:

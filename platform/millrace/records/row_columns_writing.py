@@ -120,7 +120,9 @@ def _join_records(
             f"a batch of up to {total} bytes is too large, because {_INT_MAX} is the maximum: send fewer records at "
             "once"
         )
-    return _data(_join(_binary([VarintTable(lengths), *before_key]), key, _binary([before_value]), value, tail))
+    joined = _join(_binary([VarintTable(lengths), *before_key]), key, _binary([before_value]), value, tail)
+    bounds = _bounds(joined)
+    return joined.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
 
 
 def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:
@@ -138,11 +140,6 @@ def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:
 
 def _join(*parts: pa.Array) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*parts, _NO_BYTES, null_handling="replace", null_replacement=b"")
-
-
-def _data(joined: pa.BinaryArray) -> pa.Buffer:
-    bounds = _bounds(joined)
-    return joined.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
 
 
 def _bounds(joined: pa.BinaryArray) -> npt.NDArray[np.int32]:

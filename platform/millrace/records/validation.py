@@ -112,16 +112,12 @@ def _check_statistics(batch: DecodedBatch, buffer: ReadableBuffer, position: int
     where = f"batch with base offset {header.base_offset}: the statistics"
     if found is None:
         raise InvalidRecordError(f"{where} are damaged, or belong to another batch")
+    names = batch.columns.schema.names
     for number, stored in found.columns.items():
-        name = _column_name(batch, number)
+        name = names[number] if number < len(names) else None
         if name is None or not covers(stored, batch.columns.column(name)):
             raise InvalidRecordError(f"{where} of column {name or number} do not match its values")
     if found.timestamps_ms is not None and batch.constant_timestamp_ms is None and batch.num_rows:
         extremes = pc.min_max(batch.timestamps_ms()).as_py()
         if found.timestamps_ms[0] > extremes["min"] or found.timestamps_ms[1] < extremes["max"]:
             raise InvalidRecordError(f"{where} of the timestamps do not match the records")
-
-
-def _column_name(batch: DecodedBatch, number: int) -> str | None:
-    names = batch.columns.schema.names
-    return names[number] if number < len(names) else None

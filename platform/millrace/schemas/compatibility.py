@@ -113,19 +113,16 @@ def _changes_of(old: pa.Field, new: pa.Field, path: str) -> Iterator[SchemaChang
     elif pat.is_list(old.type) and pat.is_list(new.type):
         yield from _changes_of(old.type.value_field, new.type.value_field, f"{path}.element")
     elif pat.is_map(old.type) and pat.is_map(new.type):
-        yield from _key_changes(old.type, new.type, f"{path}.key")
+        # Keys that are different in one type might be equal in another.
+        if old.type.key_type != new.type.key_type:
+            before, after = spark_name(old.type.key_type), spark_name(new.type.key_type)
+            what = f"changed from {before} to {after}, and it is a map's key"
+            yield SchemaChange(f"{path}.key", ChangeKind.IMPOSSIBLE, what)
         yield from _changes_of(old.type.item_field, new.type.item_field, f"{path}.value")
     else:
         yield SchemaChange(
             path, _type_change(old.type, new.type), f"changed from {spark_name(old.type)} to {spark_name(new.type)}"
         )
-
-
-def _key_changes(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[SchemaChange]:
-    # Keys that are different in one type might be equal in another.
-    if old.key_type != new.key_type:
-        what = f"changed from {spark_name(old.key_type)} to {spark_name(new.key_type)}, and it is a map's key"
-        yield SchemaChange(path, ChangeKind.IMPOSSIBLE, what)
 
 
 def _type_change(old: pa.DataType, new: pa.DataType) -> ChangeKind:

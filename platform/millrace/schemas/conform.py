@@ -64,14 +64,13 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         positions = [at for at, name in enumerate(table.column_names) if name == field.name]
         if len(positions) > 1:
             raise SchemaMismatchError(f"column {field.name} occurs twice in the data: drop one")
-        columns.append(_fit(table.column(positions[0]), field) if positions else _missing(field, table.num_rows))
+        if positions:
+            columns.append(_fit(table.column(positions[0]), field))
+        elif field.nullable:
+            columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
+        else:
+            raise SchemaMismatchError(f"column {field.name} is missing, and it is NOT NULL: add it to the data")
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _missing(field: pa.Field, num_rows: int) -> pa.ChunkedArray:
-    if not field.nullable:
-        raise SchemaMismatchError(f"column {field.name} is missing, and it is NOT NULL: add it to the data")
-    return pa.chunked_array([pa.nulls(num_rows, field.type)])
 
 
 def _fit(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

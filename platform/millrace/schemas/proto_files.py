@@ -77,7 +77,9 @@ class ProtoFile:
         """
         if not name and len(self._messages) == 1:
             return self._messages[0]
-        for message in self._every_message():
+        found = list(self._messages)
+        for message in found:
+            found += message.nested_types  # the loop reaches them after all others
             if name and name in (message.full_name, message.full_name.removeprefix(f"{message.file.package}.")):
                 return message
         names = ", ".join(message.full_name for message in self._messages) or "none"
@@ -113,12 +115,6 @@ class ProtoFile:
         from google.protobuf.message_factory import GetMessageClass
 
         return GetMessageClass(descriptor)
-
-    def _every_message(self) -> list[Descriptor]:
-        found = list(self._messages)
-        for message in found:
-            found += message.nested_types
-        return found
 
 
 def compile_proto(text: str, imports: Mapping[str, str] | None = None) -> ProtoFile:

@@ -189,7 +189,7 @@ class _Writer:
     def _field(self, field: pa.Field, number: int, path: str, indent: str) -> Iterator[str]:
         if (comment := comment_of(field)) is not None:
             yield from (f"{indent}// {line}" for line in comment.splitlines())
-        nested = _nested_name(field.name)
+        nested = "".join(part[:1].upper() + part[1:] for part in field.name.split("_")) + "Type"
         data_type, label = field.type, "optional " if field.nullable else ""
         if pat.is_list(data_type):
             data_type, label = data_type.value_type, "repeated "
@@ -228,10 +228,6 @@ class _Writer:
         if needed:
             self.imports.add(needed)
         return text, ""
-
-
-def _nested_name(name: str) -> str:
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_")) + "Type"
 
 
 def _name(name: str, path: str) -> str:

@@ -29,27 +29,16 @@ def parse_schema_json(source: str | dict[str, Any] | list[Any]) -> pa.Schema:
         raise SchemaError(
             'a JSON schema is Spark\'s {"type": "struct", "fields": [...]} or {"columns": [{"name": ..., "type": ...}]}'
         )
-    return pa.schema([_simple_field(column) for column in columns])
+    return pa.schema([_field(column) for column in columns])
 
 
-def _simple_field(column: Any) -> pa.Field:
+def _field(column: Any) -> pa.Field:
     if not isinstance(column, dict) or not isinstance(column.get("name"), str) or "type" not in column:
         raise SchemaError(f'a column is {{"name": ..., "type": ..., "nullable": true}}, not {json.dumps(column)}')
     unknown = column.keys() - {"name", "type", "nullable", "comment", "metadata"}
     if unknown:
         raise SchemaError(f"column {column['name']}: unknown property {min(unknown)}")
-    return _field(column, column.get("comment"))
-
-
-def _spark_fields(struct: dict[str, Any]) -> list[pa.Field]:
-    fields = struct.get("fields")
-    if not isinstance(fields, list):
-        raise SchemaError('Spark\'s JSON of a struct has "fields": [...]')
-    return [_simple_field(field) for field in fields]
-
-
-def _field(column: dict[str, Any], comment: str | None) -> pa.Field:
-    comment = comment or (column.get("metadata") or {}).get("comment")
+    comment = column.get("comment") or (column.get("metadata") or {}).get("comment")
     nullable = column.get("nullable", True)
     if not isinstance(nullable, bool):
         raise SchemaError(f"column {column['name']}: nullable is true or false, not {json.dumps(nullable)}")
@@ -58,6 +47,13 @@ def _field(column: dict[str, Any], comment: str | None) -> pa.Field:
     except SchemaError as error:
         raise SchemaError(f"column {column['name']}: {error.message}") from None
     return pa.field(column["name"], data_type, nullable=nullable, metadata={"comment": comment} if comment else None)
+
+
+def _spark_fields(struct: dict[str, Any]) -> list[pa.Field]:
+    fields = struct.get("fields")
+    if not isinstance(fields, list):
+        raise SchemaError('Spark\'s JSON of a struct has "fields": [...]')
+    return [_field(field) for field in fields]
 
 
 def _type(source: Any) -> pa.DataType:

@@ -105,7 +105,9 @@ def normalize_type(data_type: pa.DataType, column: str) -> pa.DataType:
     for matches, stored in _STORED_AS:
         if matches(data_type):
             return stored
-    raise SchemaError(f"column {column}: Arrow type {data_type} cannot be stored: {_remedy(data_type)}")
+    remedies = (remedy for matches, remedy in _REMEDIES if matches(data_type))
+    remedy = next(remedies, "cast it to one of the types in docs/schemas.md")
+    raise SchemaError(f"column {column}: Arrow type {data_type} cannot be stored: {remedy}")
 
 
 def _normalize_field(field: pa.Field, path: str) -> pa.Field:
@@ -131,13 +133,6 @@ def _normalize_struct(data_type: pa.DataType, column: str) -> pa.DataType:
     if repeated:
         raise SchemaError(f"column {column}: field {min(repeated)} occurs twice in the struct: rename one of them")
     return pa.struct([_normalize_field(field, f"{column}.{field.name}") for field in data_type])
-
-
-def _remedy(data_type: pa.DataType) -> str:
-    for matches, remedy in _REMEDIES:
-        if matches(data_type):
-            return remedy
-    return "cast it to one of the types in docs/schemas.md"
 
 
 def comment_of(field: pa.Field) -> str | None:

@@ -97,7 +97,9 @@ def read_remote_extent(
             position = start_position
             while position < end_position:
                 chunk = _read(file, uri, position, min(chunk_bytes, end_position - position))
-                whole_bytes = _whole_bytes(chunk)
+                whole_bytes = 0
+                for start, header in scan_headers(chunk):
+                    whole_bytes = start + header.size_bytes
                 if not whole_bytes:
                     chunk = _read(file, uri, position, _first_bytes(chunk))
                     whole_bytes = chunk.size
@@ -117,13 +119,6 @@ def _read(file: pa.NativeFile, uri: str, position: int, size_bytes: int) -> pa.B
     if chunk.size < size_bytes:
         raise RemoteStorageError(f"{uri} ends at {position + chunk.size}, wanted what is up to {position + size_bytes}")
     return chunk
-
-
-def _whole_bytes(chunk: pa.Buffer) -> int:
-    end = 0
-    for position, header in scan_headers(chunk):
-        end = position + header.size_bytes
-    return end
 
 
 def _first_bytes(chunk: pa.Buffer) -> int:

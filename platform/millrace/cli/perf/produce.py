@@ -90,6 +90,7 @@ def produce(
     """
     from millrace.clients import Producer
     from millrace.config.client import ProducerConfig
+    from millrace.config.client import ProducerConfig
 
     if (record_size is None) == (payload_file is None):
         raise UsageError("give either --record-size or --payload-file")
@@ -180,7 +181,9 @@ class _Run:
             task = bar.add_task(f"sending to {self._topic}", total=self._num_records, rate="")
             self._begin()
             for sent in send(statistics):
-                self._pace(throttle, sent)
+                wait_s = throttle.wait_s(sent, time.perf_counter())
+                if wait_s >= _THROTTLE_STEP_S:
+                    time.sleep(wait_s)
                 if self._steady is None and 0 < self._warmup_records <= sent:
                     self._steady = ProduceStatistics(self._num_records, time.perf_counter() * 1000)
                 now_ms = time.perf_counter() * 1000
@@ -192,7 +195,8 @@ class _Run:
                 if self._failures:
                     raise self._failures[0]
                 self._commit_if_due()
-            self._commit()
+            if self._transaction_s is not None:
+                self._producer.commit_transaction()
             self._producer.flush()
         if self._failures:
             raise self._failures[0]
@@ -200,11 +204,6 @@ class _Run:
         typer.echo(statistics.total_line(ended_ms))
         if self._steady is not None:
             typer.echo(self._steady.total_line(ended_ms, "steady state records"))
-
-    def _pace(self, throttle: Any, sent: int) -> None:
-        wait_s = throttle.wait_s(sent, time.perf_counter())
-        if wait_s >= _THROTTLE_STEP_S:
-            time.sleep(wait_s)
 
     # --- ways of sending: each yields, now and then, how many records it has sent ------------------------------------
 
@@ -269,7 +268,3 @@ class _Run:
         if self._transaction_s is not None and time.perf_counter() >= self._transaction_until:
             self._producer.commit_transaction()
             self._begin()
-
-    def _commit(self) -> None:
-        if self._transaction_s is not None:
-            self._producer.commit_transaction()

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.signal import Signal
@@ -152,7 +152,9 @@ class Commits:
                 return  # the commit was abandoned meanwhile
             self._queue, is_over = self._queue.answered(error, time.monotonic())
         if is_over:
-            self._done.append((commit, _explained(error)))
+            if isinstance(error, (UnknownMemberError, IllegalGenerationError)):
+                error = commit_failed(error.message)
+            self._done.append((commit, error))
         self._signal.ring()
 
     def close(self) -> None:
@@ -249,13 +251,6 @@ def _commit_request(commit: Commit) -> pb.OffsetCommitRequest:
         group_instance_id=commit.who.group_instance_id,
         topics=topic_commits(commit.offsets),
     )
-
-
-def _explained(error: MillraceError | None) -> Any:
-    """Convert the error of a removed member into ``CommitFailedError``."""
-    if isinstance(error, (UnknownMemberError, IllegalGenerationError)):
-        return commit_failed(error.message)
-    return error
 
 
 def commit_failed(reason: str) -> CommitFailedError:

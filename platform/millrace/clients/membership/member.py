@@ -102,7 +102,8 @@ class Member:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Subscribe to these topics."""
-        topics = self._find_topics(subscription)
+        found = fetch_topics(self._connections, None) if subscription.pattern is not None else ()
+        topics = subscription.matching(found)
         with self._condition:
             self._subscription = subscription
             self._state = self._state.subscribed(topics)
@@ -112,10 +113,6 @@ class Member:
             self._is_stopping = False
             self._thread = threading.Thread(target=self._run, name="millrace-member", daemon=True)
             self._thread.start()
-
-    def _find_topics(self, subscription: Subscription) -> frozenset[str]:
-        found = fetch_topics(self._connections, None) if subscription.pattern is not None else ()
-        return subscription.matching(found)
 
     def poll(self, hands: Hands) -> None:
         """Record the poll, and change the assignment if necessary.

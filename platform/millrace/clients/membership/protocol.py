@@ -59,7 +59,11 @@ def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
     if not data:
         return frozenset()
     _, assignment = read_assignment(data)
-    return frozenset(_partitions(assignment.assigned_partitions))
+    return frozenset(
+        TopicPartition(each.topic, partition)
+        for each in assignment.assigned_partitions
+        for partition in each.partitions
+    )
 
 
 def decode_members(members: Iterable[GroupMember]) -> list[MemberSubscription]:
@@ -75,7 +79,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, tuple[int
         (topic, tuple(partition.partition for partition in in_topic))
         for topic, in_topic in groupby(sorted(partitions), key=lambda partition: partition.topic)
     ]
-
-
-def _partitions(by_topic: Iterable[AssignedPartitions]) -> list[TopicPartition]:
-    return [TopicPartition(each.topic, partition) for each in by_topic for partition in each.partitions]

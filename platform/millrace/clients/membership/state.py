@@ -249,7 +249,9 @@ class Membership:
         if isinstance(error, RebalanceInProgressError):
             return self._rebalances(asked, now)
         if not error.retriable:
-            return replace(self, failure=error, joined=None, phase=_before(self.phase))
+            # After the error was raised to the caller, a member that was about to sync joins again.
+            phase = Phase.JOINING if self.phase is Phase.SYNCING else self.phase
+            return replace(self, failure=error, joined=None, phase=phase)
         if isinstance(asked, Heartbeat):
             # A coordinator that does not hear a member for too long removes it, and says so in a later response.
             wait_s = self.timing.backoff_s(self.attempts)
@@ -315,8 +317,3 @@ class Membership:
             retry_at=0.0,
             heartbeat_due=_NEVER,
         )
-
-
-def _before(phase: Phase) -> Phase:
-    """Return the phase after a fatal error was raised to the caller."""
-    return Phase.JOINING if phase is Phase.SYNCING else phase

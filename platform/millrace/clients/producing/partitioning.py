@@ -6,7 +6,6 @@ stick to a partition until it has received about ``batch.size`` bytes (KIP-480, 
 
 from __future__ import annotations
 
-import importlib
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.clients.loading import load_objects
 from millrace.clients.model import ProducerRecord, TopicDescription
 from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
 
@@ -132,22 +132,11 @@ def check_choice(partitioner: Partitioner, topic: TopicDescription, partition: i
 def instances(option: str, given: Any, base: type[Any], configs: Mapping[str, Any]) -> list[Any]:
     """Create and configure the instances that an option lists as objects, classes, or ``module:Class``.
 
-    Raises ``InvalidConfigError`` with the name that cannot be found or has the wrong type.
+    Raises ``InvalidConfigError`` with the name that cannot be found or created, or has the wrong type.
     """
-    made = []
-    for item in given:
-        found = _import(option, item) if isinstance(item, str) else item
-        instance = found() if isinstance(found, type) else found
+    made = load_objects(option, given)
+    for item, instance in zip(given, made, strict=True):
         if not isinstance(instance, base):
             raise InvalidConfigError(f"{option}: {item!r} is not a {base.__module__}.{base.__name__}")
         instance.configure(configs)
-        made.append(instance)
     return made
-
-
-def _import(option: str, name: str) -> Any:
-    module, _, attribute = name.replace(":", ".").rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidConfigError(f"{option}: {name} cannot be imported ({error}): give module:Class") from None

@@ -254,18 +254,14 @@ class Sender:
                 while queue.waiting and not queue.in_flight and queue.waiting[0].deadline <= now:
                     expired.append(queue.waiting.popleft())
         for outgoing in expired:
-            self._give_up(outgoing)
+            self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
+            self._complete(outgoing, error=outgoing.overdue(self._config.delivery_timeout_ms))
 
     def _drop_lost(self) -> None:
         """Fail the batches of a transaction that is being aborted, or can only be aborted."""
         error = self._transactions.sending_error() if self._transactions is not None else None
         if error is not None:
             self._fail_all(error, spare_in_flight=True)
-
-    def _give_up(self, outgoing: Outgoing) -> None:
-        """Fail a batch after ``delivery.timeout.ms``, with the reason for the failed delivery."""
-        self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
-        self._complete(outgoing, error=outgoing.overdue(self._config.delivery_timeout_ms))
 
     def _take_ready(self) -> dict[str, list[Outgoing]]:
         """Take the queue heads that can be sent now, by leader address, as many as fit into a request."""

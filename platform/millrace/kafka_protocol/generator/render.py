@@ -56,7 +56,8 @@ def _module(members: list[Definition]) -> str:
     shared = {name for name, count in Counter(each["name"] for _, each in structures).items() if count > 1}
     bodies = []
     for member in members:
-        names = {each["name"]: _class_name(member, each["name"], shared) for each in _structures(member)}
+        own = [str(each["name"]) for each in _structures(member)]
+        names = {name: f"{member['name']}{name}" if name in shared else name for name in own}
         for structure in _structures(member):
             bodies.append(_class(member, names[structure["name"]], structure["fields"], names, is_message=False))
         bodies.append(_class(member, member["name"], member.get("fields", []), names, is_message=True))
@@ -68,10 +69,6 @@ def _module(members: list[Definition]) -> str:
     imports.append("from millrace.kafka_protocol.message import Message, message\n")
     title = " and ".join(f"``{member['name']}``" for member in members)
     return f'{_MADE}"""{title}."""\n\nfrom __future__ import annotations\n\n{"".join(imports)}\n\n{code}\n'
-
-
-def _class_name(member: Definition, name: str, shared: set[str]) -> str:
-    return f"{member['name']}{name}" if name in shared else str(name)
 
 
 def _structures(member: Definition) -> list[Definition]:

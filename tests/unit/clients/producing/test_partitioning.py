@@ -101,3 +101,5 @@ def test_classes_are_found_by_name_and_configured() -> None:
         instances("partitioner.class", ["no.such:Thing"], Partitioner, {})
     with pytest.raises(InvalidConfigError, match=r"is not a .*Partitioner"):
         instances("partitioner.class", [object()], Partitioner, {})
+    with pytest.raises(InvalidConfigError, match=r"partitioner\.class: StickyPartition\(\) failed: TypeError"):
+        instances("partitioner.class", [StickyPartition], Partitioner, {})
