@@ -196,11 +196,13 @@ def _report(path: Path, problem: Problem) -> None:
 
 def _show(path: Path, options: DumpOptions) -> int:
     """Print the findings of a file as tables and lines. Return the number of problems."""
+    from rich.markup import escape
+
     from millrace.cli.output import console
     from millrace_broker.log_tools import Problem, Row
 
     problems = rows = 0
-    console().print(f"[bold]{_escaped(str(path))}[/bold]", soft_wrap=True)
+    console().print(f"[bold]{escape(str(path))}[/bold]", soft_wrap=True)
     with _findings(path, options) as findings:
         for (kind, _), group in groupby(findings, key=_likeness):
             if kind == "problem":
@@ -222,12 +224,6 @@ def _show(path: Path, options: DumpOptions) -> int:
     if not rows and not problems:
         typer.echo("nothing wrong" if options.only_indexes else "empty")
     return problems
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _likeness(finding: Finding) -> tuple[str, tuple[str, ...]]:

@@ -84,7 +84,7 @@ def _runs(batches: Iterable[tuple[int, BatchHeader]], size_bytes_max: int) -> It
     size_bytes = 0
     for position, header in batches:
         is_full = size_bytes + header.size_bytes > size_bytes_max
-        if run and (is_full or header.is_control or _is_far(run[0][1], header)):
+        if run and (is_full or header.is_control or header.last_offset - run[0][1].base_offset > RELATIVE_OFFSET_MAX):
             yield run
             run, size_bytes = [], 0
         run.append((position, header))
@@ -94,7 +94,3 @@ def _runs(batches: Iterable[tuple[int, BatchHeader]], size_bytes_max: int) -> It
             run, size_bytes = [], 0
     if run:
         yield run
-
-
-def _is_far(first: BatchHeader, header: BatchHeader) -> bool:
-    return header.last_offset - first.base_offset > RELATIVE_OFFSET_MAX

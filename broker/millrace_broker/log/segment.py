@@ -230,7 +230,10 @@ class Segment:
         if newest is not None and newest[0] < end and newest[1].base_offset <= offset:
             return newest if offset <= newest[1].last_offset else None
         found = self._find_from(self.indexes()[0].lookup(offset), offset, end)
-        return self._find_with_care(offset, end) if found is None else found
+        if found is None:
+            near = self._batches_near(offset, end)
+            found = next(((position, header) for position, header in near if header.last_offset >= offset), None)
+        return found
 
     def _find_from(self, entry: OffsetEntry, offset: int, end: int) -> tuple[int, BatchHeader] | None:
         """Find a batch the fast way of nearly every look-up; returns None if the entry or a batch is irregular.
@@ -255,12 +258,6 @@ class Segment:
             if last_offset >= offset:
                 return position, read_header(window, at)
             position = following
-        return None
-
-    def _find_with_care(self, offset: int, end: int) -> tuple[int, BatchHeader] | None:
-        for position, header in self._batches_near(offset, end):
-            if header.last_offset >= offset:
-                return position, header
         return None
 
     def verify_near(self, offset: int, limit: int) -> None:

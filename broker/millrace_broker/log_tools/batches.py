@@ -131,7 +131,8 @@ def describe(entry: Entry, expected_offset: int) -> Iterator[Finding]:
     """Describe an entry in one row. Yield problems of the entry itself and of its position after the previous entry."""
     is_valid = entry.is_valid
     try:
-        values = _values(entry)
+        header = entry.header
+        values = _message_values(entry.batch) if header is None else _batch_values(entry, header)
     except MillraceError as error:  # if the checksum is wrong, the fields are arbitrary
         yield Problem(error.message if is_valid else "fails its checksum", entry.position)
         return
@@ -144,11 +145,6 @@ def describe(entry: Entry, expected_offset: int) -> Iterator[Finding]:
         yield Problem("fails its checksum", entry.position, first)
     elif first < expected_offset or last < first:
         yield Problem(f"offsets {first}..{last} do not follow {expected_offset - 1}", entry.position, first)
-
-
-def _values(entry: Entry) -> dict[str, Any]:
-    header = entry.header
-    return _message_values(entry.batch) if header is None else _batch_values(entry, header)
 
 
 def _batch_values(entry: Entry, header: BatchHeader) -> dict[str, Any]:

@@ -206,16 +206,13 @@ class _Segments:
         is_full = self._size_bytes > 0 and self._size_bytes + len(piece) > self._options.segment_bytes_max
         *_, last = read_entries(piece)
         if is_full or last.last_offset - self._base > _RELATIVE_OFFSET_MAX:
-            self._begin(next(read_entries(piece)).base_offset)
+            # Roll to a new segment.
+            self._close(is_whole=True)
+            self._base = next(read_entries(piece)).base_offset
+            self._file = self._create(self._base)
+            self._size_bytes = 0
         self._file.write(piece)
         self._size_bytes += len(piece)
-
-    def _begin(self, base: int) -> None:
-        """Roll to a new segment."""
-        self._close(is_whole=True)
-        self._base = base
-        self._file = self._create(base)
-        self._size_bytes = 0
 
 
 def _copy_rest(source: Path, target: Path, options: ConvertOptions) -> UUID:

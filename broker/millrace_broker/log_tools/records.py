@@ -70,18 +70,14 @@ def records(entry: Entry, schema_of: SchemaOf, view: RecordView) -> Iterator[Fin
             yield from (_control(record) for record in read_rows(entry.data, 0, header))
         else:
             for record in batch.records():
-                yield from _plain(record, view)
+                content, note = view.content(record.key, record.value, record.offset)
+                yield view.row("record", {"offset": record.offset, "timestamp": record.timestamp_ms}, content)
+                if note is not None:
+                    yield note
     except UnknownSchemaError as error:
         yield Note(error.message)
     except MillraceError as error:
         yield Problem(error.message, entry.position, None if header is None else header.base_offset)
-
-
-def _plain(record: Record, view: RecordView) -> Iterator[Finding]:
-    content, note = view.content(record.key, record.value, record.offset)
-    yield view.row("record", {"offset": record.offset, "timestamp": record.timestamp_ms}, content)
-    if note is not None:
-        yield note
 
 
 def _control(record: Record) -> Row:

@@ -125,7 +125,8 @@ def _plan_logs(directory: Path, bases: list[int], index_interval_bytes: int) -> 
     for number, base in enumerate(bases):
         following = bases[number + 1] if number + 1 < len(bases) else None
         path = directory / segment_file_name(base, LOG)
-        found = _salvaged(path, base, following)
+        with _mapped(path) as content:
+            found = salvage(content, base, following)
         end_offset = max(end_offset, found.end_offset)
         if found.lost:
             kept_bytes = sum(end - start for start, end in found.kept)
@@ -139,11 +140,6 @@ def _plan_logs(directory: Path, bases: list[int], index_interval_bytes: int) -> 
                 )
             )
     return repairs, end_offset
-
-
-def _salvaged(path: Path, base: int, following: int | None) -> Salvage:
-    with _mapped(path) as content:
-        return salvage(content, base, following)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from millrace.errors import CorruptBatchError
-from millrace.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, crc_matches, read_header
+from millrace.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, crc_matches, read_header
 from millrace.records.message_set import MessageEntry
 
 _PREFIX: Final = struct.Struct(">qi4xb")
@@ -96,8 +96,11 @@ def _sound_at(
     if position + size_bytes > len(content):
         return None
     if magic == MAGIC:
-        header = _header_at(content, position)
-        if header is None or not crc_matches(content, position, header):
+        try:
+            header = read_header(content, position)
+        except CorruptBatchError:
+            return None
+        if not crc_matches(content, position, header):
             return None
         first, last = header.base_offset, header.last_offset
     elif magic in (0, 1) and length >= _MESSAGE_LENGTH_MIN:
@@ -130,13 +133,6 @@ def _is_contradicted(
         return after.first <= found.last
     resumed = _search(content, end, expected, base_offset, following)
     return resumed is not None and resumed[1] <= found.last
-
-
-def _header_at(content: memoryview, position: int) -> BatchHeader | None:
-    try:
-        return read_header(content, position)
-    except CorruptBatchError:
-        return None
 
 
 def _search(

@@ -161,7 +161,9 @@ class LogCleaner:
         self._settings = settings
         self._throttle = self._make_throttle()
         self._workers.resize(settings.threads)
-        self._retry_all()
+        with self._workers.changed:
+            for partition, failed in self._uncleanable.items():
+                self._uncleanable[partition] = replace(failed, failures=0, retry_at_s=self._clock.monotonic())
         self.start()
 
     def _make_throttle(self) -> Throttle:
@@ -187,11 +189,6 @@ class LogCleaner:
     def paused(self, partition: PartitionKey) -> AbstractContextManager[None]:
         """Keep cleaner threads from a partition for truncation, moves and deletion; interrupt its cleaning first."""
         return self._workers.paused(partition)
-
-    def _retry_all(self) -> None:
-        with self._workers.changed:
-            for partition, failed in self._uncleanable.items():
-                self._uncleanable[partition] = replace(failed, failures=0, retry_at_s=self._clock.monotonic())
 
     def forget(self, directory: Path, partition: PartitionKey) -> None:
         """Forget a deleted partition; call it while the partition is ``paused``."""

@@ -127,11 +127,6 @@ class OffsetMap:
 def _prime_from(number: int) -> int:
     """Return the first prime that is not less than ``number``."""
     number |= 1
-    while not _is_prime(number):
+    while not np.all(number % np.arange(3, int(number**0.5) + 1, 2)):
         number += 2
     return number
-
-
-def _is_prime(odd: int) -> bool:
-    divisors = np.arange(3, int(odd**0.5) + 1, 2)
-    return bool(np.all(odd % divisors))

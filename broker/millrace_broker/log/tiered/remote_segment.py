@@ -142,12 +142,11 @@ class RemoteSegment(Segment):
     def _open(self) -> File:
         remote = self._store.open(self._folder, object_name(self.name.copy, LOG))
         if remote is None:
-            raise self._is_missing(LOG)
+            uri = self._store.uri(self._folder, object_name(self.name.copy, LOG))
+            raise CorruptBatchError(
+                f"{uri} is missing in the remote store: restore it, or delete records up to its end"
+            )
         return RangedFile(remote, self.size_bytes, self.uri)
-
-    def _is_missing(self, suffix: str) -> CorruptBatchError:
-        uri = self._store.uri(self._folder, object_name(self.name.copy, suffix))
-        return CorruptBatchError(f"{uri} is missing in the remote store: restore it, or delete records up to its end")
 
     def _map_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
         offsets, times = self._read_small(OFFSET_INDEX), self._read_small(TIME_INDEX)

@@ -128,7 +128,8 @@ class ArrowStore:
         """Write an object, durably."""
         with self._errors("write", folder, name):
             file_system, path = self._at(folder, name)
-            self._make_folder(folder)
+            if not self._puts_whole(folder):  # object stores have no folders
+                file_system.create_dir(self._at(folder)[1], recursive=True)
             with file_system.open_output_stream(path) as stream:
                 for part in parts:
                     stream.write(part)
@@ -149,11 +150,6 @@ class ArrowStore:
         """Return whether the store writes objects atomically, as object stores do."""
         with self._errors("open", folder):
             return self._at(folder)[0].type_name in ("s3", "gcs")
-
-    def _make_folder(self, folder: str) -> None:
-        file_system, path = self._at(folder)
-        if not self._puts_whole(folder):  # object stores have no folders
-            file_system.create_dir(path, recursive=True)
 
     def _sync(self, path: str) -> None:
         """Make a file on a local file system survive a power failure; other stores do so themselves."""

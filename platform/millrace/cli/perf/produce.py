@@ -90,7 +90,6 @@ def produce(
     """
     from millrace.clients import Producer
     from millrace.config.client import ProducerConfig
-    from millrace.config.client import ProducerConfig
 
     if (record_size is None) == (payload_file is None):
         raise UsageError("give either --record-size or --payload-file")
