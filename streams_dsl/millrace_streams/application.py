@@ -173,7 +173,13 @@ def _stream(factory: TopologyFactory, parsed: TopologyStreamArguments, stopping:
     options = pairs(parsed.option)
     if parsed.max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(parsed.max_offsets_per_trigger)
-    checkpoint = _checkpoint(parsed.checkpoint, tables)
+    checkpoint = parsed.checkpoint
+    if checkpoint is None:
+        if not tables:
+            raise UsageError(
+                "--checkpoint PATH is needed, because the topology writes no table that gives a default place"
+            )
+        checkpoint = f"{next(iter(tables.values())).rstrip('/')}-checkpoint"
     places = _places(tables, topology)
     root = os.path.dirname(checkpoint) or "."
     spark = start_spark(f"stream {places}", stopping, profile=parsed.profile, checkpoint_root=root)
@@ -262,14 +268,6 @@ def _tables(given: Sequence[str], topology: Topology) -> dict[str, str]:
             writes = f"writes {', '.join(names)}: give each as NAME=PATH" if names else "writes no table: leave it out"
             raise UsageError(f"--table {text}: the topology {writes}")
     return dict(text.split("=", 1) for text in given)
-
-
-def _checkpoint(given: str | None, tables: Mapping[str, str]) -> str:
-    if given is not None:
-        return given
-    if not tables:
-        raise UsageError("--checkpoint PATH is needed, because the topology writes no table that gives a default place")
-    return f"{next(iter(tables.values())).rstrip('/')}-checkpoint"
 
 
 def _topics(topology: Topology) -> str:

@@ -65,14 +65,15 @@ class RowSerde:
         return f"row of {', '.join(self.schema.names)}"
 
 
-def _from_struct(form: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    # Not a Struct, because serdes are sent to workers, and Structs cannot be pickled.
-    return (lambda value: struct.pack(form, value)), (lambda data: struct.unpack(form, data)[0])
-
-
 def _number(name: str, data_type: pa.DataType, form: str) -> Serde:
-    pack, unpack = _from_struct(form)
-    return Serde(name=name, data_type=data_type, serialize=pack, deserialize=unpack, big_endian=True)
+    # No Struct, because serdes are sent to workers, and Structs cannot be pickled.
+    return Serde(
+        name=name,
+        data_type=data_type,
+        serialize=lambda value: struct.pack(form, value),
+        deserialize=lambda data: struct.unpack(form, data)[0],
+        big_endian=True,
+    )
 
 
 def _json_text(value: Any) -> str:

@@ -6,13 +6,13 @@ type differs from the records'. This check finds it before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from millrace_streams.compiler.check import CheckedTopology
 from millrace_streams.errors import TopologyError
 from millrace_streams.frames.codec import value_columns_of
-from millrace_streams.graph import FoldNode, Node, TableFoldNode
+from millrace_streams.graph import FoldNode, TableFoldNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.results import MISFITS
 
@@ -20,15 +20,14 @@ from millrace_streams.steps.results import MISFITS
 def check_beginnings(checked: CheckedTopology) -> None:
     """Refuse initializers whose value does not fit. Raises ``TopologyError`` naming the node."""
     for node in checked.topology.nodes:
-        for initializer in _initializers(node):
-            _check(node.name, initializer, checked.layouts[node.name])
-
-
-def _initializers(node: Node) -> Iterator[Callable[[], Any]]:
-    if isinstance(node, FoldNode):
-        yield from {fold.initializer for fold in node.folds if fold.initializer is not None}
-    if isinstance(node, TableFoldNode) and node.initializer is not None:
-        yield node.initializer
+        initializers: set[Callable[[], Any] | None] = set()
+        if isinstance(node, FoldNode):
+            initializers = {fold.initializer for fold in node.folds}
+        elif isinstance(node, TableFoldNode):
+            initializers = {node.initializer}
+        for initializer in initializers:
+            if initializer is not None:
+                _check(node.name, initializer, checked.layouts[node.name])
 
 
 def _check(node: str, initializer: Callable[[], Any], layout: Layout) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millrace_streams.compiler.plan import Plan, SourceReader
-from millrace_streams.compiler.stages import Send, Stage, stages_of, stateless
+from millrace_streams.compiler.stages import Stage, stages_of, stateless
 from millrace_streams.compiler.words import words_of
 from millrace_streams.steps import Operator
 
@@ -20,7 +20,11 @@ def explain(plan: Plan) -> str:
     lines = [
         *(line for pair in zip(plan.readers, stages.prologues, strict=True) for line in _reader(*pair)),
         "Records move: " + ("no (bucket = source partition)" if not moves else "yes"),
-        *(f"  {send.node}: to the bucket of {_names(send)} in stage {send.stage}" for send in moves),
+        *(
+            f"  {send.node}: to the bucket of {', '.join(column.name for column in send.key) or 'no key'}"
+            f" in stage {send.stage}"
+            for send in moves
+        ),
         *(line for stage in stages.stages for line in _stage(stage, several=bool(moves))),
         "Native Spark operators: none",
     ]
@@ -43,10 +47,6 @@ def _stage(stage: Stage, *, several: bool) -> Iterator[str]:
     keeps = "stateful" if stateful else "stateless"
     yield f"{name} (per bucket, in record order, {keeps}: transformWithState)"
     yield from _operators(stage.operators)
-
-
-def _names(send: Send) -> str:
-    return ", ".join(field.name for field in send.key) or "no key"
 
 
 def _operators(operators: tuple[Operator, ...]) -> Iterator[str]:

@@ -168,18 +168,17 @@ def plan(checked: CheckedTopology) -> Plan:
 def _operator(node: Node, checked: CheckedTopology) -> Operator:
     nodes = {each.name: each for each in checked.topology.nodes}
     tables = looked_up(node)
+    # These nodes treat changes that are not the newest of their key differently (KIP-914).
+    minds_versions = isinstance(
+        node, GroupTableNode | TableTableJoinNode | SubscribeNode | AnswerNode | TableFilterNode
+    )
     return Operator(
         node=node,
         inputs=checked.inputs_of(node),
         result=checked.layouts[node.name],
         reads=tuple(store_of(nodes[parent]) if parent in tables else None for parent in node.parents),
-        versioned=tuple(_minds_versions(node) and history_of(parent, nodes) is not None for parent in node.parents),
+        versioned=tuple(minds_versions and history_of(parent, nodes) is not None for parent in node.parents),
     )
-
-
-def _minds_versions(node: Node) -> bool:
-    """Return whether the node treats changes that are not the newest of their key differently (KIP-914)."""
-    return isinstance(node, GroupTableNode | TableTableJoinNode | SubscribeNode | AnswerNode | TableFilterNode)
 
 
 def _reader_chain(topology: Topology, source: SourceNode, operators: Mapping[str, Operator]) -> tuple[Operator, ...]:

@@ -22,14 +22,11 @@ def produced_of(layout: Layout, given: Produced, node: str, topic: str) -> Produ
 
     Raises ``TopologyError`` naming the node for values that they cannot write.
     """
+    values = (layout.value,) if layout.value is not None else tuple(layout.value_columns)
     return Produced(
         key=_Part(layout, f"{node}: the key of {topic}", "key", layout.key).serde(given.key),
-        value=_Part(layout, f"{node}: the value of {topic}", "value", _value_columns(layout)).serde(given.value),
+        value=_Part(layout, f"{node}: the value of {topic}", "value", values).serde(given.value),
     )
-
-
-def _value_columns(layout: Layout) -> tuple[str, ...]:
-    return (layout.value,) if layout.value is not None else tuple(layout.value_columns)
 
 
 class _Part:

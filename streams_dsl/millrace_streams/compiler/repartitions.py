@@ -75,7 +75,12 @@ class _RepartitionInserter:
         keep_null_keys = _keeps_null_keys(node, place)
         topic = f"{parent}-repartition{'-nulls' if keep_null_keys else ''}"
         if topic not in self._layouts:
-            _check_order(node, self._checked, parent)
+            checked = self._checked
+            if checked.layouts[parent].table and not isinstance(checked.topology.node(parent), GroupTableNode):
+                # Repartitioned changes of a table would overtake each other.
+                raise TopologyError(
+                    f"{node.name}: the rows of {parent} are in the buckets of another key: group_by() them first"
+                )
             self.add(RepartitionNode(name=topic, parents=(parent,), topic=topic, keep_null_keys=keep_null_keys))
         return topic
 
@@ -104,11 +109,3 @@ def _keeps_null_keys(node: Node, place: int) -> bool:
     if isinstance(node, StreamStreamJoinNode):
         return node.kind == "outer" or (node.kind == "left" and place == 0)
     return False
-
-
-def _check_order(node: Node, checked: CheckedTopology, parent: str) -> None:
-    """Refuse to repartition a table, because its changes would overtake each other."""
-    if checked.layouts[parent].table and not isinstance(checked.topology.node(parent), GroupTableNode):
-        raise TopologyError(
-            f"{node.name}: the rows of {parent} are in the buckets of another key: group_by() them first"
-        )

@@ -94,19 +94,13 @@ def recheck(topology: Topology, before: CheckedTopology) -> CheckedTopology:
 
 def prune_columns(checked: CheckedTopology) -> Topology:
     """Drop columns that no sink, function, key or expression needs."""
-    needed = _needed_columns(checked)
-    return Topology(tuple(_prune(node, checked, needed[node.name]) for node in checked.topology.nodes))
-
-
-def _needed_columns(checked: CheckedTopology) -> dict[str, set[str]]:
-    """Return the needed columns of each node's output."""
     needed: dict[str, set[str]] = {}
     for node in reversed(checked.topology.nodes):
         own = needed.setdefault(node.name, set())
         own.update(checked.layouts[node.name].key)
         for place, (parent, given) in enumerate(zip(node.parents, checked.inputs_of(node), strict=True)):
             needed.setdefault(parent, set()).update(_needed_of_input(node, place, given, own))
-    return needed
+    return Topology(tuple(_prune(node, checked, needed[node.name]) for node in checked.topology.nodes))
 
 
 def _needed_of_input(node: Node, place: int, given: Layout, wanted: set[str]) -> set[str]:

@@ -81,7 +81,8 @@ class StageNumbers:
         node = operator.node
         parents = self.parents(node)
         here = max(self.available(name) for name in parents)
-        if len(parents) > 1 and _brings_together(operator) and not self._together(parents, here):
+        found = {self._found(name, here) for name in parents}
+        if len(parents) > 1 and _brings_together(operator) and found not in ({"partition"}, {"key"}):
             here += 1
         self.number[node.name] = here
         self._placed[node.name] = self._result(operator, parents, here)
@@ -89,9 +90,6 @@ class StageNumbers:
     def _found(self, name: str, here: int) -> Placement:
         """Return the placement of a parent's rows on a stage; rows sent there are placed by key."""
         return self._placed[name] if self.available(name) == here else "key"
-
-    def _together(self, parents: list[str], here: int) -> bool:
-        return {self._found(name, here) for name in parents} in ({"partition"}, {"key"})
 
     def _result(self, operator: Operator, parents: list[str], here: int) -> Placement:
         node = operator.node

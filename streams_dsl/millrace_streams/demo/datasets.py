@@ -46,7 +46,12 @@ def read_datasets(conf: Path, rows: int | None = None) -> list[Dataset]:
         "flights": flights.take(pc.sort_indices(_arrivals(flights), _ascending("arrival", "row"))),
         "weather": weather.take(pc.sort_indices(weather, _ascending("time_hour", "origin"))),
     }
-    return [_dataset(topic, table.slice(0, rows), conf) for topic, table in arrivals.items()]
+    datasets = []
+    for topic, table in arrivals.items():
+        schema_file = conf / "demo" / f"{topic}.ddl"
+        conformed = conform(table.slice(0, rows), parse_schema(schema_file))
+        datasets.append(Dataset(topic=topic, schema_file=schema_file, table=conformed))
+    return datasets
 
 
 def read_planes() -> pa.Table:
@@ -83,8 +88,3 @@ def _arrivals(flights: pa.Table) -> pa.Table:
 
 def _ascending(*columns: str) -> list[tuple[str, str]]:
     return [(column, "ascending") for column in columns]
-
-
-def _dataset(topic: str, table: pa.Table, conf: Path) -> Dataset:
-    schema_file = conf / "demo" / f"{topic}.ddl"
-    return Dataset(topic=topic, schema_file=schema_file, table=conform(table, parse_schema(schema_file)))

@@ -48,22 +48,21 @@ class DemoLock:
         """
         self._file = (work_dir / "demo.lock").open("w")
         deadline = time.monotonic() + _LOCK_SECONDS_MAX
-        while not self._try_lock():
-            if time.monotonic() > deadline:
-                raise EnvironmentProblemError(f"another demo is running in {work_dir}: stop it, or choose --work-dir")
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EnvironmentProblemError(
+                        f"another demo is running in {work_dir}: stop it, or choose --work-dir"
+                    ) from None
             time.sleep(0.1)
 
     @property
     def descriptor(self) -> int:
         """Descriptor that child processes inherit."""
         return self._file.fileno()
-
-    def _try_lock(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

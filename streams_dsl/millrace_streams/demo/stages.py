@@ -51,15 +51,13 @@ class StageReporter:
             tell(is_done=False)
 
         def tell(*, is_done: bool) -> None:
-            self._write(StageEvent(stage=name, rows=rows, seconds=time.monotonic() - started, is_done=is_done))
+            event = StageEvent(stage=name, rows=rows, seconds=time.monotonic() - started, is_done=is_done)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(event)) + "\n")
 
         tell(is_done=False)
         yield add_rows
         tell(is_done=True)
-
-    def _write(self, event: StageEvent) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(event)) + "\n")
 
 
 class StageReader:

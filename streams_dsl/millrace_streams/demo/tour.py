@@ -17,7 +17,7 @@ from millrace.clients import Admin
 from millrace.errors import MillraceError
 from millrace_streams.demo.datasets import Dataset, read_datasets
 from millrace_streams.demo.load import ensure_topic, load
-from millrace_streams.demo.processes import DemoLock, RunningBroker, RunningSpark, running_broker, running_spark
+from millrace_streams.demo.processes import DemoLock, RunningBroker, running_broker, running_spark
 from millrace_streams.demo.report import (
     plot_departures,
     print_departures,
@@ -75,7 +75,8 @@ def run_tour(tour: Tour, console: Console) -> None:
             with StageView(console, _stages(datasets)) as view:
                 _load_all(tour, datasets, broker, view)
                 spark.begin()
-                _run_queries(spark, broker, view)
+                for event in spark.events(broker):
+                    view.show(event)
     _report(tour, view.finished, console)
 
 
@@ -114,11 +115,6 @@ def _load_all(tour: Tour, datasets: Sequence[Dataset], broker: RunningBroker, vi
         view.show(StageEvent(stage=name))
         rows = load(broker.bootstrap_servers, dataset, show)
         view.show(StageEvent(stage=name, rows=rows, seconds=time.monotonic() - started, is_done=True))
-
-
-def _run_queries(spark: RunningSpark, broker: RunningBroker, view: StageView) -> None:
-    for event in spark.events(broker):
-        view.show(event)
 
 
 def _report(tour: Tour, finished: Sequence[StageEvent], console: Console) -> None:

@@ -62,13 +62,10 @@ class StageView:
         self.finished.append(event)
         total = max(event.rows, 1)
         self._progress.update(task, completed=total, total=total)
-        handled = f"{event.rows:,} rows" if event.rows else "nothing new" if _counts_rows(event) else "done"
+        nothing = "done" if event.stage.startswith("start ") else "nothing new"
+        handled = f"{event.rows:,} rows" if event.rows else nothing
         self._print(f"[green]✓[/] {event.stage}: {handled}, in {event.seconds:.1f} s")
 
     def _print(self, line: str) -> None:
         if not self._console.is_terminal:
             self._console.print(line, soft_wrap=True)
-
-
-def _counts_rows(event: StageEvent) -> bool:
-    return not event.stage.startswith("start ")

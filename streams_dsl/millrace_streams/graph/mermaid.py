@@ -26,14 +26,11 @@ def _boxes(diagram: Diagram) -> Iterator[str]:
             yield f'  subgraph part{part}["Sub-topology: {part}"]'
         for place, box in members:
             begin, end = _SHAPES[box.kind]
-            yield f'{"    " if inside else "  "}b{place}{begin}"{_label(box)}"{end}'
+            label = "<br/>".join(re.sub(r'["<>&#;]', lambda found: f"#{ord(found[0])};", line) for line in box.lines)
+            yield f'{"    " if inside else "  "}b{place}{begin}"{label}"{end}'
         if inside:
             yield "  end"
 
 
 def _part(box: Box) -> int:
     return -1 if box.part is None else box.part
-
-
-def _label(box: Box) -> str:
-    return "<br/>".join(re.sub(r'["<>&#;]', lambda found: f"#{ord(found[0])};", line) for line in box.lines)

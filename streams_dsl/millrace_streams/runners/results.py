@@ -86,7 +86,8 @@ class Results:
     def mapped(self, target: str, function: Records, schema: StructType) -> DataFrame:
         """Apply a function to a target's payloads; those of a bucket are in order."""
         if target not in self.payloads:
-            return self._packed(target).mapInArrow(function, schema)
+            packed = self.frame.where((self.frame["stage"] == OUT) & (self.frame["target"] == target))
+            return packed.select("payload").mapInArrow(function, schema)
         payloads = pa.array(self.payloads[target], pa.binary())
         batches = function(iter([pa.RecordBatch.from_arrays([payloads], schema=_PAYLOADS)]))
         table = pa.Table.from_batches(batches, arrow_schema(schema))
@@ -99,9 +100,6 @@ class Results:
         """Return the rows of a sink, with the given reserved columns."""
         schema = spark_schema(layout, reserved)
         return self.mapped(sink, Unpacker(arrow_schema(schema)), schema)
-
-    def _packed(self, target: str) -> DataFrame:
-        return self.frame.where((self.frame["stage"] == OUT) & (self.frame["target"] == target)).select("payload")
 
 
 def _whole(rows: pa.Table, names: list[str]) -> dict[str, list[bytes]]:

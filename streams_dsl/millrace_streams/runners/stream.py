@@ -143,7 +143,8 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
     """Return the packed rows that leave a topology, after all of its stages."""
     limit_worker_threads(spark)
     rows: list[DataFrame] = []
-    defaults = _source_defaults(job)
+    records = BATCH_RECORDS if job.stages.stages else BATCH_RECORDS_STATELESS
+    defaults = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records)}
     waiting = job.packed(spark, streaming=True, defaults=defaults)
     for worker_stage in job.worker_stages():
         number = worker_stage.stage.number
@@ -156,11 +157,6 @@ def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
         )
         rows = [task]
     return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])
-
-
-def _source_defaults(job: Job) -> dict[str, str]:
-    records = BATCH_RECORDS if job.stages.stages else BATCH_RECORDS_STATELESS
-    return {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records)}
 
 
 class _Writer:

@@ -189,7 +189,10 @@ class WorkerStage:
         outputs = outcome.result.outputs
         for sink in self.sinks if sinks is None else sinks:
             flow = outputs[sink.name]
-            frame = sink.rows(_with_headers(flow, outcome.roots) if HEADERS in sink.reserved else flow.batch.frame)
+            frame = flow.batch.frame
+            if HEADERS in sink.reserved and (headers := outcome.roots.headers_of(flow.marks)) is not None:
+                frame = frame.with_columns(headers.alias(HEADERS))
+            frame = sink.rows(frame)
             if frame.height:
                 yield Packed(OUT, bucket, sink.name, rows=frame.height, payload=pack_frame(frame))
         yield from packed_letters(outcome.letters, bucket)
@@ -225,12 +228,6 @@ def query_id_of_task() -> str:
 
     task = TaskContext.get()
     return "" if task is None else task.getLocalProperty(QUERY_ID) or ""
-
-
-def _with_headers(flow: Flow, roots: Roots) -> pl.DataFrame:
-    """Return the rows of a flow, with their records' headers if any."""
-    headers = roots.headers_of(flow.marks)
-    return flow.batch.frame if headers is None else flow.batch.frame.with_columns(headers.alias(HEADERS))
 
 
 def _ending(send: Send) -> Operator:
@@ -346,16 +343,13 @@ class SourceRun:
             return
         head = worker_stage.stage.head
         assert head is not None
-        arrivals, roots = self._arrive(head, frame, partition)
+        layouts = {head: self.reader.operators[-1].result if self.reader.operators else self.reader.layout}
+        forks = worker_stage.steps.fork_count
+        arrivals, roots = arrive({head: frame}, layouts, worker_stage.topic_of, partition, forks)
         task = worker_stage.task(partition)
         result = worker_stage.run_flows(task, arrivals, roots)
         yield from worker_stage.packed(Outcome(result, [], roots), partition)
         yield Packed(OUT, partition, dropped=total_dropped(result))
-
-    def _arrive(self, head: str, frame: pl.DataFrame, partition: int) -> tuple[dict[str, Flow], Roots]:
-        worker_stage = self.worker_stage
-        layouts = {head: self.reader.operators[-1].result if self.reader.operators else self.reader.layout}
-        return arrive({head: frame}, layouts, worker_stage.topic_of, partition, worker_stage.steps.fork_count)
 
 
 def _by_partition(decoded: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -125,7 +125,10 @@ def accumulate(
     aggregates: tuple[tuple[str, Aggregate], ...], schema: pa.Schema, node: str
 ) -> tuple[AccumulatedAggregate, ...]:
     """Return the accumulators of aggregates over records of ``schema``. Raises ``TopologyError`` naming ``node``."""
-    arguments = [_argument(aggregate) for _, aggregate in aggregates]
+    arguments = [
+        pl.lit(1, pl.Int64) if aggregate.argument is None else to_polars(aggregate.argument)
+        for _, aggregate in aggregates
+    ]
     types = result_types(arguments, polars_schema(schema), node)
     return tuple(
         AccumulatedAggregate(
@@ -135,10 +138,6 @@ def accumulate(
         )
         for (name, aggregate), argument, data_type in zip(aggregates, arguments, types, strict=True)
     )
-
-
-def _argument(aggregate: Aggregate) -> pl.Expr:
-    return pl.lit(1, pl.Int64) if aggregate.argument is None else to_polars(aggregate.argument)
 
 
 def _accumulators(

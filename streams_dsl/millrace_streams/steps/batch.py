@@ -130,7 +130,12 @@ class Batch:
         """Values (of a table: the new ones); None for records without a value."""
         if self._values is None:
             found = self._found("values")
-            self._values = found if found is not None else self._values_of_columns()
+            if found is None:
+                found = values_of(self.layout, self.frame)
+                if TOMBSTONE in self.frame.columns:
+                    gone = self.frame[TOMBSTONE].to_list()
+                    found = [None if none else value for value, none in zip(found, gone, strict=True)]
+            self._values = found
         return self._values
 
     @property
@@ -173,13 +178,6 @@ class Batch:
             return frame
         gone = [value is None for value in self.values]
         return frame.with_columns(pl.Series(TOMBSTONE, gone, dtype=pl.Boolean))
-
-    def _values_of_columns(self) -> list[Any]:
-        values = values_of(self.layout, self.frame)
-        if TOMBSTONE not in self.frame.columns:
-            return values
-        gone = self.frame[TOMBSTONE].to_list()
-        return [None if none else value for value, none in zip(values, gone, strict=True)]
 
     def _found(self, name: str) -> list[Any] | None:
         """Return a list from the batch that has it; None if there is none, or if columns are cheaper."""

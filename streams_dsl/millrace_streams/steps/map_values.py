@@ -65,13 +65,9 @@ class MapFunctionStep(StatelessStep):
                 f"{node.name}: {node.function} must return a polars frame of {frame.height} rows, one per record"
             )
         kept = frame.select(*self.operator.given.key_columns, *reserved_of(frame))
-        columns = [_column(node, computed, name, types) for name, types in self._value_types().items()]
-        return Output(Batch.of_frame(result, kept.with_columns(columns)))
-
-    def _value_types(self) -> dict[str, pl.DataType]:
-        result = self.operator.result
         types = polars_schema(result.schema)
-        return {name: types[name] for name in result.value_columns}
+        columns = [_column(node, computed, name, types[name]) for name in result.value_columns]
+        return Output(Batch.of_frame(result, kept.with_columns(columns)))
 
 
 def _column(node: Node, frame: pl.DataFrame, name: str, data_type: pl.DataType) -> pl.Series:

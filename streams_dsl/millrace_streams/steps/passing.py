@@ -9,7 +9,7 @@ import numpy as np
 from millrace_streams.graph import ForEachNode, PeekNode, RepartitionNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch, concatenate
-from millrace_streams.steps.flow import CHANNEL, FIXED, REPARTITIONS, ROOT, TURN, Inputs, Marks, Output
+from millrace_streams.steps.flow import CHANNEL, FIXED, REPARTITIONS, ROOT, TURN, Inputs, Output
 from millrace_streams.steps.operator import State, StatelessStep
 
 
@@ -81,9 +81,7 @@ class RepartitionStep(StatelessStep):
         rows = batch.rows_with_key() if not node.keep_null_keys else np.arange(batch.height)
         if len(rows) < batch.height:
             batch = batch.take(rows)
-        return Output(batch, marks=self._marks(inputs.marks[rows]))
-
-    def _marks(self, marks: Marks) -> Marks:
+        marks = inputs.marks[rows]
         through = np.zeros_like(marks)
         roots = marks[:, ROOT]
         begins = np.searchsorted(roots, roots, side="left")
@@ -92,4 +90,4 @@ class RepartitionStep(StatelessStep):
         through[:, TURN] = np.arange(len(marks)) - begins
         through[:, CHANNEL] = self.number
         through[:, FIXED:] = 0
-        return through
+        return Output(batch, marks=through)

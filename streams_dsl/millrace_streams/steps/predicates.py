@@ -31,7 +31,10 @@ def rows_passing(
     if isinstance(predicate, Expression):
         passed = batch.frame.select(to_polars(predicate).fill_null(False)).to_series()
     elif predicate.batchwise:
-        passed = _batchwise(predicate, batch, inputs, node)
+        passed = call_batchwise(predicate, batch, inputs, node)
+        if not isinstance(passed, pl.Series) or passed.dtype != pl.Boolean or len(passed) != batch.height:
+            raise UserFunctionError(f"{node}: {predicate} must return a boolean polars series of {batch.height} rows")
+        passed = passed.fill_null(False)
     else:
         turns = turns if turns is not None else range(batch.height)
         results = inputs.call(node, predicate, turns, batch.keys, batch.values)
@@ -46,10 +49,3 @@ def call_batchwise(function: PythonFunction, batch: Batch, inputs: Inputs, node:
     except Exception as error:
         text = f"{function} raised {type(error).__name__}: {error} (batch of {batch.height} records, this is the first)"
         raise inputs.failure(node, text, 0) from error
-
-
-def _batchwise(function: PythonFunction, batch: Batch, inputs: Inputs, node: str) -> pl.Series:
-    passed = call_batchwise(function, batch, inputs, node)
-    if not isinstance(passed, pl.Series) or passed.dtype != pl.Boolean or len(passed) != batch.height:
-        raise UserFunctionError(f"{node}: {function} must return a boolean polars series of {batch.height} rows")
-    return passed.fill_null(False)

@@ -134,7 +134,9 @@ class Context:
                 f"{self.node.name}: no child is named {child_name} (children: {known}): forward to one of these, or "
                 "name the node with name=..."
             )
-        self.out.add(self.cause, key, value, self._time(timestamp))
+        if timestamp is None:
+            timestamp = self.record.timestamp if self.record is not None else max(self.stream_time_ms, 0)
+        self.out.add(self.cause, key, value, timestamp)
         self.children.append(child_name)
 
     def commit(self) -> None:
@@ -184,11 +186,6 @@ class Context:
         for place, punctuation in enumerate(self.punctuations):
             punctuation.next_ms = numbers.get(f"due_{place}", punctuation.next_ms)
 
-    def _time(self, timestamp: int | None) -> int:
-        if timestamp is not None:
-            return timestamp
-        return self.record.timestamp if self.record is not None else max(self.stream_time_ms, 0)
-
 
 @dataclass(frozen=True)
 class ProcessStep:
@@ -216,7 +213,9 @@ class ProcessStep:
         ticks = inputs.ticks
         self._announce(batch, context)
         tick_marks = ticks.marks if ticks is not None else inputs.marks[:0]
-        after = _after(tick_marks)
+        # Stream-time punctuations come after everything that a record caused.
+        after = tick_marks.copy()
+        after[:, FIXED:] = LAST
         punctuations = batch.height + len(after)
         events = _events(tick_marks, inputs.marks, after)
         with inputs.blaming(node.name, type(processor).__name__) as place:
@@ -228,13 +227,15 @@ class ProcessStep:
                     continue
                 context.cause = place.turn = event
                 if event < batch.height:
-                    self._process(
-                        processor, context, Record(batch.keys[event], batch.values[event], batch.times[event])
-                    )
+                    context.record = Record(batch.keys[event], batch.values[event], batch.times[event])
+                    processor.process(context.record)
+                    context.record = None
                 else:
                     context.punctuate("stream_time", context.stream_time_ms)
         context.keep(self._numbers(state))
-        return self._output(inputs, node, context, np.concatenate([inputs.marks, after, _wall_clock_marks(after)]))
+        # Rows from wall-clock punctuations come before all others.
+        wall_clock = np.full((1, after.shape[1]), -1, dtype=np.int64)
+        return self._output(inputs, node, context, np.concatenate([inputs.marks, after, wall_clock]))
 
     def _announce(self, batch: Batch, context: Context) -> None:
         """Prefetch the keys of the records, because most processors ask their stores for them."""
@@ -242,11 +243,6 @@ class ProcessStep:
         for store in context.stores.values():
             if isinstance(store, KeyValueStore | VersionedStore) and _key_type(store.spec.layout) == _key_type(layout):
                 store.want(key for key in batch.keys if key is not None)
-
-    def _process(self, processor: Any, context: Context, record: Record) -> None:
-        context.record = record
-        processor.process(record)
-        context.record = None
 
     def _running(self, inputs: Inputs, state: State) -> tuple[Context, Any]:
         """Return the task's processor, created and initialized at its first batch."""
@@ -282,13 +278,6 @@ class ProcessStep:
         return node
 
 
-def _after(ticks: Marks) -> Marks:
-    """Return the marks of events after everything that a record caused."""
-    after = ticks.copy()
-    after[:, FIXED:] = LAST
-    return after
-
-
 def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
     """Return the order of events: a record arrives, the rows that it caused are processed, then punctuations are
     called.
@@ -300,11 +289,6 @@ def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
     keys = [turns, *(marks[:, column] for column in range(FIXED))]
     order: list[int] = np.lexsort([keys[0], *reversed(keys[1:])]).tolist()
     return order
-
-
-def _wall_clock_marks(after: Marks) -> Marks:
-    """Return the marks of rows from wall-clock punctuations, which come before all others."""
-    return np.full((1, after.shape[1]), -1, dtype=np.int64)
 
 
 def _key_type(layout: Layout) -> Any:

@@ -123,7 +123,8 @@ class VersionedView:
 
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
         """Return the current version, or the one as of a time."""
-        return _version(self._store.get(key, as_of))
+        stored = self._store.get(key, as_of)
+        return VersionedRecord(stored.value, stored.timestamp) if stored is not None else None
 
     def delete(self, key: Any, timestamp_ms: int) -> VersionedRecord | None:
         """Add a deletion at a time; returns the version that was valid then."""
@@ -160,7 +161,3 @@ def _whole(store: ObjectStore, key: Any, value: Any) -> Any:
 
 def _value(stored: Stored | None) -> Any:
     return stored.value if stored is not None else None
-
-
-def _version(stored: Stored | None) -> VersionedRecord | None:
-    return VersionedRecord(stored.value, stored.timestamp) if stored is not None else None

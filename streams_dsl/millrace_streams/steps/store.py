@@ -87,19 +87,17 @@ class Store:
     def rows(self) -> pl.DataFrame:
         """Return all current rows within the retention."""
         below = [] if self.below is None else [self.below.rows(kept_from_ms=self.kept_from_ms)]
-        return self._within_retention(self._newest([*below, *self._parts]))
+        rows = self._newest([*below, *self._parts])
+        return rows if self.spec.window is None else rows.filter(pl.col(self.spec.window) >= self.kept_from_ms)
 
     def apply(self, delta: StateDelta) -> None:
         """Apply the changes of a batch."""
         self.stream_time_ms = max(self.stream_time_ms, delta.stream_time_ms)
         if delta.rows.height:
             self._parts.append(delta.rows)
-            self._merge_small_parts()
-
-    def _merge_small_parts(self) -> None:
-        """Keep the parts few: each at least twice as large as the next, as in a log-structured store."""
-        while len(self._parts) > 1 and self._parts[-2].height < 2 * self._parts[-1].height:
-            self._parts[-2:] = [self._newest(self._parts[-2:])]
+            # Keep the parts few: each at least twice as large as the next, as in a log-structured store.
+            while len(self._parts) > 1 and self._parts[-2].height < 2 * self._parts[-1].height:
+                self._parts[-2:] = [self._newest(self._parts[-2:])]
 
     def _newest(self, parts: list[pl.DataFrame]) -> pl.DataFrame:
         if not parts:
@@ -107,6 +105,3 @@ class Store:
         if len(parts) == 1:
             return parts[0]
         return pl.concat(parts).unique(list(self.spec.key), keep="last")
-
-    def _within_retention(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows if self.spec.window is None else rows.filter(pl.col(self.spec.window) >= self.kept_from_ms)

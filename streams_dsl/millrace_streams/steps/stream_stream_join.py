@@ -151,8 +151,10 @@ class _Join:
         records = stored.value
         low = bisect_left(records, first_ms, key=_time)
         high = bisect_right(records, max(0, last_ms), key=_time)
+        other_waits = self._outer(other)
         for other_ms, other_value in records[low:high]:
-            self._settle(other, key, other_ms)
+            if other_waits:
+                self.waiting.remove((other, key, other_ms))
             self._emit(key, self.side, value, other_value, max(time_ms, other_ms))
         return low < high
 
@@ -160,11 +162,6 @@ class _Join:
         left, right = (value, other) if side == _LEFT else (other, value)
         self.out.add(self.turn, key, left, time_ms)
         self.others.append(right)
-
-    def _settle(self, side: int, key: Any, time_ms: int) -> None:
-        """Remove a record that has found a match from the waiting ones."""
-        if self._outer(side):
-            self.waiting.remove((side, key, time_ms))
 
     def _wait(self, key: Any, value: Any, time_ms: int, stream_time_ms: int) -> None:
         window = self.node.window

@@ -56,16 +56,13 @@ class GroupTableStep(StatelessStep):
         node = self.operator.node
         assert isinstance(node, GroupTableNode)
         if node.selector is None:
-            return self._computed(node, batch, values)
+            frame, result = batch.with_values(values).frame, self.operator.result
+            columns = frame.with_columns(**{name: to_polars(expression) for name, expression in node.columns})
+            selected = Batch.of_frame(result, columns.select(*result.names, *reserved_of(frame)))
+            rows = zip(values, selected.keys, selected.values, strict=True)
+            return [_NOTHING if given is None else (key, value) for given, key, value in rows]
         pairs = inputs.call_present(node.name, node.selector, batch.keys, values)
         return [_NOTHING if pair is None else pair for pair in pairs]
-
-    def _computed(self, node: GroupTableNode, batch: Batch, values: list[Any]) -> list[tuple[Any, Any]]:
-        frame, result = batch.with_values(values).frame, self.operator.result
-        columns = frame.with_columns(**{name: to_polars(expression) for name, expression in node.columns})
-        selected = Batch.of_frame(result, columns.select(*result.names, *reserved_of(frame)))
-        rows = zip(values, selected.keys, selected.values, strict=True)
-        return [_NOTHING if given is None else (key, value) for given, key, value in rows]
 
 
 @dataclass(frozen=True)

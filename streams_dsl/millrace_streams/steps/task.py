@@ -128,17 +128,14 @@ class Task:
         a store see each other's changes per record, so records are then run one by one.
         """
         with _collecting_later():
-            return self._run_all(arrivals, origin, wall_clock_ms)
-
-    def _run_all(self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], wall_clock_ms: int) -> TaskResult:
-        if not self.steps.one_by_one:
-            return self._run(arrivals, origin, wall_clock_ms)
-        roots = sorted({int(root) for flow in arrivals.values() for root in flow.marks[:, ROOT]})
-        results = [
-            self._run({name: _of_root(flow, root) for name, flow in arrivals.items()}, origin, wall_clock_ms)
-            for root in roots
-        ]
-        return merged(results, self.stores) if results else self._run(arrivals, origin, wall_clock_ms)
+            if not self.steps.one_by_one:
+                return self._run(arrivals, origin, wall_clock_ms)
+            roots = sorted({int(root) for flow in arrivals.values() for root in flow.marks[:, ROOT]})
+            results = [
+                self._run({name: _of_root(flow, root) for name, flow in arrivals.items()}, origin, wall_clock_ms)
+                for root in roots
+            ]
+            return merged(results, self.stores) if results else self._run(arrivals, origin, wall_clock_ms)
 
     def _run(self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], wall_clock_ms: int) -> TaskResult:
         flowing = dict(arrivals)

@@ -59,7 +59,8 @@ class Form:
         for identity, entry in entries:
             if entry is None:
                 known = self.identity(identity)
-                cells.append((*known, *(_empty(part) for part in self.parts[len(known) :])))
+                unknown = self.parts[len(known) :]
+                cells.append((*known, *(None if part.layout is None else (None, None) for part in unknown)))
                 deleted.append(True)
                 continue
             for row in self.rows(identity, entry):
@@ -77,7 +78,9 @@ class Form:
         before: Any = None
         for *cells, deleted in zip(*columns, frame[DELETED].to_list(), strict=True):
             row = tuple(cells)
-            known = tuple(_identity(part, cell) for part, cell in zip(self.parts[:same], row, strict=False))
+            known = tuple(
+                cell if part.layout is None else cell[0] for part, cell in zip(self.parts[:same], row, strict=False)
+            )
             if together and (known != before or deleted):
                 yield self.entry(together)
                 together = []
@@ -264,11 +267,3 @@ def _cells(part: Part, frame: pl.DataFrame) -> list[Any]:
     nothing = frame[part.prefix + _NOTHING].to_list()
     values = zip(values_of(layout, columns), nothing, strict=True)
     return [(key, None if none else value) for key, (value, none) in zip(keys, values, strict=True)]
-
-
-def _empty(part: Part) -> Any:
-    return None if part.layout is None else (None, None)
-
-
-def _identity(part: Part, cell: Any) -> Any:
-    return cell if part.layout is None else cell[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -14,9 +14,6 @@ from millrace_streams.frames.evaluation import arrow_type
 from millrace_streams.queries import QueryableStore
 from millrace_streams.steps.store import Store
 from millrace_streams.stores.forms import form_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def rows_of(store: QueryableStore) -> pl.DataFrame:
@@ -58,10 +55,12 @@ def write_topic(rows: pl.DataFrame, topic: str, key: tuple[str, ...], client: di
 
     Raises the clients' errors, for example for a topic with other columns.
     """
+    import pyarrow
+
     from millrace.clients import Admin, Producer
 
     table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
-    schema = _schema(rows)
+    schema = pyarrow.schema([pyarrow.field(name, arrow_type(kind)) for name, kind in rows.schema.items()])
     with Admin(client) as admin:
         try:
             admin.describe_topic(topic)
@@ -71,9 +70,3 @@ def write_topic(rows: pl.DataFrame, topic: str, key: tuple[str, ...], client: di
         producer.init_transactions()
         with producer.transaction():
             producer.send_table(topic, table.cast(schema))
-
-
-def _schema(rows: pl.DataFrame) -> pa.Schema:
-    import pyarrow
-
-    return pyarrow.schema([pyarrow.field(name, arrow_type(kind)) for name, kind in rows.schema.items()])
