@@ -141,7 +141,8 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
         check = await _verify(broker, request, partition, batches) if request.transactional_id else None
         appended = await _append_in_order(broker, request, partition, batches, check)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
-        data.error = known_error(error)
+        # The traceback would keep this frame alive, which has the error itself, and the files in other frames.
+        data.error = known_error(error).with_traceback(None)
         if isinstance(error, InvalidRecordError):
             data.record_errors = dict(islice(error.record_errors.items(), _RECORD_ERRORS_MAX))
         return

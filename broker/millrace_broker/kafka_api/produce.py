@@ -53,15 +53,15 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         adds_partitions=request.version >= _WITH_IMPLICIT_PARTITIONS,
     )
     denied = _denied(message, request)
-    topics: list[list[PartitionAppend] | MillraceError] = []
+    topics: list[list[PartitionAppend] | int] = []  # appends, or the code of an error
     for topic in message.topic_data:
         try:
             name = name_of(request.broker, topic.name, topic.topic_id)
         except MillraceError as error:
-            topics.append(error)
+            topics.append(code_of(error))
             continue
         if name in denied:
-            topics.append(denied[name])
+            topics.append(code_of(denied[name]))
         else:
             topics.append([PartitionAppend(name, each.index, each.records or b"") for each in topic.partition_data])
     await append(request.broker, producing, [each for topic in topics if isinstance(topic, list) for each in topic])
@@ -70,9 +70,7 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
     leaders = CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER)
     responses = tuple(
         [
-            _appended(topic, done, request.version, leaders)
-            if isinstance(done, list)
-            else _failed(topic, code_of(done))
+            _appended(topic, done, request.version, leaders) if isinstance(done, list) else _failed(topic, done)
             for topic, done in zip(message.topic_data, topics, strict=True)
         ]
     )

@@ -98,7 +98,10 @@ class Handling:
             failure = _timed_out()
         except Exception as error:  # noqa: BLE001 - every error ends the call with its number
             failure = known_error(error)
-        self._end(response, failure)
+        try:
+            self._end(response, failure)
+        finally:
+            del failure  # its traceback has this frame, and would keep the files in other frames open
 
     def _dropped(self, task: asyncio.Task[None]) -> None:
         """End a call whose task was cancelled before its first step."""
