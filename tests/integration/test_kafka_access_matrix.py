@@ -286,6 +286,20 @@ def test_a_request_for_all_topics_has_only_those_that_may_be_described(secured: 
         assert asked(secured, call, request, version, ALICE).topics == ()
 
 
+def test_a_regular_expression_subscribes_to_topics_that_may_be_described(secured: Secured) -> None:
+    hidden = pb.NewTopic(name="orders-hidden", num_partitions=1, replication_factor=1)
+    secured.outcome("CreateTopics", pb.CreateTopicsRequest(topics=[hidden]), ADMIN)
+    call = CALLS["ConsumerGroupHeartbeat"]
+    values = {**NAMES, "group_id": "expressions", "member_id": "m", "rebalance_timeout_ms": 60_000}
+    values |= {"topic_partitions": (), "subscribed_topic_names": None, "subscribed_topic_regex": "orders.*"}
+    joining = filled(request_class(call.key), 1, values, NIL_UUID)
+    secured.allow(*next(sufficient([group(READ, "expressions"), topic(DESCRIBE)])))
+    answer = asked(secured, call, joining, 1, ALICE)
+    assert [each.topic_id for each in answer.assignment.topic_partitions] == [
+        secured.broker.catalog.topics["orders"].topic_id
+    ]
+
+
 def test_the_name_of_an_id_is_not_disclosed(secured: Secured) -> None:
     topic_id = secured.broker.catalog.topics["orders"].topic_id
     secured.allow()

@@ -28,7 +28,7 @@ Parts that act:
 """
 
 from millrace_broker.groups.consumer.classic_members import assignment_bytes, subscription_bytes
-from millrace_broker.groups.consumer.group import ConsumerGroup, Heartbeat, HeartbeatAnswer
+from millrace_broker.groups.consumer.group import ConsumerGroup, Heartbeat, HeartbeatAnswer, Visible, every_topic
 from millrace_broker.groups.coordinator import GroupCoordinator, GroupStatistics
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.offsets import CommittedOffset
@@ -49,6 +49,8 @@ __all__ = [
     "JoinRequest",
     "MemberIdGiven",
     "SyncRequest",
+    "Visible",
     "assignment_bytes",
+    "every_topic",
     "subscription_bytes",
 ]

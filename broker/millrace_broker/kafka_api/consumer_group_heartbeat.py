@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
+from millrace.acls import AclOperation, ResourceType
 from millrace.errors import MillraceError
 from millrace.kafka_protocol.calls.consumer_group_heartbeat import (
     Assignment,
@@ -12,9 +13,10 @@ from millrace.kafka_protocol.calls.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
+from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.common.group_kinds import SHARE, check_is_not
-from millrace_broker.groups import Heartbeat
+from millrace_broker.groups import Heartbeat, Visible, every_topic
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 
@@ -71,10 +73,24 @@ def _heartbeat(message: ConsumerGroupHeartbeatRequest, member_id: str, request: 
         topics=None if names is None else frozenset(names),
         regex=message.subscribed_topic_regex,
         server_assignor=message.server_assignor,
+        visible=_visible(request),
         owned=None
         if owned is None
         else frozenset((each.topic_id, number) for each in owned for number in each.partitions),
     )
+
+
+def _visible(request: KafkaRequest) -> Visible:
+    """Return the rights of the client to describe topics."""
+    access = access_for(request.broker, request.context)
+    if access is None:
+        return every_topic
+
+    def visible(names: frozenset[str]) -> frozenset[str]:
+        needs = ((name, Need(AclOperation.DESCRIBE, ResourceType.TOPIC, name)) for name in names)
+        return frozenset(name for name, need in needs if access.allows(need, is_logged=False))
+
+    return visible
 
 
 def by_topic(partitions: frozenset[tuple[uuid.UUID, int]]) -> dict[uuid.UUID, tuple[int, ...]]:

@@ -13,7 +13,7 @@ Times and timers are the caller's. Source: KIP-848, and Kafka 4.3's ``GroupMetad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -66,9 +66,21 @@ class ConsumerSettings:
     may_downgrade: bool = True
 
 
+Visible = Callable[[frozenset[str]], frozenset[str]]
+"""Returns those of some topics that a client may describe."""
+
+
+def every_topic(names: frozenset[str]) -> frozenset[str]:
+    """Return all of the topics, because there is no authorizer."""
+    return names
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """ConsumerGroupHeartbeat request; fields that are None have not changed since the last one."""
+    """ConsumerGroupHeartbeat request; fields that are None have not changed since the last one.
+
+    ``visible`` has the rights of the client, with which regular expressions are resolved, as in Kafka.
+    """
 
     member_id: str
     member_epoch: int
@@ -81,6 +93,7 @@ class Heartbeat:
     regex: str | None = None
     server_assignor: str | None = None
     owned: Partitions | None = None
+    visible: Visible = field(default=every_topic, compare=False)
 
     @property
     def is_full(self) -> bool:
@@ -229,19 +242,17 @@ class ConsumerGroup:
         members = {each_id: each for each_id, each in self.members.items() if each_id != member_id}
         return replace(self, members=members).refreshed(topics, settings, is_changed=True)
 
-    def refreshed(self, topics: ClusterTopics, settings: ConsumerSettings, *, is_changed: bool) -> ConsumerGroup:
+    def refreshed(
+        self, topics: ClusterTopics, settings: ConsumerSettings, *, is_changed: bool, visible: Visible | None = None
+    ) -> ConsumerGroup:
         """Return the group with a new epoch and target assignment if subscriptions or topics have changed.
 
-        Raises ``InvalidRegularExpressionError``.
+        Without ``visible`` no client's rights are known. Regular expressions then keep their topics until the next
+        heartbeat. Raises ``InvalidRegularExpressionError``.
         """
         if not is_changed and self.topics_revision == topics.revision and self.target_epoch == self.epoch:
             return self
-        expressions = {each.regex for each in self.members.values() if each.regex}
-        group = replace(
-            self,
-            regexes={each: topics.matching(each) for each in sorted(expressions)},
-            topics_revision=topics.revision,
-        )
+        group = self._resolved(topics, visible)
         found = {name: topic for name in group.subscribed_topics() if (topic := topics.find(name)) is not None}
         new_hash = metadata_hash(found)
         if not is_changed and new_hash == self.metadata_hash and self.target_epoch == self.epoch:
@@ -254,6 +265,18 @@ class ConsumerGroup:
             target_epoch=epoch,
             target=group._assign(found, settings),
         )
+
+    def _resolved(self, topics: ClusterTopics, visible: Visible | None) -> ConsumerGroup:
+        """Return the group with the topics of regular expressions that are new, or of all if topics have changed."""
+        expressions = sorted({each.regex for each in self.members.values() if each.regex})
+        if visible is None and expressions:
+            return replace(self, regexes={each: self.regexes.get(each, frozenset()) for each in expressions})
+        known = self.regexes if self.topics_revision == topics.revision else {}
+        regexes = {
+            each: known[each] if each in known else (visible or every_topic)(topics.matching(each))
+            for each in expressions
+        }
+        return replace(self, regexes=regexes, topics_revision=topics.revision)
 
     def _assign(self, topics: Mapping[str, SubscribedTopic], settings: ConsumerSettings) -> Mapping[str, Partitions]:
         given = AssignorInput(
@@ -312,7 +335,7 @@ class ConsumerGroup:
         is_new = member.member_id not in group.target
         has_changed = (before.topics, before.regex) != (member.topics, member.regex)
         group = replace(group, members={**group.members, member.member_id: member})
-        group = group.refreshed(topics, settings, is_changed=is_new or has_changed)
+        group = group.refreshed(topics, settings, is_changed=is_new or has_changed, visible=beat.visible)
         group, after = group.reconciled(member, beat.owned)
         is_sent = beat.is_full or after.assigned != before.assigned
         return group, HeartbeatAnswer(after.member_id, after.epoch, after.assigned if is_sent else None)

@@ -169,6 +169,23 @@ def test_a_regular_expression_subscribes_to_topics_that_come_later() -> None:
     assert driver.group.regexes == {}
 
 
+def test_a_regular_expression_has_the_topics_that_the_client_may_describe() -> None:
+    def visible(names: frozenset[str]) -> frozenset[str]:
+        return names - {"orders_secret"}
+
+    driver = Driver(orders_eu=1, orders_secret=1)
+    answer = driver.join("a", regex="orders.*", visible=visible)
+    assert answer.assignment == driver.cluster.partitions("orders_eu")
+    driver.beat("a", 1, visible=visible)
+    driver.join("b", "orders_eu")
+    assert driver.group.regexes == {"orders.*": {"orders_eu"}}, "another member's rights do not count"
+    driver.cluster.create("orders_us", 1)
+    driver.apply(driver.group.without("b", driver.cluster, driver.settings))
+    assert driver.group.regexes == {"orders.*": {"orders_eu"}}, "nobody's rights are known"
+    driver.beat("a", 1, visible=visible)
+    assert driver.group.regexes == {"orders.*": {"orders_eu", "orders_us"}}
+
+
 @pytest.mark.parametrize("expression", ["(", "a)|(b", "(?=a)", r"(a)\1", "*"])
 def test_an_invalid_regular_expression_is_refused(expression: str) -> None:
     with pytest.raises(InvalidRegularExpressionError, match="SubscribedTopicRegex"):
