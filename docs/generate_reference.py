@@ -29,7 +29,7 @@ from millrace.config.topic import TopicConfig
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.kafka_protocol.calls.table import NAMES, ApiKey
 from millrace.kafka_protocol.lookup import request_class
-from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.kafka_api.differences import DIFFERENCES, reason_of
 from pyspark_millrace.options.reference import READ_OPTIONS, WRITE_OPTIONS, Option
 
@@ -142,7 +142,7 @@ def _commands_page() -> str:
 
 
 def _kafka_page() -> str:
-    calls = kafka_calls(BrokerConfig.load({}))
+    calls = kafka_calls(KafkaState(BrokerConfig.load({})))
     rows = []
     for key in ApiKey:
         message = request_class(key)

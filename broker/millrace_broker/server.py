@@ -12,7 +12,7 @@ from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener, ListenerProtocol
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
-from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.listeners.grpc_server import GrpcListener
 from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.log import Files
@@ -153,11 +153,12 @@ class BrokerServer:
     def _bind(self) -> None:
         """Bind all listeners."""
         check_plaintext(self._config)
-        calls = kafka_calls(self._config)
+        state = KafkaState(self._config)
+        calls = kafka_calls(state)
         for name, address in self._config.listener_addresses.items():
             listener: TcpListener | GrpcListener
             if self._config.protocol_of(name) is ListenerProtocol.KAFKA:
-                listener = TcpListener(self._config, name, calls)
+                listener = TcpListener(self._config, name, calls, state.connection_closed)
             else:
                 listener = GrpcListener(self._config, name)
             self._listeners.append(listener)

@@ -20,7 +20,7 @@ from millrace.protocol.frames import HEAD_BYTES, read_client_id, read_head
 from millrace.records import Record, build_rows_batch
 from millrace_broker.api import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api import KafkaState, kafka_calls
 
 from .mutation import fuzz, mutated
 
@@ -41,7 +41,7 @@ HOT: Final = (
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.TXN_OFFSET_COMMIT,
 )
-_CALLS: Final = kafka_calls(BrokerConfig.load({}))
+_CALLS: Final = kafka_calls(KafkaState(BrokerConfig.load({})))
 _REQUEST_BYTES_MAX: Final = 2**20
 _VALUES: Final = {
     "bool": True,

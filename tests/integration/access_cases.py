@@ -377,14 +377,14 @@ CASES = [
     Case(
         "AlterShareGroupOffsets",
         pb.AlterShareGroupOffsetsRequest(
-            group_id="sharers", **topics(pb.AlterShareGroupOffsetsRequest.TopicOffsets, partition=0)
+            group_id="resetters", **topics(pb.AlterShareGroupOffsetsRequest.TopicOffsets, partition=0)
         ),
-        ((group(READ, "sharers"), topic(READ)),),
+        ((group(READ, "resetters"), topic(READ)),),
     ),
     Case(
         "DeleteShareGroupOffsets",
-        pb.DeleteShareGroupOffsetsRequest(group_id="sharers", topics=["orders"]),
-        ((group(DELETE, "sharers"), topic(READ)),),
+        pb.DeleteShareGroupOffsetsRequest(group_id="resetters", topics=["orders"]),
+        ((group(DELETE, "resetters"), topic(READ)),),
     ),
     Case("ElectLeaders", pb.ElectLeadersRequest(), ((cluster(ALTER),),)),
     Case("ElectLeaders", pb.ElectLeadersRequest(is_forwarded=True), ((cluster(ACTION),),), label="forwarded"),

@@ -20,6 +20,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .access_broker import OPTIONS, Secured, acl, codes, insufficient, sufficient
 from .access_cases import ADMIN, ALICE, CASES, DENIED, TOPIC, Case, Need, numbers
+from .waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         admin("OffsetCommit", next(each.request for each in CASES if each.call == "OffsetCommit"))
         joined = pb.ShareGroupHeartbeatRequest(group_id="sharers", member_id="first", subscribed_topics=["orders"])
         assert not codes(admin("ShareGroupHeartbeat", joined))
+        reset = next(each.request for each in CASES if each.call == "AlterShareGroupOffsets")
+        eventually(lambda: not codes(admin("AlterShareGroupOffsets", reset)), "the share group to be loaded")
         _begin_transaction(admin)
         yield found
 

@@ -20,19 +20,20 @@ from millrace.kafka_protocol.lookup import request_class
 from millrace.kafka_protocol.message import Message
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import RequestContext, known_error
-from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.kafka_api.call import KafkaCall, KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.testing import EmbeddedBroker
 
 from .access_broker import OPTIONS, Secured, codes, insufficient, sufficient
 from .access_cases import ADMIN, ALICE, DENIED, Need, cluster, group, topic, transactional_id
+from .waiting import eventually
 
 READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
 ALTER, DESCRIBE, ACTION = AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION
 DESCRIBE_CONFIGS, ALTER_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
 
-CALLS: Mapping[str, KafkaCall] = {each.name: each for each in kafka_calls(BrokerConfig.load({})).values()}
+CALLS: Mapping[str, KafkaCall] = {each.name: each for each in kafka_calls(KafkaState(BrokerConfig.load({}))).values()}
 VERSIONS = [
     pytest.param(call, version, id=f"{call.name}-{version}") for call in CALLS.values() for version in call.versions
 ]
@@ -61,6 +62,13 @@ OF_CALL: dict[str, dict[str, Any]] = {
     "DeleteTopics": {"name": "orders-gone", "topic_names": "orders-gone"},
     "ConsumerGroupHeartbeat": {"group_id": "beating"},
     "ConsumerGroupDescribe": {"group_ids": "consumers"},
+    "ShareGroupHeartbeat": {"group_id": "sharers", "member_id": "m"},
+    "ShareGroupDescribe": {"group_ids": "sharers"},
+    "ShareFetch": {"group_id": "sharers", "member_id": "m", "acknowledgement_batches": ()},
+    "ShareAcknowledge": {"group_id": "sharers", "member_id": "m"},
+    "DescribeShareGroupOffsets": {"group_id": "sharers"},
+    "AlterShareGroupOffsets": {"group_id": "resetters"},
+    "DeleteShareGroupOffsets": {"group_id": "resetters"},
     "DescribeConfigs": {"resource_type": 2, "configuration_keys": None},
     "AlterConfigs": {"resource_type": 2},
     "IncrementalAlterConfigs": {"resource_type": 2},
@@ -71,6 +79,15 @@ OF_CALL: dict[str, dict[str, Any]] = {
     "DescribeTopicPartitions": {"cursor": None, "response_partition_limit": 10},
 }
 """Fields with other values in some calls."""
+RESET = pb.AlterShareGroupOffsetsRequest(
+    group_id="resetters",
+    topics=[
+        pb.AlterShareGroupOffsetsRequest.TopicOffsets(
+            name="orders", partitions=[pb.AlterShareGroupOffsetsRequest.PartitionOffset(partition=0)]
+        )
+    ],
+)
+"""Request by which a share group without members has offsets."""
 
 
 def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
@@ -109,6 +126,17 @@ def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
         "LeaveGroup": READ,
         "DescribeGroups": DESCRIBE,
     }
+    by_share_group = {
+        "ShareGroupHeartbeat": (group(READ, "sharers"), topic(DESCRIBE)),
+        "ShareGroupDescribe": (group(DESCRIBE, "sharers"), topic(DESCRIBE)),
+        "ShareFetch": (group(READ, "sharers"), topic(READ)),
+        "ShareAcknowledge": (group(READ, "sharers"),),  # of topics only within a session
+        "DescribeShareGroupOffsets": (group(DESCRIBE, "sharers"), topic(DESCRIBE)),
+        "AlterShareGroupOffsets": (group(READ, "resetters"), topic(READ)),
+        "DeleteShareGroupOffsets": (group(DELETE, "resetters"), topic(READ)),
+    }
+    if call in by_share_group:
+        return (by_share_group[call],)
     by_id = {"InitProducerId": WRITE, "EndTxn": WRITE, "DescribeTransactions": DESCRIBE, "ListTransactions": DESCRIBE}
     if call in by_cluster:
         return ((cluster(by_cluster[call]),),)
@@ -205,6 +233,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         joined = filled(request_class(call.key), 1, values, NIL_UUID)
         answer = asked(found, call, joined, 1, ADMIN)
         assert not answer.error_code, answer
+        sharing = pb.ShareGroupHeartbeatRequest(group_id="sharers", member_id="m", subscribed_topics=["orders"])
+        admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.SHARE, keys=["sharers"]))
+        assert not codes(admin("ShareGroupHeartbeat", sharing))
+        eventually(lambda: not codes(admin("AlterShareGroupOffsets", RESET)), "the share group to be loaded")
         yield found
 
 

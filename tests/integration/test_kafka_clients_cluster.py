@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,3 +88,41 @@ def test_a_transaction_of_kafkas_producer_spans_brokers(cluster: Cluster, topic:
     found = sorted((each.partition(), each.value()) for each in read(reader, 18))
     assert found == [(partition, b"%d" % turn) for partition in range(6) for turn in (1, 3, 5)]
     reader.close()
+
+
+def test_share_groups_of_kafkas_clients_have_coordinators_on_all_brokers_and_continue_when_they_move(
+    cluster: Cluster, topic: str
+) -> None:
+    admin = AdminClient(_options(cluster, 1))
+    admin.create_topics([NewTopic(topic, 6, 3)])[topic].result(STALL_S)
+    writer = confluent_kafka.Producer(_options(cluster, 1) | {"acks": "all"})
+    groups = [f"{topic}-{number}" for number in range(4)]  # coordinated by different brokers
+    readers = []
+    for group in groups:
+        options = {"share.auto.offset.reset": "earliest", "share.heartbeat.interval.ms": "200"}
+        cluster.admin.alter_configs(group, options, resource="group")
+        reader = confluent_kafka.ShareConsumer(_options(cluster, 2, 3) | {"group.id": group})
+        reader.subscribe([topic])
+        readers.append(reader)
+    send(writer, topic, [{"value": b"%d" % number, "partition": number % 6} for number in range(60)])
+    for reader in readers:
+        assert _shared(reader, set(range(60)), "the first records") == Counter(range(60))
+    coordinators = {cluster.admin.describe_group(group).coordinator for group in groups}
+    assert len(coordinators) > 1
+    cluster.stop(1)
+    send(writer, topic, [{"value": b"%d" % number, "partition": number % 6} for number in range(60, 120)])
+    for reader in readers:
+        _shared(reader, set(range(60, 120)), "all later records after a broker has gone")
+        reader.close()
+    cluster.start(1)
+
+
+def _shared(reader: confluent_kafka.ShareConsumer, wanted: set[int], what: str) -> Counter[int]:
+    """Poll and accept until all wanted values were delivered."""
+    found: Counter[int] = Counter()
+    stall = Stall(what)
+    while not wanted <= found.keys():
+        stall.check(len(found))
+        found.update(int(each.value()) for each in reader.poll(0.2) if each.error() is None)
+    reader.commit_sync(STALL_S)
+    return found

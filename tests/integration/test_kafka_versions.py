@@ -30,14 +30,14 @@ from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.kafka_protocol.lookup import request_class
 from millrace.records import Record, build_rows_batch, read_header, read_rows
-from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import create_topic
 from .kafka_wire import KafkaWire
 from .waiting import Stall
 
-_VERSIONS = {key: call.versions for key, call in kafka_calls(BrokerConfig.load({})).items()}
+_VERSIONS = {key: call.versions for key, call in kafka_calls(KafkaState(BrokerConfig.load({}))).items()}
 _ACKS = {"acks": -1}
 _OTHERS: dict[int, dict[str, Any]] = {ApiKey.PRODUCE: _ACKS, ApiKey.METADATA: {"topics": ()}}
 """Request fields without a default, or with an unusual one."""

@@ -87,7 +87,11 @@ def test_offsets_are_altered_and_forgotten_of_groups_without_members(tmp_path: P
     with EmbeddedBroker(tmp_path, options=OPTIONS) as broker, Admin(broker.bootstrap_servers) as admin:
         _fill(admin, broker.bootstrap_servers)
         with pytest.raises(GroupIdNotFoundError):
-            admin.alter_share_group_offsets("nobody", {FIRST: 1})
+            admin.delete_share_group_offsets("nobody", ["jobs"])
+        admin.alter_share_group_offsets("nobody", {FIRST: 1})
+        assert admin.list_share_group_offsets("nobody")[FIRST].start_offset == 1
+        with pytest.raises(UnknownTopicOrPartitionError):
+            admin.delete_share_group_offsets("nobody", ["nothing"])
         with _consumer(broker.bootstrap_servers) as consumer:
             _accept(consumer, set(range(10)))
             with pytest.raises(NonEmptyGroupError):

@@ -53,6 +53,7 @@ SHARERS: Final = "sharers"
 TIME_OUT_MS: Final = 60_000
 TURNS_MAX: Final = 100_000
 NOBODY: Final = Identity(member_id="")
+_KINDS: Final = (Acknowledgement.ACCEPT, Acknowledgement.RELEASE, Acknowledgement.REJECT)
 
 
 class InlineExecutor(Executor):
@@ -299,7 +300,7 @@ class Actors:
             for first, last, _ in await acquire(self._broker, choose.randint(1, 3)):
                 for offset in range(first, last + 1):
                     promises.acquired[offset] += 1
-                    await self._acknowledge(offset, choose.choices(list(Acknowledgement)[1:], [4, 4, 1])[0])
+                    await self._acknowledge(offset, choose.choices(_KINDS, [4, 4, 1])[0])
 
     async def _acknowledge(self, offset: int, what: Acknowledgement) -> None:
         is_end = what is not Acknowledgement.RELEASE or self.promises.acquired[offset] >= DELIVERIES_MAX

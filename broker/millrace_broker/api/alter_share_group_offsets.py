@@ -17,9 +17,9 @@ async def handle(
 ) -> pb.AlterShareGroupOffsetsResponse:
     """Set start offsets, and wait until they are persisted. Errors are reported per partition.
 
-    Raises ``GroupIdNotFoundError`` and the errors of ``ShareCoordinator.shard_of``.
+    The group need not exist. Raises ``NonEmptyGroupError`` and the errors of ``ShareCoordinator.shard_of``.
     """
-    broker.share_groups.shard_of(request.group_id).present(request.group_id)
+    broker.share_groups.shard_of(request.group_id).check_has_no_members(request.group_id)
     response = pb.AlterShareGroupOffsetsResponse()
     for topic in request.topics:
         topic_result = response.topics.add(name=topic.name)

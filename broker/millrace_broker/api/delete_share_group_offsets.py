@@ -15,9 +15,9 @@ async def handle(
 ) -> pb.DeleteShareGroupOffsetsResponse:
     """Delete the offsets. Errors are reported per topic.
 
-    Raises ``GroupIdNotFoundError`` and the errors of ``ShareCoordinator.shard_of``.
+    Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError`` and the errors of ``ShareCoordinator.shard_of``.
     """
-    broker.share_groups.shard_of(request.group_id).present(request.group_id)
+    broker.share_groups.shard_of(request.group_id).without_members(request.group_id)
     response = pb.DeleteShareGroupOffsetsResponse()
     for name in request.topics:
         result = response.topics.add(name=name)

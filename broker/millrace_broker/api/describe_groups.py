@@ -93,6 +93,8 @@ def _describe_shared(result: pb.DescribeGroupsResponse.Group, group: ShareGroup)
             member_id=member.member_id,
             client_id=member.client_id,
             client_host=member.client_host,
+            member_epoch=member.epoch,
+            rack_id=member.rack_id,
             metadata=write_versioned(ConsumerProtocolSubscription(topics=topics, user_data=None), 3),
             assignment=write_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None), 3),
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
@@ -12,6 +14,8 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.share_groups import ShareProgress
+
+_logger = logging.getLogger(__name__)
 
 _NONE: Final = -1
 
@@ -22,7 +26,10 @@ Progress = Mapping[tuple[str, int], ShareProgress]
 async def handle(
     broker: Broker, request: pb.DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> pb.DescribeShareGroupOffsetsResponse:
-    """Look up the start offsets; -1 if the group has not read the partition. Deleted topics are omitted."""
+    """Look up the start offsets; -1 if the group has not read the partition. Deleted topics are omitted.
+
+    The lag of a partition is left out if its leader does not answer.
+    """
     response = pb.DescribeShareGroupOffsetsResponse()
     for wanted in request.groups:
         result = response.groups.add(group_id=wanted.group_id)
@@ -30,10 +37,27 @@ async def handle(
             progress = _progress(broker, wanted.group_id)
             topics = _of_all(progress) if wanted.all_topics else {each.name: each.partitions for each in wanted.topics}
             for name, partitions in topics.items():
-                _describe(result.topics.add(name=name), broker.catalog.topics.get(name), partitions, progress)
+                topic, described = broker.catalog.topics.get(name), result.topics.add(name=name)
+                _describe(described, topic, partitions, progress)
+                if wanted.with_lag and topic is not None:
+                    await _add_lags(broker, topic, described)
         except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
+
+
+async def _add_lags(
+    broker: Broker, topic: TopicInfo, described: pb.DescribeShareGroupOffsetsResponse.TopicOffsets
+) -> None:
+    for result in described.partitions:
+        if result.start_offset == _NONE:
+            continue
+        try:
+            end_offset = await broker.share_groups.end_offset(topic, result.partition)
+        except MillraceError as error:
+            _logger.info("the lag of %s-%d is unknown: %s", topic.name, result.partition, error.message)
+            continue
+        result.lag = max(0, end_offset - result.start_offset - result.delivery_complete_count)
 
 
 def _progress(broker: Broker, group_id: str) -> Progress:

@@ -18,7 +18,8 @@ from millrace_broker.share_groups import FetchLimits, ShareFetchPartition, Share
 async def handle(broker: Broker, request: pb.ShareFetchRequest, context: RequestContext) -> pb.ShareFetchResponse:
     """Acknowledge, then acquire records. If none are available, wait up to ``max_wait_ms``."""
     coordinator = broker.share_groups
-    response = pb.ShareFetchResponse(acquisition_lock_timeout_ms=coordinator.lock_duration_ms)
+    lock_ms = coordinator.settings_of(request.group_id).lock_duration_ms
+    response = pb.ShareFetchResponse(acquisition_lock_timeout_ms=lock_ms)
     wanted: list[ShareFetchPartition] = []
     results: list[pb.ShareFetchResponse.PartitionRecords] = []
     acknowledgements = []
@@ -38,6 +39,7 @@ async def handle(broker: Broker, request: pb.ShareFetchRequest, context: Request
         bytes_max=min(request.max_bytes, broker.config.fetch_max_bytes),
         # A failed acknowledgement is reported without delay.
         wait_ms=0 if any(errors) else request.max_wait_ms,
+        whole_batches=request.whole_batches,
     )
     if limits.records_max <= 0 or limits.bytes_max <= 0:
         return response

@@ -23,14 +23,17 @@ async def handle(
     beat = ShareHeartbeat(
         member_id=request.member_id,
         member_epoch=request.member_epoch,
-        client_id=context.client_id,
-        client_host=context.client_host,
+        client_id=request.client_id or context.client_id,
+        client_host=request.client_host or context.client_host,
         rack_id=request.rack_id,
-        topics=frozenset(request.subscribed_topics) if request.subscribed_topics or not request.member_epoch else None,
+        topics=frozenset(request.subscribed_topics)
+        if request.subscribed_topics or request.has_subscription or not request.member_epoch
+        else None,
     )
     epoch, assignment = shard.heartbeat(request.group_id, beat)
     response = pb.ShareGroupHeartbeatResponse(
-        member_epoch=epoch, heartbeat_interval_ms=broker.config.group_share_heartbeat_interval_ms
+        member_epoch=epoch,
+        heartbeat_interval_ms=broker.share_groups.settings_of(request.group_id).heartbeat_interval_ms,
     )
     if assignment is not None:
         response.has_assignment = True

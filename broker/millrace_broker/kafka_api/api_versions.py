@@ -19,8 +19,10 @@ from millrace_broker.kafka_api.call import KafkaRequest
 
 _WITH_SOFTWARE: Final = 3
 _WITH_ZERO: Final = 4
-_FEATURES: Final = {"group.version": 1, "transaction.version": 2}
-"""Features of Kafka with their levels: consumer groups of KIP-848, and producers that raise their epoch (KIP-890)."""
+_FEATURES: Final = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+"""Features of Kafka with their levels: consumer groups of KIP-848, share groups, producers that raise their epoch
+(KIP-890).
+"""
 _FEATURES_EPOCH: Final = 0
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 

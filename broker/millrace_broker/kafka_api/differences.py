@@ -12,12 +12,20 @@ DIFFERENCES: Final = {
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served.",
     ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Version 0, with messages of SASL outside Kafka's "
     "framing, is not answered.",
-    ApiKey.API_VERSIONS: "The features are group.version 1 and transaction.version 2.",
+    ApiKey.API_VERSIONS: "The features are group.version 1, share.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
     ApiKey.ADD_PARTITIONS_TO_TXN: "The part of KIP-890 between brokers is a call of millrace.",
     ApiKey.OFFSET_COMMIT: "Epochs of assignments (KIP-1251) are not compared.",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "Targets are computed at once (no `consumer.assignment.interval.ms`).",
+    ApiKey.SHARE_GROUP_HEARTBEAT: "A target assignment is computed at once. A member of a group that does not exist "
+    "gets `UNKNOWN_MEMBER_ID`, because members are lost when the coordinator moves.",
+    ApiKey.SHARE_FETCH: "The group's coordinator delivers the records of all partitions, so any broker answers, and "
+    "only members are served. `min_bytes` and `batch_size` are not used. `current_leader` and `node_endpoints` are "
+    "empty.",
+    ApiKey.SHARE_ACKNOWLEDGE: "`current_leader` and `node_endpoints` are empty.",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "Leader epochs are 0.",
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "Negative offsets are refused.",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
 }
 """Known differences, by call."""
@@ -25,6 +33,7 @@ DIFFERENCES: Final = {
 _SECURITY: Final = "with security"
 _NOT_YET: Final = "not yet"
 _KRAFT: Final = "no KRaft here"
+_SHARE_STATE: Final = "between brokers of Kafka; here the group's coordinator has the state"
 
 UNANSWERED: Final = {
     ApiKey.CREATE_DELEGATION_TOKEN: _SECURITY,
@@ -34,6 +43,11 @@ UNANSWERED: Final = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _SECURITY,
     ApiKey.ALTER_CLIENT_QUOTAS: _SECURITY,
     ApiKey.UPDATE_FEATURES: _KRAFT,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.WRITE_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.DELETE_SHARE_GROUP_STATE: _SHARE_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _SHARE_STATE,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "not advertised, as by a Kafka broker without a metrics receiver",
     ApiKey.PUSH_TELEMETRY: "not advertised, as by a Kafka broker without a metrics receiver",
 }

@@ -20,15 +20,13 @@ from millrace.kafka_protocol.calls.fetch import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import PartitionAnswer, TopicAnswer
 from millrace_broker.api.common.errors import known_error
-from millrace_broker.api.common.record_checks import schema_of_topic
-from millrace_broker.api.common.typed_rows import rows_of_columns
 from millrace_broker.api.fetch import handle as read
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.current_leaders import FETCH_CODES, UNKNOWN, CurrentLeaders
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
+from millrace_broker.kafka_api.fetched_rows import fetched_rows
 from millrace_broker.kafka_api.list_offsets import isolation_level
-from millrace_broker.kafka_api.row_batches import OPAQUE_ROWS, RowConversion
 from millrace_broker.kafka_api.topics import name_of
 from millrace_broker.replication.core.fetch_session import NO_SESSION
 from millrace_broker.replication.runtime import LeaderAndEpoch
@@ -118,9 +116,8 @@ async def _data(
         leader = leaders.find(topic.name, result.partition) if is_elsewhere else UNKNOWN
         return _refused(result.partition, code_of(result.error), leader)
     try:
-        records = await request.state.row_batches.as_rows(
-            request.broker.executors, topic.topic_id, result.partition, answer.records, _conversion(topic, request)
-        )
+        info = request.broker.partitions.topic(topic.name, topic.topic_id)
+        records = await fetched_rows(request, info, result.partition, answer.records)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         return _refused(result.partition, code_of(known_error(error)))
     return PartitionData(
@@ -141,29 +138,8 @@ async def _data(
         if is_committed
         else None,
         preferred_read_replica=result.preferred_read_replica if result.HasField("preferred_read_replica") else -1,
-        records=records[0] if len(records) == 1 else b"".join(records),
+        records=records,
     )
-
-
-def _conversion(answer: TopicAnswer, request: KafkaRequest) -> RowConversion:
-    """Return the conversion of the topic's columnar batches."""
-    topic = request.broker.partitions.topic(answer.name, answer.topic_id)
-    if not topic.is_typed:
-        return OPAQUE_ROWS
-    codecs, config = request.broker.record_codecs, topic.config
-    form = (
-        topic.schema_id,
-        config.kafka_value_format,
-        config.kafka_value_framing,
-        config.kafka_value_schema_id,
-        config.kafka_value_message,
-        config.kafka_key_format,
-    )
-
-    def rows_of(batch: memoryview) -> bytes:
-        return rows_of_columns(codecs.of(topic), lambda schema_id: schema_of_topic(topic, schema_id), batch)
-
-    return RowConversion(form, rows_of)
 
 
 def _refused(partition: int, error_code: int, leader: LeaderAndEpoch = UNKNOWN) -> PartitionData:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
-from millrace.config.broker import BrokerConfig
 from millrace.kafka_protocol.calls.api_versions import ApiVersion
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace_broker.kafka_api import (
@@ -17,6 +16,7 @@ from millrace_broker.kafka_api import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     api_versions,
     consumer_group_describe,
@@ -27,6 +27,7 @@ from millrace_broker.kafka_api import (
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
     delete_topics,
     describe_acls,
     describe_cluster,
@@ -34,6 +35,7 @@ from millrace_broker.kafka_api import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -59,6 +61,10 @@ from millrace_broker.kafka_api import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -117,6 +123,13 @@ _CALLS: Final[dict[ApiKey, ModuleType]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_group_describe,
+    ApiKey.SHARE_FETCH: share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: alter_share_group_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: delete_share_group_offsets,
 }
 
 _VERSION_MAX: Final = {
@@ -129,9 +142,8 @@ _ADVERTISED_FROM: Final = {ApiKey.PRODUCE: 0}
 """Lowest advertised versions that are not answered. librdkafka needs them to choose compression (KAFKA-18659)."""
 
 
-def kafka_calls(config: BrokerConfig) -> dict[int, KafkaCall]:
-    """Return the calls of a broker by their API keys. They share the broker's state."""
-    state = KafkaState(config)
+def kafka_calls(state: KafkaState) -> dict[int, KafkaCall]:
+    """Return the calls of a broker by their API keys. They share its state."""
     calls = {
         key: KafkaCall(
             key,

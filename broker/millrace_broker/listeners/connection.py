@@ -80,6 +80,11 @@ class Connection(asyncio.BufferedProtocol):
         self._has_stopped_reading = False
         self._admitting: asyncio.Task[None] | None = None
 
+    @property
+    def client_address(self) -> ClientAddress:
+        """Address of the client's end."""
+        return self._client
+
     # --- the transport's calls --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
@@ -19,6 +19,7 @@ from millrace.config.listeners import Listener
 from millrace.errors import EnvironmentProblemError, UnsupportedVersionError
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api import ClientAddress
 from millrace_broker.api.api_versions import endpoints, software_version
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.connection import Connection
@@ -51,8 +52,17 @@ class TcpListener:
     broker: Broker
     """The broker that answers, set by ``start``."""
 
-    def __init__(self, config: BrokerConfig, name: str, kafka_calls: Mapping[int, WireCall]) -> None:
-        """``kafka_calls`` are the calls of Kafka, which all listeners of a broker share.
+    def __init__(
+        self,
+        config: BrokerConfig,
+        name: str,
+        kafka_calls: Mapping[int, WireCall],
+        on_close: Callable[[str, ClientAddress], None],
+    ) -> None:
+        """Prepare a listener.
+
+        ``kafka_calls`` are the calls of Kafka, which all listeners of a broker share. ``on_close`` gets the listener's
+        name and the client of each closed connection.
 
         Raises ``InvalidConfigError`` if the listener's security cannot be as configured.
         """
@@ -70,6 +80,7 @@ class TcpListener:
         self._answers_kafka: Final = config.kafka_clients_enable
         self._own_calls: Final = own_calls()
         self._kafka_calls: Final = kafka_calls
+        self._on_close: Final = on_close
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
@@ -219,6 +230,7 @@ class TcpListener:
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""
         self._connections.discard(connection)
+        self._on_close(self.name, connection.client_address)
         if not self._connections:
             self._are_closed.set()
 

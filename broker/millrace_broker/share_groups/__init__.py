@@ -21,7 +21,7 @@ from millrace_broker.share_groups.coordinator import (
     SharePartitionData,
     ShareStatistics,
 )
-from millrace_broker.share_groups.in_flight import Acknowledgement
+from millrace_broker.share_groups.in_flight import Acknowledgement, ShareGroupSettings
 from millrace_broker.share_groups.members import ShareHeartbeat
 from millrace_broker.share_groups.shard import ShareGroup, ShareProgress
 
@@ -31,6 +31,7 @@ __all__ = [
     "ShareCoordinator",
     "ShareFetchPartition",
     "ShareGroup",
+    "ShareGroupSettings",
     "ShareHeartbeat",
     "SharePartitionData",
     "ShareProgress",

@@ -67,11 +67,15 @@ class SharePartitionData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """Limits of a fetch, and the time that it waits without records."""
+    """Limits of a fetch, and the time that it waits without records.
+
+    With ``whole_batches``, the last record batch is delivered whole, beyond ``records_max``.
+    """
 
     records_max: int
     bytes_max: int
     wait_ms: int
+    whole_batches: bool = False
 
 
 class ShareCoordinator:
@@ -97,11 +101,6 @@ class ShareCoordinator:
         self._sources: Final = sources
         self._arrivals: Final = arrivals
         self._group_configs: Final = group_configs
-        self._settings: Final = ShareGroupSettings(
-            delivery_count_limit=config.group_share_delivery_count_limit,
-            lock_duration_ms=config.group_share_record_lock_duration_ms,
-            locks_max=config.group_share_partition_max_record_locks,
-        )
         self._heartbeats: Final[Purgatory[MemberKey]] = Purgatory("share heartbeat", timer)
         self._shards: Final = shards.shards(SHARE_STATE_TOPIC, self._make_shard)
         self._deletions: Final = BackgroundTasks()
@@ -110,10 +109,9 @@ class ShareCoordinator:
     def _make_shard(self, log: StateLog) -> ShareShard:
         return ShareShard(
             log,
-            self._settings,
+            self.settings_of,
             self._heartbeats,
             size_max=self._config.group_share_max_size,
-            session_timeout_ms=self._config.group_share_session_timeout_ms,
             partition_count=self._sources.partition_count,
             clock=self._clock,
             timer=self._timer,
@@ -133,10 +131,17 @@ class ShareCoordinator:
         await asyncio.gather(*self._deletions, return_exceptions=True)
         await self._shards.close()
 
-    @property
-    def lock_duration_ms(self) -> int:
-        """The time for which a member acquires records."""
-        return self._settings.lock_duration_ms
+    def settings_of(self, group_id: str) -> ShareGroupSettings:
+        """Return the options in force of a group."""
+        config = self._group_configs.get(group_id)
+        return ShareGroupSettings(
+            delivery_count_limit=config.share_delivery_count_limit,
+            lock_duration_ms=config.share_record_lock_duration_ms,
+            locks_max=config.share_partition_max_record_locks,
+            allows_renewal=config.share_renew_acknowledge_enable,
+            session_timeout_ms=config.share_session_timeout_ms,
+            heartbeat_interval_ms=config.share_heartbeat_interval_ms,
+        )
 
     def shard_of(self, group_id: str) -> ShareShard:
         """Return the shard of a group.
@@ -226,7 +231,7 @@ class ShareCoordinator:
                 continue
             try:
                 result.acquired, result.records = await self._acquire(
-                    shard, group_id, member_id, each, records_left, bytes_left
+                    shard, group_id, member_id, each, records_left, bytes_left, whole_batches=limits.whole_batches
                 )
             except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.error = error
@@ -252,6 +257,8 @@ class ShareCoordinator:
         wanted: ShareFetchPartition,
         records_max: int,
         bytes_max: int,
+        *,
+        whole_batches: bool,
     ) -> tuple[Sequence[InFlightBatch], bytes]:
         topic = self._partitions.topic(wanted.topic, wanted.topic_id)
         source = self._sources.of(topic, wanted.partition)
@@ -261,6 +268,7 @@ class ShareCoordinator:
             records_max=records_max,
             bytes_max=bytes_max,
             starts_at_end=self._group_configs.get(group_id).share_auto_offset_reset == "latest",
+            whole_batches=whole_batches,
         )
 
     def _watch_sources(self, wanted: Sequence[ShareFetchPartition]) -> None:
@@ -286,6 +294,18 @@ class ShareCoordinator:
         """
         info = self.topic_with(topic, partition)
         return self.shard_of(group_id).partition(group_id, info, partition).acknowledge(member_id, acknowledgements)
+
+    def release_acquired(self, group_id: str, member_id: str, topic: str, partition: int) -> None:
+        """Release the records of a partition that a member has acquired.
+
+        Raises ``GroupIdNotFoundError``, and the errors of ``shard_of`` and ``topic_with``.
+        """
+        info = self.topic_with(topic, partition)
+        self.shard_of(group_id).partition(group_id, info, partition).release_member(member_id)
+
+    async def end_offset(self, topic: TopicInfo, partition: int) -> int:
+        """Return the high watermark of a partition, on any broker. Raises the errors of a call to the leader."""
+        return (await self._sources.of(topic, partition).bounds())[1]
 
     def topic_with(self, name: str, partition: int) -> TopicInfo:
         """Return the topic with this partition, on any broker. Raises ``UnknownTopicOrPartitionError``."""

@@ -43,6 +43,8 @@ class Acknowledgement(Enum):
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
+    RENEW = 4
+    """The record is still processed: its lock begins again (KIP-1222)."""
 
 
 _COMPLETE: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
@@ -80,11 +82,14 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupSettings:
-    """Broker options of share groups."""
+    """Options of one share group."""
 
     delivery_count_limit: int = 5
     lock_duration_ms: int = 30_000
-    locks_max: int = 200
+    locks_max: int = 2000
+    allows_renewal: bool = True
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +104,10 @@ class InFlightRecords:
     """Delivery states of one share partition. Times are in ms of a clock that does not go back."""
 
     def __init__(self, settings: ShareGroupSettings, start_offset: int, batches: Iterable[InFlightBatch] = ()) -> None:
-        self._settings: Final = settings
+        self.settings = settings
+        """Options in force, which may change."""
         self._start_offset = start_offset
         self._batches: list[InFlightBatch] = []
-        self._lost_before = 0
         self._set_batches(list(batches))
 
     @classmethod
@@ -176,7 +181,7 @@ class InFlightRecords:
         for batch in self._batches:
             if batch.state is RecordState.AVAILABLE:
                 return batch.first
-        return self.end_offset if self.in_flight_count < self._settings.locks_max else None
+        return self.end_offset if self.in_flight_count < self.settings.locks_max else None
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -186,23 +191,35 @@ class InFlightRecords:
     # --- acquire -------------------------------------------------------------------------------------------
 
     def acquire(
-        self, member_id: str, ranges: Sequence[ReadRange], records_max: int, now_ms: int
+        self,
+        member_id: str,
+        ranges: Sequence[ReadRange],
+        records_max: int,
+        now_ms: int,
+        *,
+        whole_batches: bool = False,
     ) -> list[InFlightBatch]:
-        """Deliver at most ``records_max`` of the read records to a member, in order."""
+        """Deliver at most ``records_max`` of the read records to a member, in order.
+
+        With ``whole_batches``, the record batch that reaches ``records_max`` is delivered to its end, so that it is
+        not read and sent again for its other records. ``locks_max`` holds all the same.
+        """
         if not ranges:
             return []
-        first, last = ranges[0].first, ranges[-1].last
         current = self._batches
         for each in ranges:
             if not each.has_records:
                 current = _without_records(current, each.first, each.last)
+        if whole_batches:
+            ranges, records_max = self._up_to_batch_end(current, ranges, records_max)
+        first, last = ranges[0].first, ranges[-1].last
         available = sum(
             min(batch.last, last) - max(batch.first, first) + 1
             for batch in current
             if batch.state is RecordState.AVAILABLE and batch.last >= first and batch.first <= last
         )
         current = self._extended(current, ranges, records_max - available)
-        deadline_ms = now_ms + self._settings.lock_duration_ms
+        deadline_ms = now_ms + self.settings.lock_duration_ms
         batches, acquired, left = list[InFlightBatch](), list[InFlightBatch](), records_max
         for batch in current:
             middle, before, after = _cut(batch, first, last)
@@ -227,13 +244,31 @@ class InFlightRecords:
         self._set_batches(batches)
         return acquired
 
+    def _up_to_batch_end(
+        self, current: Sequence[InFlightBatch], ranges: Sequence[ReadRange], records_max: int
+    ) -> tuple[Sequence[ReadRange], int]:
+        """Return the ranges up to the one that reaches ``records_max``, and the number of records that they have."""
+        end_offset, found = self.end_offset, 0
+        for place, each in enumerate(ranges):
+            found += sum(
+                middle.count
+                for batch in current
+                if batch.state is RecordState.AVAILABLE
+                and (middle := _cut(batch, each.first, each.last)[0]) is not None
+            )
+            if each.has_records:
+                found += max(0, each.last + 1 - max(each.first, end_offset))
+            if found >= records_max:
+                return ranges[: place + 1], found
+        return ranges, records_max
+
     def _extended(
         self, current: Sequence[InFlightBatch], ranges: Sequence[ReadRange], count_max: int
     ) -> list[InFlightBatch]:
         """Add new offsets, until ``count_max`` records are available among them or ``locks_max`` are in flight."""
         batches = list(current)
         end_offset = self.end_offset
-        room = min(count_max, self._settings.locks_max - _count_in_flight(current))
+        room = min(count_max, self.settings.locks_max - _count_in_flight(current))
         for each in ranges:
             if each.last < end_offset:
                 continue
@@ -259,8 +294,11 @@ class InFlightRecords:
     ) -> None:
         """Apply a member's acknowledgements (first offset, last offset, type), either all of them or none.
 
-        Raises ``InvalidRecordStateError`` for a record that the member has not acquired or whose lock has ended, and
-        ``InvalidRequestError`` for a last offset before the first one.
+        Offsets before ``start_offset`` are complete, so that their acknowledgements change nothing.
+
+        Raises ``InvalidRecordStateError`` for a record that the member has not acquired or whose lock has ended, or if
+        the group forbids renewals, and ``InvalidRequestError`` for a last offset before the first one, and for offsets
+        that were never acquired.
         """
         batches = self._batches
         for first, last, acknowledgement_type in acknowledgements:
@@ -269,7 +307,12 @@ class InFlightRecords:
                     f"offsets {first}..{last} cannot be acknowledged: send a first offset of 0 or more, and a last "
                     "offset that is not smaller"
                 )
-            first = max(first, self._lost_before)
+            if last >= self.end_offset:
+                raise InvalidRequestError(
+                    f"offsets {first}..{last} cannot be acknowledged: no member has acquired offsets from "
+                    f"{self.end_offset} on"
+                )
+            first = max(first, self._start_offset)
             if first <= last:
                 batches = self._acknowledged(batches, member_id, first, last, acknowledgement_type, now_ms)
         self._set_batches(batches)
@@ -293,7 +336,7 @@ class InFlightRecords:
             if batch.state is not RecordState.ACQUIRED or batch.member_id != member_id or batch.deadline_ms <= now_ms:
                 break
             found += middle.count
-            for part in (before, self._decided(middle, acknowledgement_type), after):
+            for part in (before, self._decided(middle, acknowledgement_type, now_ms), after):
                 if part is not None:
                     _add(changed, part)
         if found != last - first + 1:
@@ -303,14 +346,21 @@ class InFlightRecords:
             )
         return changed
 
-    def _decided(self, batch: InFlightBatch, acknowledgement_type: Acknowledgement) -> InFlightBatch:
+    def _decided(self, batch: InFlightBatch, acknowledgement_type: Acknowledgement, now_ms: int) -> InFlightBatch:
         if acknowledgement_type is Acknowledgement.RELEASE:
             return self._released(batch)
+        if acknowledgement_type is Acknowledgement.RENEW:
+            if not self.settings.allows_renewal:
+                raise InvalidRecordStateError(
+                    f"the lock of offsets {batch.first}..{batch.last} is not renewed: this group has "
+                    "share.renew.acknowledge.enable=false"
+                )
+            return replace(batch, deadline_ms=now_ms + self.settings.lock_duration_ms)
         state = RecordState.ACKNOWLEDGED if acknowledgement_type is Acknowledgement.ACCEPT else RecordState.ARCHIVED
         return InFlightBatch(batch.first, batch.last, state)
 
     def _released(self, batch: InFlightBatch) -> InFlightBatch:
-        if batch.delivery_count >= self._settings.delivery_count_limit:
+        if batch.delivery_count >= self.settings.delivery_count_limit:
             return InFlightBatch(batch.first, batch.last, RecordState.ARCHIVED)
         return InFlightBatch(batch.first, batch.last, RecordState.AVAILABLE, batch.delivery_count)
 
@@ -337,7 +387,6 @@ class InFlightRecords:
         """Drop the offsets before the start of the log; return whether there were any."""
         if offset <= self._start_offset:
             return False
-        self._lost_before = max(self._lost_before, offset)
         kept = [replace(batch, first=max(batch.first, offset)) for batch in self._batches if batch.last >= offset]
         self._set_batches(kept, start_offset=offset)
         return True

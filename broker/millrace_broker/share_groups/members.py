@@ -63,10 +63,9 @@ class ShareHeartbeat:
 class ShareMembers:
     """Members of one share group (Kafka's ``ShareGroup``)."""
 
-    def __init__(self, group_id: str, *, size_max: int, session_timeout_ms: int) -> None:
+    def __init__(self, group_id: str, *, size_max: int) -> None:
         self._group_id: Final = group_id
         self._size_max: Final = size_max
-        self._session_timeout_ms: Final = session_timeout_ms
         self.epoch = 0
         self.members: Final[dict[str, ShareMember]] = {}
         self._counts: dict[str, int] = {}
@@ -84,7 +83,9 @@ class ShareMembers:
             )
         return member
 
-    def heartbeat(self, heartbeat: ShareHeartbeat, count_of: CountOf, now_ms: int) -> tuple[int, Assignment | None]:
+    def heartbeat(
+        self, heartbeat: ShareHeartbeat, count_of: CountOf, now_ms: int, *, session_timeout_ms: int
+    ) -> tuple[int, Assignment | None]:
         """Extend, add or remove a member; return its epoch, and its assignment if the member does not have it.
 
         Raises ``UnknownMemberError``, ``FencedMemberEpochError``, ``GroupMaxSizeReachedError``,
@@ -100,7 +101,7 @@ class ShareMembers:
             self.remove(self.get(heartbeat.member_id).member_id)
             return LEAVE_EPOCH, None
         member = self._join(heartbeat) if heartbeat.member_epoch == JOIN_EPOCH else self._check_epoch(heartbeat)
-        member.deadline_ms = now_ms + self._session_timeout_ms
+        member.deadline_ms = now_ms + session_timeout_ms
         is_changed = heartbeat.topics is not None and heartbeat.topics != member.topics
         if heartbeat.topics is not None:
             member.topics = heartbeat.topics

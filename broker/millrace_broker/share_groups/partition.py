@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from millrace.records import scan_headers
@@ -47,14 +47,18 @@ class SharePartition:
         log: StateLog,
         key: SharePartitionKey,
         topic: str,
-        settings: ShareGroupSettings,
+        settings: Callable[[], ShareGroupSettings],
         state: ShareGroupOffset | None,
         *,
         clock: Clock,
         timer: Timer,
         arrivals: Arrivals,
     ) -> None:
-        """Take the parts; ``arrivals`` wakes fetches that wait for new or released records."""
+        """Take the parts.
+
+        ``settings`` returns the group's options in force. ``arrivals`` wakes fetches that wait for new or released
+        records.
+        """
         self._clock: Final = clock
         self._timers: Final = timer
         self._arrivals: Final = arrivals
@@ -65,7 +69,7 @@ class SharePartition:
         self._written = state
         self._snapshot_epoch = -1 if state is None else state.snapshot_epoch
         self._in_flight: InFlightRecords | None = (
-            None if state is None else InFlightRecords.restore(settings, state.snapshot)
+            None if state is None else InFlightRecords.restore(settings(), state.snapshot)
         )
         self._turn: Final = Turn()
         self._timer: TimerEntry | None = None
@@ -91,7 +95,14 @@ class SharePartition:
     # --- fetching ------------------------------------------------------------------------------------------
 
     async def acquire(
-        self, source: Source, member_id: str, *, records_max: int, bytes_max: int, starts_at_end: bool
+        self,
+        source: Source,
+        member_id: str,
+        *,
+        records_max: int,
+        bytes_max: int,
+        starts_at_end: bool,
+        whole_batches: bool = False,
     ) -> tuple[list[InFlightBatch], bytes]:
         """Deliver records to a member; return the acquired batches, and the record batches that hold them.
 
@@ -104,6 +115,7 @@ class SharePartition:
                 await self._begin(end_offset if starts_at_end else start_offset)
             in_flight = self._in_flight
             assert in_flight is not None, "the first fetch begins the partition"
+            in_flight.settings = self._settings()
             self._catch_up(source.start_offset)
             offset = in_flight.next_offset
             if offset is None or offset >= source.high_watermark or records_max <= 0:
@@ -111,13 +123,15 @@ class SharePartition:
             data = await source.read(offset, bytes_max)
             if self._is_closed or self._in_flight is not in_flight:
                 return [], b""
-            batches = in_flight.acquire(member_id, _readable(data, offset), records_max, self._now_ms())
+            batches = in_flight.acquire(
+                member_id, _readable(data, offset), records_max, self._now_ms(), whole_batches=whole_batches
+            )
             self._set_timer()
             return batches, _needed(data, batches)
 
     async def _begin(self, first_offset: int) -> None:
         """Write the group's first offset, so that it holds after a crash without acknowledgements."""
-        self._in_flight = InFlightRecords(self._settings, first_offset)
+        self._in_flight = InFlightRecords(self._settings(), first_offset)
         await written(self._write())
 
     def _catch_up(self, log_start_offset: int) -> None:
@@ -136,7 +150,8 @@ class SharePartition:
 
         Raises ``InvalidRecordStateError``, ``InvalidRequestError``; the result raises ``StorageError``.
         """
-        in_flight = self._in_flight or InFlightRecords(self._settings, 0)
+        in_flight = self._in_flight or InFlightRecords(self._settings(), 0)
+        in_flight.settings = self._settings()
         in_flight.acknowledge(member_id, acknowledgements, self._now_ms())
         return self._changed()
 
@@ -145,11 +160,11 @@ class SharePartition:
 
         The group must have no members. The result raises ``StorageError``.
         """
-        self._in_flight = InFlightRecords(self._settings, offset)
+        self._in_flight = InFlightRecords(self._settings(), offset)
         return self._changed()
 
     def release_member(self, member_id: str) -> None:
-        """Release the records of a member that has left."""
+        """Release the records of a member that has left, or that has ended its share session."""
         if self._in_flight is not None and self._in_flight.release_member(member_id):
             self._changed()
 
@@ -175,7 +190,7 @@ class SharePartition:
         elif state.snapshot_epoch == self._snapshot_epoch:
             _logger.warning("%s: delivery states return to the last written ones: %s", self, error)
             written = self._written
-            self._in_flight = None if written is None else InFlightRecords.restore(self._settings, written.snapshot)
+            self._in_flight = None if written is None else InFlightRecords.restore(self._settings(), written.snapshot)
             self._arrivals.wake(self.arrival_key)
 
     # --- locks ---------------------------------------------------------------------------------------------

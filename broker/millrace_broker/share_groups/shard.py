@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
-from millrace.errors import GroupIdNotFoundError, InvalidRecordError, NonEmptyGroupError
+from millrace.errors import GroupIdNotFoundError, InvalidRecordError, NonEmptyGroupError, UnknownTopicOrPartitionError
 from millrace_broker.coordinators import LoadedBatch, StateLog, written
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import Arrivals, DelayedOperation, Purgatory, Timer
@@ -63,19 +64,17 @@ class ShareShard:
     def __init__(
         self,
         log: StateLog,
-        settings: ShareGroupSettings,
+        settings: Callable[[str], ShareGroupSettings],
         heartbeats: Purgatory[MemberKey],
         *,
         size_max: int,
-        session_timeout_ms: int,
         partition_count: CountOf,
         clock: Clock,
         timer: Timer,
         arrivals: Arrivals,
     ) -> None:
-        """Take the parts; ``size_max`` and ``session_timeout_ms`` hold for each group."""
+        """Take the parts; ``settings`` returns the options in force of a group, ``size_max`` holds for each group."""
         self._size_max: Final = size_max
-        self._session_timeout_ms: Final = session_timeout_ms
         self._partition_count: Final = partition_count
         self._clock: Final = clock
         self._timer: Final = timer
@@ -129,7 +128,7 @@ class ShareShard:
     def _group(self, group_id: str) -> ShareGroup:
         group = self._groups.get(group_id)
         if group is None:
-            members = ShareMembers(group_id, size_max=self._size_max, session_timeout_ms=self._session_timeout_ms)
+            members = ShareMembers(group_id, size_max=self._size_max)
             group = self._groups[group_id] = ShareGroup(group_id, members)
         return group
 
@@ -149,7 +148,12 @@ class ShareShard:
         is_new = group_id not in self._groups
         group = self._group(group_id)
         try:
-            answer = group.members.heartbeat(heartbeat, self._partition_count, self._now_ms())
+            answer = group.members.heartbeat(
+                heartbeat,
+                self._partition_count,
+                self._now_ms(),
+                session_timeout_ms=self._settings(group_id).session_timeout_ms,
+            )
         except BaseException:
             if is_new:
                 del self._groups[group_id]
@@ -198,7 +202,7 @@ class ShareShard:
                 self._log,
                 key,
                 topic.name,
-                self._settings,
+                partial(self._settings, group_id),
                 state,
                 clock=self._clock,
                 timer=self._timer,
@@ -213,7 +217,7 @@ class ShareShard:
         records = {key: partition.in_flight for key, partition in group.partitions.items()}
         for key in self._keys(group):
             if key in self._states:
-                records[key] = InFlightRecords.restore(self._settings, self._states[key].snapshot)
+                records[key] = InFlightRecords.restore(self._settings(group_id), self._states[key].snapshot)
         return {
             key: ShareProgress(each.start_offset, each.complete_count)
             for key, each in records.items()
@@ -221,36 +225,47 @@ class ShareShard:
         }
 
     def reset_offset(self, group_id: str, topic: TopicInfo, number: int, offset: int) -> asyncio.Future[int]:
-        """Let a group continue from an offset of a partition; the result ends after the append.
+        """Let a group, which need not exist, continue from an offset of a partition.
 
-        Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``; the result raises ``StorageError``.
+        The result ends after the append. Raises ``NonEmptyGroupError``; the result raises ``StorageError``.
         """
-        self._without_members(group_id)
+        self.check_has_no_members(group_id)
+        self._group(group_id)
         return self.partition(group_id, topic, number).reset_offset(offset)
 
     async def delete_offsets(self, group_id: str, topic: TopicInfo) -> None:
         """Delete the state of a topic. The group starts again by ``share.auto.offset.reset``.
 
-        Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``.
+        Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``UnknownTopicOrPartitionError`` if the group has no
+        offset of the topic, ``StorageError``.
         """
-        group = self._without_members(group_id)
-        await self._forget([key for key in self._keys(group) if key.topic_id == topic.topic_id])
+        group = self.without_members(group_id)
+        keys = [key for key in self._keys(group) if key.topic_id == topic.topic_id]
+        if not keys:
+            raise UnknownTopicOrPartitionError(f"share group {group_id} has no offset of topic {topic.name}")
+        await self._forget(keys)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``."""
-        group = self._without_members(group_id)
+        group = self.without_members(group_id)
         await self._forget(self._keys(group))
         if group_id in self._groups and not group.partitions and not group.members.members:
             del self._groups[group_id]
 
-    def _without_members(self, group_id: str) -> ShareGroup:
+    def without_members(self, group_id: str) -> ShareGroup:
+        """Return a group that has no members. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``."""
         group = self.present(group_id)
-        if group.members.members:
+        self.check_has_no_members(group_id)
+        return group
+
+    def check_has_no_members(self, group_id: str) -> None:
+        """Raise ``NonEmptyGroupError`` if a group with this id has members."""
+        group = self._groups.get(group_id)
+        if group is not None and group.members.members:
             raise NonEmptyGroupError(
                 f"share group {group_id} cannot be changed while it has members ({len(group.members.members)}): stop "
                 "them first"
             )
-        return group
 
     def _keys(self, group: ShareGroup) -> list[SharePartitionKey]:
         return [*group.partitions, *(key for key in self._states if key.group_id == group.group_id)]

@@ -348,7 +348,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         30_000, description="Time for which a member of a share group holds an acquired record."
     )
     group_share_partition_max_record_locks: _PositiveInt = Field(
-        200, description="Largest number of acquired records of a partition."
+        2000, description="Largest number of records of a partition that are available again or acquired."
     )
     group_share_session_timeout_ms: _PositiveInt = Field(
         45_000, description="Time without a heartbeat after which a member of a share group is removed."
@@ -357,6 +357,9 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         5000, description="Time between two heartbeats of a member of a share group."
     )
     group_share_max_size: _PositiveInt = Field(200, description="Largest number of members of a share group.")
+    group_share_max_share_sessions: _PositiveInt = Field(
+        2000, description="Largest number of share sessions, each of which is a Kafka client that fetches for a group."
+    )
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(
         "latest", description="Offset at which share groups start to read a partition. A group can override it."
     )

@@ -14,6 +14,11 @@ BROKER_DEFAULTS: Final = {
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
     "share.auto.offset.reset": "share.auto.offset.reset",
+    "share.session.timeout.ms": "group.share.session.timeout.ms",
+    "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
+    "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
+    "share.delivery.count.limit": "group.share.delivery.count.limit",
+    "share.partition.max.record.locks": "group.share.partition.max.record.locks",
 }
 """Broker options that are the defaults of group options."""
 
@@ -38,4 +43,22 @@ class GroupConfig(Config):
     )
     share_auto_offset_reset: Literal["earliest", "latest"] = Field(
         "latest", description="Offset at which a share group starts to read a partition."
+    )
+    share_session_timeout_ms: _PositiveInt = Field(
+        45_000, description="Time without a heartbeat after which a member of a share group is removed."
+    )
+    share_heartbeat_interval_ms: _PositiveInt = Field(
+        5000, description="Time between two heartbeats of a member of a share group."
+    )
+    share_record_lock_duration_ms: _PositiveInt = Field(
+        30_000, description="Time for which a member of a share group holds an acquired record."
+    )
+    share_delivery_count_limit: Annotated[int, Field(ge=2, le=10)] = Field(
+        5, description="Number of deliveries of a record to members of a share group before the record is archived."
+    )
+    share_partition_max_record_locks: _PositiveInt = Field(
+        2000, description="Largest number of records of a partition that are available again or acquired."
+    )
+    share_renew_acknowledge_enable: bool = Field(
+        True, description="Whether members of a share group may renew the lock of an acquired record (KIP-1222)."
     )

@@ -147,10 +147,31 @@ class InvalidRecordStateError(MillraceError):
     code = 121
 
 
+class ShareSessionNotFoundError(MillraceError):
+    """The broker has no share session of this member; the member begins a new one."""
+
+    code = 122
+    retriable = True
+
+
+class InvalidShareSessionEpochError(MillraceError):
+    """A request of a share session was lost or overtaken; the member begins a new session."""
+
+    code = 123
+    retriable = True
+
+
 class InvalidRegularExpressionError(MillraceError):
     """The regular expression of a subscription is not valid."""
 
     code = 128
+
+
+class ShareSessionLimitReachedError(MillraceError):
+    """The broker has as many share sessions as it may; the member begins its session later."""
+
+    code = 133
+    retriable = True
 
 
 class CommitFailedError(MillraceError):

@@ -93,6 +93,8 @@ class _AcknowledgeTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ackno
     """give it to somebody, at once"""
     REJECT: _AcknowledgeType.ValueType  # 3
     """give it to nobody any more"""
+    RENEW: _AcknowledgeType.ValueType  # 4
+    """not processed yet: its lock begins again (KIP-1222)"""
 
 class AcknowledgeType(_AcknowledgeType, metaclass=_AcknowledgeTypeEnumTypeWrapper): ...
 
@@ -103,6 +105,8 @@ RELEASE: AcknowledgeType.ValueType  # 2
 """give it to somebody, at once"""
 REJECT: AcknowledgeType.ValueType  # 3
 """give it to nobody any more"""
+RENEW: AcknowledgeType.ValueType  # 4
+"""not processed yet: its lock begins again (KIP-1222)"""
 Global___AcknowledgeType: _TypeAlias = AcknowledgeType  # noqa: Y015
 
 class _ElectionType:
@@ -4271,6 +4275,8 @@ class DescribeGroupsResponse(_message.Message):
         CLIENT_HOST_FIELD_NUMBER: _builtins.int
         METADATA_FIELD_NUMBER: _builtins.int
         ASSIGNMENT_FIELD_NUMBER: _builtins.int
+        MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
+        RACK_ID_FIELD_NUMBER: _builtins.int
         member_id: _builtins.str
         group_instance_id: _builtins.str
         client_id: _builtins.str
@@ -4278,6 +4284,10 @@ class DescribeGroupsResponse(_message.Message):
         metadata: _builtins.bytes
         """of the group's protocol; for a share group a ConsumerProtocolSubscription"""
         assignment: _builtins.bytes
+        """likewise"""
+        member_epoch: _builtins.int
+        """of a share group's member"""
+        rack_id: _builtins.str
         """likewise"""
         def __init__(
             self,
@@ -4288,10 +4298,12 @@ class DescribeGroupsResponse(_message.Message):
             client_host: _builtins.str = ...,
             metadata: _builtins.bytes = ...,
             assignment: _builtins.bytes = ...,
+            member_epoch: _builtins.int = ...,
+            rack_id: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "client_host", b"client_host", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "metadata", b"metadata"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "client_host", b"client_host", "client_id", b"client_id", "group_instance_id", b"group_instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "metadata", b"metadata", "rack_id", b"rack_id"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4428,12 +4440,20 @@ class ShareGroupHeartbeatRequest(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     RACK_ID_FIELD_NUMBER: _builtins.int
     SUBSCRIBED_TOPICS_FIELD_NUMBER: _builtins.int
+    HAS_SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_HOST_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     member_id: _builtins.str
     """chosen by the member"""
     member_epoch: _builtins.int
     """0: join, -1: leave"""
     rack_id: _builtins.str
+    has_subscription: _builtins.bool
+    """subscribed_topics is sent even if it is empty"""
+    client_id: _builtins.str
+    """from another broker: its client's name and host"""
+    client_host: _builtins.str
     @_builtins.property
     def subscribed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """sent when it has changed, and with epoch 0"""
@@ -4446,10 +4466,13 @@ class ShareGroupHeartbeatRequest(_message.Message):
         member_epoch: _builtins.int = ...,
         rack_id: _builtins.str = ...,
         subscribed_topics: _abc.Iterable[_builtins.str] | None = ...,
+        has_subscription: _builtins.bool = ...,
+        client_id: _builtins.str = ...,
+        client_host: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "rack_id", b"rack_id", "subscribed_topics", b"subscribed_topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_host", b"client_host", "client_id", b"client_id", "group_id", b"group_id", "has_subscription", b"has_subscription", "member_epoch", b"member_epoch", "member_id", b"member_id", "rack_id", b"rack_id", "subscribed_topics", b"subscribed_topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4569,12 +4592,15 @@ class ShareFetchRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     MAX_RECORDS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    WHOLE_BATCHES_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     member_id: _builtins.str
     max_wait_ms: _builtins.int
     min_bytes: _builtins.int
     max_bytes: _builtins.int
     max_records: _builtins.int
+    whole_batches: _builtins.bool
+    """the last record batch is acquired whole, beyond max_records (Kafka's batch_optimized)"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShareFetchRequest.TopicFetch]: ...
     def __init__(
@@ -4587,10 +4613,11 @@ class ShareFetchRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         max_records: _builtins.int = ...,
         topics: _abc.Iterable[Global___ShareFetchRequest.TopicFetch] | None = ...,
+        whole_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_wait_ms", b"max_wait_ms", "member_id", b"member_id", "min_bytes", b"min_bytes", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "max_bytes", b"max_bytes", "max_records", b"max_records", "max_wait_ms", b"max_wait_ms", "member_id", b"member_id", "min_bytes", b"min_bytes", "topics", b"topics", "whole_batches", b"whole_batches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4751,20 +4778,26 @@ class ShareAcknowledgeRequest(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     member_id: _builtins.str
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShareAcknowledgeRequest.TopicAcknowledgements]: ...
+    @_builtins.property
+    def released(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
+        """the member's other acquired records of these partitions are released"""
+
     def __init__(
         self,
         *,
         group_id: _builtins.str = ...,
         member_id: _builtins.str = ...,
         topics: _abc.Iterable[Global___ShareAcknowledgeRequest.TopicAcknowledgements] | None = ...,
+        released: _abc.Iterable[Global___TopicPartitions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "member_id", b"member_id", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "member_id", b"member_id", "released", b"released", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4775,16 +4808,19 @@ class ShareAcknowledgeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
+    ACQUISITION_LOCK_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    acquisition_lock_timeout_ms: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicErrors]: ...
     def __init__(
         self,
         *,
         topics: _abc.Iterable[Global___TopicErrors] | None = ...,
+        acquisition_lock_timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquisition_lock_timeout_ms", b"acquisition_lock_timeout_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4801,9 +4837,11 @@ class DescribeShareGroupOffsetsRequest(_message.Message):
         GROUP_ID_FIELD_NUMBER: _builtins.int
         TOPICS_FIELD_NUMBER: _builtins.int
         ALL_TOPICS_FIELD_NUMBER: _builtins.int
+        WITH_LAG_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         all_topics: _builtins.bool
         """everything that the group has read of, and topics is not looked at"""
+        with_lag: _builtins.bool
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
         def __init__(
@@ -4812,10 +4850,11 @@ class DescribeShareGroupOffsetsRequest(_message.Message):
             group_id: _builtins.str = ...,
             topics: _abc.Iterable[Global___TopicPartitions] | None = ...,
             all_topics: _builtins.bool = ...,
+            with_lag: _builtins.bool = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "group_id", b"group_id", "topics", b"topics"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["all_topics", b"all_topics", "group_id", b"group_id", "topics", b"topics", "with_lag", b"with_lag"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -4847,11 +4886,14 @@ class DescribeShareGroupOffsetsResponse(_message.Message):
         START_OFFSET_FIELD_NUMBER: _builtins.int
         DELIVERY_COMPLETE_COUNT_FIELD_NUMBER: _builtins.int
         ERROR_FIELD_NUMBER: _builtins.int
+        LAG_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         start_offset: _builtins.int
         """every record before it is over; -1: nothing was read yet"""
         delivery_complete_count: _builtins.int
         """offsets from there on that are over as well (KIP-1226)"""
+        lag: _builtins.int
+        """offsets up to the high watermark that are not over; unset if nothing was read yet"""
         @_builtins.property
         def error(self) -> Global___Error: ...
         def __init__(
@@ -4861,12 +4903,15 @@ class DescribeShareGroupOffsetsResponse(_message.Message):
             start_offset: _builtins.int = ...,
             delivery_complete_count: _builtins.int = ...,
             error: Global___Error | None = ...,
+            lag: _builtins.int | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "error", b"error", "lag", b"lag"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery_complete_count", b"delivery_complete_count", "error", b"error", "partition", b"partition", "start_offset", b"start_offset"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_lag", b"_lag", "delivery_complete_count", b"delivery_complete_count", "error", b"error", "lag", b"lag", "partition", b"partition", "start_offset", b"start_offset"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
+        _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+        _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
 
     @_typing.final
     class TopicOffsets(_message.Message):

@@ -32,7 +32,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.frames import HEAD_BYTES, read_client_id, read_head
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
-from millrace_broker.kafka_api import kafka_calls
+from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.kafka_api.call import KafkaCall
 from millrace_broker.listeners.shared import UNARY_METHODS
 from millrace_broker.network.peers import Peers
@@ -119,7 +119,7 @@ class Network:
     def listen(self, host: str, process: Process, broker: Broker) -> None:
         """Let this broker answer calls to a host."""
         self._listeners[host] = (process, broker)
-        self._kafka_calls[host] = kafka_calls(broker.config)
+        self._kafka_calls[host] = kafka_calls(KafkaState(broker.config))
 
     def refuse(self, host: str) -> None:
         """Close the ports of a host: reset its connections and refuse new ones."""

@@ -21,11 +21,12 @@ from millrace_broker.share_groups.in_flight import (
 )
 
 SETTINGS = ShareGroupSettings(delivery_count_limit=3, lock_duration_ms=100, locks_max=8)
-ACCEPT, RELEASE, REJECT, GAP = (
+ACCEPT, RELEASE, REJECT, GAP, RENEW = (
     Acknowledgement.ACCEPT,
     Acknowledgement.RELEASE,
     Acknowledgement.REJECT,
     Acknowledgement.GAP,
+    Acknowledgement.RENEW,
 )
 
 
@@ -66,6 +67,47 @@ def test_released_records_are_given_to_others_until_the_limit() -> None:
     assert partition.start_offset == 4
 
 
+def test_a_batch_is_delivered_to_its_end_beyond_the_limit() -> None:
+    partition = delivery()
+    ranges = [ReadRange(0, 9), ReadRange(10, 19), ReadRange(20, 29)]
+    assert given(partition.acquire("a", ranges, 12, 0, whole_batches=True)) == [(0, 19, 1)]
+    assert given(partition.acquire("b", ranges[2:], 1, 0, whole_batches=True)) == [(20, 29, 1)]
+
+
+def test_whole_batches_take_no_more_locks_than_there_are() -> None:
+    partition = delivery(locks_max=15)
+    ranges = [ReadRange(0, 9), ReadRange(10, 19)]
+    assert given(partition.acquire("a", ranges, 12, 0, whole_batches=True)) == [(0, 14, 1)]
+
+
+def test_a_renewed_lock_begins_again() -> None:
+    partition = delivery(lock_duration_ms=100)
+    partition.acquire("a", [ReadRange(0, 9)], 10, 0)
+    partition.acknowledge("a", [(3, 4, RENEW)], 60)
+    assert partition.release_overdue(100)
+    assert [(b.first, b.last) for b in partition.batches if b.state is RecordState.ACQUIRED] == [(3, 4)]
+    partition.acknowledge("a", [(3, 4, ACCEPT)], 159)
+    with pytest.raises(InvalidRecordStateError):
+        partition.acknowledge("a", [(3, 4, RENEW)], 159)
+
+
+def test_a_renewal_is_refused_if_the_group_forbids_it() -> None:
+    partition = delivery(allows_renewal=False)
+    partition.acquire("a", [ReadRange(0, 9)], 10, 0)
+    with pytest.raises(InvalidRecordStateError, match=r"share\.renew\.acknowledge\.enable"):
+        partition.acknowledge("a", [(0, 0, ACCEPT), (1, 1, RENEW)], 1)
+    assert partition.acquired_count == 10
+
+
+def test_changed_options_hold_from_then_on() -> None:
+    partition = delivery(locks_max=4)
+    assert given(partition.acquire("a", [ReadRange(0, 9)], 10, 0)) == [(0, 3, 1)]
+    partition.settings = ShareGroupSettings(locks_max=6)
+    assert given(partition.acquire("a", [ReadRange(4, 9)], 10, 0)) == [(4, 5, 1)]
+    partition.settings = ShareGroupSettings(locks_max=2)
+    assert partition.next_offset is None
+
+
 def test_a_lock_ends() -> None:
     partition = delivery(lock_duration_ms=100)
     partition.acquire("a", [ReadRange(0, 3)], 10, 0)
@@ -80,14 +122,28 @@ def test_a_lock_ends() -> None:
 def test_acknowledgements_are_taken_all_or_none() -> None:
     partition = delivery()
     partition.acquire("a", [ReadRange(0, 3)], 2, 0)
-    for wrong in [(2, 3, ACCEPT), (0, 0, ACCEPT), (0, 3, ACCEPT)]:
-        with pytest.raises(InvalidRecordStateError):
+    for wrong, refusal in [
+        ((2, 3, ACCEPT), InvalidRequestError),
+        ((0, 3, ACCEPT), InvalidRequestError),
+        ((0, 0, ACCEPT), InvalidRecordStateError),
+    ]:
+        with pytest.raises(refusal):
             partition.acknowledge("a", [(0, 1, ACCEPT), wrong], 1)
     with pytest.raises(InvalidRequestError):
         partition.acknowledge("a", [(1, 0, ACCEPT)], 1)
     with pytest.raises(InvalidRecordStateError):
         partition.acknowledge("b", [(0, 1, ACCEPT)], 1)
     assert partition.start_offset == 0
+
+
+def test_acknowledgements_before_the_start_offset_change_nothing() -> None:
+    partition = delivery()
+    partition.acquire("a", [ReadRange(0, 9)], 10, 0)
+    partition.acknowledge("a", [(0, 4, ACCEPT)], 1)
+    partition.acknowledge("a", [(0, 4, REJECT), (3, 5, RELEASE)], 1)
+    assert (partition.start_offset, partition.next_offset) == (5, 5)
+    with pytest.raises(InvalidRecordStateError):
+        partition.acknowledge("a", [(4, 5, ACCEPT)], 1)
 
 
 def test_offsets_without_records_are_skipped() -> None:
@@ -185,15 +241,17 @@ class DeliveryMachine(RuleBasedStateMachine):
     def live(self) -> int:
         return sum(r.state in (RecordState.AVAILABLE, RecordState.ACQUIRED) for r in self.records.values())
 
-    @rule(member=members, batches=st.integers(1, 4), most=st.integers(1, 7))
-    def acquire(self, member: str, batches: int, most: int) -> None:
+    @rule(member=members, batches=st.integers(1, 4), most=st.integers(1, 7), whole=st.booleans())
+    def acquire(self, member: str, batches: int, most: int, whole: bool) -> None:
         offset = self.partition.next_offset
         if offset is None:
             assert self.live >= SETTINGS.locks_max
             assert not any(r.state is RecordState.AVAILABLE for r in self.records.values())
             return
         read = self.readable(offset, batches)
-        got = self.partition.acquire(member, read, most, self.now)
+        got = self.partition.acquire(member, read, most, self.now, whole_batches=whole)
+        if whole:
+            read, most = self.up_to_batch_end(read, most)
         expected = []
         for position in range(read[0].first, read[-1].last + 1):
             if position >= self.seen:
@@ -214,6 +272,16 @@ class DeliveryMachine(RuleBasedStateMachine):
                 assert batch.delivery_count == self.records[position].count <= SETTINGS.delivery_count_limit
         self.forget()
 
+    def up_to_batch_end(self, read: list[ReadRange], most: int) -> tuple[list[ReadRange], int]:
+        found = 0
+        for place, each in enumerate(read):
+            unseen = each.has_records and [p for p in range(each.first, each.last + 1) if p >= self.seen]
+            there = [p for p in range(each.first, each.last + 1) if self.is_available(p) and each.has_records]
+            found += len(unseen or []) + len(there)
+            if found >= most:
+                return read[: place + 1], found
+        return read, most
+
     def is_available(self, position: int) -> bool:
         record = self.records.get(position)
         return record is not None and record.state is RecordState.AVAILABLE
@@ -222,17 +290,22 @@ class DeliveryMachine(RuleBasedStateMachine):
     def acknowledge(self, member: str, what: Acknowledgement, data: st.DataObject) -> None:
         first = data.draw(st.integers(self.log_start, self.seen + 1))
         last = data.draw(st.integers(first, min(first + 5, self.seen + 1)))
-        touched = [self.records.get(p) for p in range(max(first, self.log_start), last + 1)]
+        touched = [self.records.get(p) for p in range(max(first, self.partition.start_offset), last + 1)]
         is_right = all(
             r is not None and r.state is RecordState.ACQUIRED and r.member == member and r.deadline > self.now
             for r in touched
         )
+        if last >= self.seen:
+            with pytest.raises(InvalidRequestError, match="no member has acquired"):
+                self.partition.acknowledge(member, [(first, last, what)], self.now)
+            return
         if not is_right:
             with pytest.raises(InvalidRecordStateError):
                 self.partition.acknowledge(member, [(first, last, what)], self.now)
             return
+        start = self.partition.start_offset
         self.partition.acknowledge(member, [(first, last, what)], self.now)
-        for position in range(first, last + 1):
+        for position in range(max(first, start), last + 1):
             if what is Acknowledgement.ACCEPT:
                 assert position not in self.accepted, "accepted twice"
                 self.accepted.add(position)
@@ -240,6 +313,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.forget()
 
     def decide(self, record: ModelRecord, what: Acknowledgement) -> None:
+        if what is Acknowledgement.RENEW:
+            record.deadline = self.now + SETTINGS.lock_duration_ms
+            return
         record.member = ""
         if what is Acknowledgement.ACCEPT:
             record.state = RecordState.ACKNOWLEDGED

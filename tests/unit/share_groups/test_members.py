@@ -20,7 +20,7 @@ TOPICS = {"t": 4, "u": 2}
 
 
 def members(size_max: int = 10) -> ShareMembers:
-    return ShareMembers("g", size_max=size_max, session_timeout_ms=100)
+    return ShareMembers("g", size_max=size_max)
 
 
 def count_of(topic: str) -> int:
@@ -29,41 +29,59 @@ def count_of(topic: str) -> int:
 
 def join(group: ShareMembers, member_id: str, *topics: str) -> int:
     heartbeat = ShareHeartbeat(member_id=member_id, member_epoch=JOIN_EPOCH, topics=frozenset(topics))
-    return group.heartbeat(heartbeat, count_of, 0)[0]
+    return group.heartbeat(heartbeat, count_of, 0, session_timeout_ms=100)[0]
 
 
 def test_a_member_gets_its_assignment_once() -> None:
     group = members()
     epoch, assignment = group.heartbeat(
-        ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH, topics=frozenset("t")), count_of, 0
+        ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH, topics=frozenset("t")),
+        count_of,
+        0,
+        session_timeout_ms=100,
     )
     assert (epoch, assignment) == (1, {"t": (0, 1, 2, 3)})
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0) == (1, None)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100) == (
+        1,
+        None,
+    )
 
 
 def test_changes_reach_members_with_their_next_heartbeat() -> None:
     group = members()
     join(group, "a", "t")
     assert join(group, "b", "t") == 2
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
-    group.heartbeat(ShareHeartbeat(member_id="b", member_epoch=LEAVE_EPOCH), count_of, 0)
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=2), count_of, 0) == (3, {"t": (0, 1, 2, 3)})
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100) == (
+        2,
+        {"t": (0, 2)},
+    )
+    group.heartbeat(ShareHeartbeat(member_id="b", member_epoch=LEAVE_EPOCH), count_of, 0, session_timeout_ms=100)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=2), count_of, 0, session_timeout_ms=100) == (
+        3,
+        {"t": (0, 1, 2, 3)},
+    )
 
 
 def test_new_partitions_are_assigned() -> None:
     group = members()
     join(group, "a", "new")
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), lambda _: 2, 0) == (2, {"new": (0, 1)})
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), lambda _: 2, 0, session_timeout_ms=100) == (
+        2,
+        {"new": (0, 1)},
+    )
 
 
 def test_a_lost_answer_is_given_again() -> None:
     group = members()
     join(group, "a", "t")
     join(group, "b", "t")
-    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0)
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0) == (2, {"t": (0, 2)})
+    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100) == (
+        2,
+        {"t": (0, 2)},
+    )
     with pytest.raises(FencedMemberEpochError):
-        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=3), count_of, 0)
+        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=3), count_of, 0, session_timeout_ms=100)
 
 
 def test_members_have_a_session() -> None:
@@ -71,17 +89,17 @@ def test_members_have_a_session() -> None:
     join(group, "a", "t")
     assert not group.is_overdue("a", 99)
     assert group.is_overdue("a", 100)
-    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 50)
+    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 50, session_timeout_ms=100)
     assert not group.is_overdue("a", 149)
 
 
 def test_invalid_heartbeats_are_refused() -> None:
     group = members(size_max=1)
     with pytest.raises(InvalidRequestError):
-        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH), count_of, 0)
+        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH), count_of, 0, session_timeout_ms=100)
     for epoch in (LEAVE_EPOCH, 1):
         with pytest.raises(UnknownMemberError):
-            group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=epoch), count_of, 0)
+            group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=epoch), count_of, 0, session_timeout_ms=100)
     join(group, "a", "t")
     join(group, "a", "t")  # a second heartbeat of the same member, which adds no member
     with pytest.raises(GroupMaxSizeReachedError):

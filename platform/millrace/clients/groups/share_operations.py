@@ -44,9 +44,9 @@ class ShareGroupOperations:
         }
 
     def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the start offsets of a share group, whatever was delivered; it must have no members.
+        """Set the start offsets of a share group, whatever was delivered; it must have no members, and need not exist.
 
-        Raises ``NonEmptyGroupError`` if it has members, ``GroupIdNotFoundError``, ``UnknownTopicOrPartitionError``.
+        Raises ``NonEmptyGroupError`` if it has members, ``UnknownTopicOrPartitionError``.
         """
         request = pb.AlterShareGroupOffsetsRequest(group_id=group_id)
         topics: dict[str, pb.AlterShareGroupOffsetsRequest.TopicOffsets] = {}

@@ -9,9 +9,9 @@ from millrace.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.kafka_protocol.lookup import request_class, response_class
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.kafka_api import describe_groups, kafka_calls
+from millrace_broker.kafka_api import KafkaState, describe_groups, kafka_calls
 
-_CALLS = kafka_calls(BrokerConfig.load({}))
+_CALLS = kafka_calls(KafkaState(BrokerConfig.load({})))
 
 
 @pytest.mark.parametrize("key", sorted(_CALLS), ids=lambda key: ApiKey(key).name.lower())

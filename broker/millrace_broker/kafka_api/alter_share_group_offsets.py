@@ -1,0 +1,60 @@
+"""AlterShareGroupOffsets: start offsets of a share group without members (KIP-932)."""
+
+from __future__ import annotations
+
+from millrace.errors import MillraceError
+from millrace.kafka_protocol.calls.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+)
+from millrace.kafka_protocol.fields import NIL_UUID
+from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
+from millrace_broker.kafka_api.share_coordinators import ask
+
+
+async def handle(message: AlterShareGroupOffsetsRequest, request: KafkaRequest) -> AlterShareGroupOffsetsResponse:
+    """Set the offsets, each partition separately."""
+    wanted = pb.AlterShareGroupOffsetsRequest(group_id=message.group_id)
+    for topic in message.topics:
+        asked = wanted.topics.add(name=topic.topic_name)
+        for each in topic.partitions:
+            asked.partitions.add(partition=each.partition_index, start_offset=each.start_offset)
+    try:
+        answer: pb.AlterShareGroupOffsetsResponse = await ask(
+            request, message.group_id, "AlterShareGroupOffsets", wanted
+        )
+    except MillraceError as error:
+        return _failed(code_of(error), error.message)
+    topics = request.broker.catalog.topics
+    return AlterShareGroupOffsetsResponse(
+        throttle_time_ms=0,
+        error_code=NONE,
+        responses=tuple(
+            AlterShareGroupOffsetsResponseTopic(
+                topic_name=topic.name,
+                topic_id=topics[topic.name].topic_id if topic.name in topics else NIL_UUID,
+                partitions=tuple(
+                    AlterShareGroupOffsetsResponsePartition(
+                        partition_index=each.partition,
+                        error_code=code_of(each.error),
+                        error_message=text_of(each.error),
+                    )
+                    for each in topic.partitions
+                ),
+            )
+            for topic in answer.topics
+        ),
+    )
+
+
+def _failed(error_code: int, text: str | None) -> AlterShareGroupOffsetsResponse:
+    return AlterShareGroupOffsetsResponse(throttle_time_ms=0, error_code=error_code, error_message=text, responses=())
+
+
+def refuse(message: AlterShareGroupOffsetsRequest, version: int, error_code: int) -> AlterShareGroupOffsetsResponse:
+    """Answer with the error."""
+    return _failed(error_code, None)

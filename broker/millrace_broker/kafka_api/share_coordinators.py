@@ -1,0 +1,49 @@
+"""Calls to the coordinators of share groups.
+
+Kafka's clients send the calls of a share group to the coordinator of consumer groups, and to the leaders of partitions.
+Here ``__share_group_state`` has all state of share groups. The broker that leads a group's partition of that topic is
+asked, which is often another broker than the one that was called.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from millrace.errors import CoordinatorNotAvailableError
+from millrace_broker.api import HANDLERS, RequestContext
+from millrace_broker.api.common.access_rules import authorized
+from millrace_broker.broker import Broker
+from millrace_broker.coordinators import SHARE_STATE_TOPIC, partition_of
+from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.metadata import TopicInfo
+
+_CALL_S: Final = 30.0
+
+
+async def ask(request: KafkaRequest, group_id: str, name: str, message: Any, *, wait_ms: int = 0) -> Any:
+    """Return the answer of a group's coordinator to a call of millrace, which may wait ``wait_ms`` for records.
+
+    This broker checks the client's rights, because the other broker knows only this one. Raises the errors of the
+    call's handler, ``AuthorizationError``, ``CoordinatorNotAvailableError``, and the errors of ``Peers.call``.
+    """
+    broker = request.broker
+    leader = _leader(await broker.internal_topics.ensure(SHARE_STATE_TOPIC), group_id)
+    if leader == broker.config.broker_id:
+        return await HANDLERS[name](broker, message, request.context)
+    if leader < 0:
+        raise CoordinatorNotAvailableError(f"the coordinator of share group {group_id} is not known now: try again")
+
+    async def forward(broker: Broker, message: Any, context: RequestContext) -> Any:
+        return await broker.peers.call(leader, name, message, timeout_s=_CALL_S + wait_ms / 1000)
+
+    return await authorized(name)(forward)(broker, message, request.context)
+
+
+def is_elsewhere(broker: Broker, group_id: str) -> bool:
+    """Return whether another broker coordinates the share group with this id, if there is one."""
+    topic = broker.catalog.topics.get(SHARE_STATE_TOPIC)
+    return topic is not None and _leader(topic, group_id) not in (-1, broker.config.broker_id)
+
+
+def _leader(topic: TopicInfo, group_id: str) -> int:
+    return topic.partitions[partition_of(group_id, len(topic.partitions))].leader
