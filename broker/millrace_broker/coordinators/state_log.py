@@ -24,6 +24,7 @@ from millrace.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,
+    RequestTimedOutError,
 )
 from millrace.records import (
     NO_PRODUCER_EPOCH,
@@ -231,7 +232,8 @@ class StateLog:
             result = await self._appends.append(partition, batches, origin=Origin.COORDINATOR)
         except NotLeaderError as error:
             raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
-        except (NotEnoughReplicasError, NotEnoughReplicasAfterAppendError) as error:
+        except (NotEnoughReplicasError, NotEnoughReplicasAfterAppendError, RequestTimedOutError) as error:
+            # As in Kafka, whose clients know no time-out of a coordinator's call.
             raise CoordinatorNotAvailableError(error.message) from error
         return result.base_offset
 

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, MessageTooLargeError
+from millrace.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    MessageTooLargeError,
+    RequestTimedOutError,
+)
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord
 
 from .parts import Parts, opened_parts
@@ -113,6 +118,27 @@ def test_a_failure_is_of_the_calls_that_it_concerns(tmp_path: Path) -> None:
             )
             assert (results[0], results[2]) == (0, 1)
             assert isinstance(results[1], MessageTooLargeError)
+
+    run(scenario, tmp_path)
+
+
+def test_an_append_that_replicas_do_not_get_in_time_is_retried_with_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's Java consumer gives up for good after a time-out as the answer to SyncGroup."""
+
+    async def time_out(*arguments: object, **options: object) -> None:
+        raise RequestTimedOutError("the replicas in sync did not get the records in time")
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            with monkeypatch.context() as patched:
+                patched.setattr("millrace_broker.replication.runtime.appends.Appends.append", time_out)
+                with pytest.raises(CoordinatorNotAvailableError, match="did not get the records in time"):
+                    await shard.log.append([_record(1)])
+            await shard.log.append([_record(2)])
 
     run(scenario, tmp_path)
 
