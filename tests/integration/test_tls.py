@@ -314,7 +314,11 @@ def test_certificates_change_while_clients_work(tmp_path: Path, files: Files, ca
                 assert each.describe_topic("t").name == "t", "open connections stay"
             with Admin(config) as late, pytest.raises(SslAuthenticationError):
                 late.list_topics()
+            grpc = over_grpc._connections._links.to(broker.bootstrap_servers).grpc
+            earlier = grpc.channel()
             other.write(trusted)
+            assert over_grpc.describe_topic("t").name == "t", "over gRPC with the new authority"
+            assert grpc.channel() is not earlier
             frames = admin._connections._links.to(broker.bootstrap_servers)._frames
             while frames is not None and frames._idle:
                 frames._idle.pop().close()

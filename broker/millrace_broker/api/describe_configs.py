@@ -6,6 +6,7 @@ empty name), only dynamic options are listed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -163,7 +164,9 @@ def _entry(
 
 
 def _documentation(option: str) -> str:
-    field = BrokerConfig.model_fields.get(option.replace(".", "_"))
+    of_listener = option.startswith("listener.name.")
+    name = re.sub(r"listener\.name\..+?\.((?:ssl|sasl|connections)\.)", r"\1", option) if of_listener else option
+    field = BrokerConfig.model_fields.get(name.replace(".", "_"))
     if field is not None:
         return field.description or ""
     if option in RATES:

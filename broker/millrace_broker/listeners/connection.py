@@ -465,6 +465,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection if it has been in its state for too long."""
         if self._sasl is not None and self._sasl.is_too_slow(AUTHENTICATION_S):
             self._close(SaslAuthenticationError(f"it has not authenticated within {AUTHENTICATION_S:.0f} s"))
+            self._transport.abort()
             return
         limit_s = self._listener.idle_s_max if self._state is State.IDLE else LIMITS_S.get(self._state)
         if limit_s is None or now - self._since < limit_s:

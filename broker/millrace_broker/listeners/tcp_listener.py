@@ -178,7 +178,9 @@ class TcpListener:
     def handshake_began(self, connection: TlsTransport) -> None:
         """See ``TlsOwner``."""
         if len(self._handshakes) >= _HANDSHAKES_MAX:
-            next(iter(self._handshakes)).abort()
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest.abort()
         self._handshakes[connection] = self.loop.time()
         if self._has_stopped:
             connection.abort()

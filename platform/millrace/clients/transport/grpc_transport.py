@@ -1,7 +1,8 @@
 """Calls over gRPC (``transport=grpc``).
 
-Invariant: one channel to a broker, created on first use; it connects and reconnects by itself. When the broker's
-address refuses connections, the next use finds the address again, because the broker may have restarted.
+Invariant: one channel to a broker, created on first use; it connects and reconnects by itself. With new certificates,
+there is another one for the calls that follow. When the broker's address refuses connections, the next use finds the
+address again, because the broker may have restarted.
 """
 
 from __future__ import annotations
@@ -59,20 +60,33 @@ class GrpcTransport:
         self._channel: grpc.Channel | None = None
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[Any, bytes]] = {}
         self._is_closed = False
+        self._made_of: ClientTls | None = None
+        self._earlier: grpc.Channel | None = None
+        """Channel with earlier certificates, whose calls may be in flight."""
 
     def channel(self) -> grpc.Channel:
         """Return the channel. Raises ``ClientClosedError``, and the errors of ``find``."""
         with self._lock:
             if self._is_closed:
                 raise ClientClosedError("the client is closed: make a new one")
+            self._take_new_certificates()
             if self._channel is None:
                 self._channel = self._new_channel(self._find())
             return self._channel
 
+    def _take_new_certificates(self) -> None:
+        """Leave the channel if the client's stores have new content. Calls in flight end on it."""
+        if self._channel is None or self._tls is None or self._tls.current() is self._made_of:
+            return
+        if self._earlier is not None:
+            self._earlier.close()
+        self._earlier, self._channel, self._methods = self._channel, None, {}
+
     def _new_channel(self, address: str) -> grpc.Channel:
         if self._tls is None:
             return grpc.insecure_channel(address, options=self._options())
-        material = self._tls.current().material
+        self._made_of = self._tls.current()
+        material = self._made_of.material
         credentials = grpc.ssl_channel_credentials(
             material.authorities or None, material.private_key or None, material.certificate_chain or None
         )
@@ -103,10 +117,13 @@ class GrpcTransport:
         return options
 
     def _method(self, name: str) -> grpc.UnaryUnaryMultiCallable[Any, bytes]:
+        channel = None if self._tls is None else self.channel()
         method = self._methods.get(name)
         if method is None:
             # The channel handles bytes; the call encodes and decodes them.
-            method = self.channel().unary_unary(_SERVICE + name, request_serializer=bytes, response_deserializer=bytes)
+            method = (channel or self.channel()).unary_unary(
+                _SERVICE + name, request_serializer=bytes, response_deserializer=bytes
+            )
             self._methods[name] = method
         return method
 
@@ -202,6 +219,8 @@ class GrpcTransport:
         """Close the channel for good; calls in flight fail."""
         self._is_closed = True
         self._close_channel()
+        if self._earlier is not None:
+            self._earlier.close()
 
 
 def _has_number(error: Any) -> bool:
