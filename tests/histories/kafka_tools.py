@@ -79,7 +79,7 @@ def producer(address: str, topic: str, directory: Path) -> Tool:
     arguments = {
         "--topic": topic,
         "--bootstrap-server": address,
-        "--throughput": "60",
+        "--throughput": "40",
         "--value-prefix": "{incarnation}",
         "--command-config": str(config),
     }

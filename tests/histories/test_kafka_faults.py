@@ -23,7 +23,7 @@ from .clients import INPUT, OUTPUT, PARTITIONS, TRANSFORMERS
 from .faulty_cluster import FaultyCluster, last
 from .history import History, Outcome, Place, Read, Send, Write
 from .kafka_tools import Tool, consumer, copier, polls_of, producer, writes_of
-from .work import end_all, everything, is_processed, let_work, replacing, values
+from .work import committed_by, end_all, everything, is_processed, let_work, replacing, values
 
 SESSION_MS = 4_000
 """The brokers' session timeout, which is longer than in ``test_faults``, because four Java processes run as well."""
@@ -54,7 +54,12 @@ def test_nothing_of_kafkas_clients_is_lost_duplicated_or_reordered(tmp_path: Pat
             ran = _suffer(cluster, chance, rounds, tools)
             end_all([writer])
             ends = {TopicPartition(*read.place): read.offset + 1 for read in everything(address, INPUT)}
-            replacing([transformer, *readers], "all inputs to be copied", lambda: is_processed(address, ends))
+            replacing(
+                [transformer, *readers],
+                "all inputs to be copied",
+                lambda: is_processed(address, ends),
+                progress=lambda: committed_by(address, TRANSFORMERS),
+            )
             end_all([transformer])
             final = everything(address, INPUT, OUTPUT)
             outputs = [read for read in final if read.place.topic == OUTPUT]

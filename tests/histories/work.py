@@ -68,7 +68,12 @@ def let_work(clients: Sequence[Working]) -> None:
     replacing(clients, "all clients to get on", got_on)
 
 
-def replacing(clients: Sequence[Working], what: str, condition: Callable[[], bool]) -> None:
+def replacing(
+    clients: Sequence[Working],
+    what: str,
+    condition: Callable[[], bool],
+    progress: Callable[[], object] | None = None,
+) -> None:
     """Wait for a condition, and meanwhile replace clients that cannot continue."""
 
     def holds() -> bool:
@@ -77,7 +82,16 @@ def replacing(clients: Sequence[Working], what: str, condition: Callable[[], boo
                 client.start()
         return condition()
 
-    eventually(holds, what)
+    eventually(holds, what, progress=progress)
+
+
+def committed_by(address: str, group: str) -> int | None:
+    """Return the sum of a group's committed offsets, or None if it is not known now."""
+    with Admin(address) as admin:
+        try:
+            return sum(found.offset for found in admin.list_group_offsets(group).values())
+        except MillraceError:
+            return None
 
 
 def is_processed(address: str, ends: Mapping[TopicPartition, int]) -> bool:
