@@ -60,6 +60,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
         groups=nothing,
         schemas=nothing,
         acls=None,
+        credentials=nothing,
         clock=clock,
         timer=Timer(clock),
         executors=executors,
