@@ -129,6 +129,7 @@ LEFT_OUT: Mapping[str, str] = {
     "slow_consumers": "its peer is millrace without slow consumers",
     "log_memory": "its peer is millrace with a shorter log",
     "pending_timers": "its peer is millrace with fewer timers",
+    "acl_overhead": "its peer is millrace with fewer ACLs",
 }
 """Benchmarks without a bar, because their figure is no ratio to a peer."""
 
