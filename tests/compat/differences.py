@@ -7,7 +7,6 @@ from typing import Final
 
 _KRAFT: Final = "KRaft's quorum: a cluster of millrace has its metadata in ZooKeeper"
 _QUOTAS: Final = "quotas of clients are not there yet"
-_SHARE_GROUPS: Final = "share groups are not open to Kafka's clients yet"
 _SCRAM: Final = "passwords of SCRAM are not there yet"
 
 DIFFERENCES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -18,12 +17,10 @@ DIFFERENCES: Final[Mapping[str, Mapping[str, str]]] = {
         "test_admin_integration::test_describe_metadata_quorum": _KRAFT,
     },
     "tools": {
-        "tools_tests::test_console_share_consumer": _SHARE_GROUPS,
         "tools_tests::test_features[metadata.version]": _KRAFT,
         "tools_tests::test_metadata_quorum": _KRAFT,
         "tools_tests::test_quota_of_a_client": _QUOTAS,
         "tools_tests::test_scram_password_of_a_user": _SCRAM,
-        "tools_tests::test_share_group": _SHARE_GROUPS,
     },
 }
 """Reasons by suite and test."""

@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
     """Run Spark's connector against a broker, all tests or those that match ``only``."""
     connector = jars.paths(jars.SPARK_KAFKA, Workspace(install.cache("spark")))
-    arguments = ["tests/compat/spark_tests.py", "-q", "-p", "no:randomly", "-W", "default", "--timeout=300"]
+    arguments = ["tests/compat/spark_tests.py", "-q", "-p", "no:randomly", "-W", "default", "--timeout=600"]
     if only:
         arguments += ["-k", only]
     return run_pytest(
@@ -26,7 +26,7 @@ def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
         arguments,
         cwd=_ROOT,
         name=f"spark-{kind}",
-        seconds_max=1200,
+        seconds_max=2400,
         COMPAT_BOOTSTRAP=bootstrap,
         COMPAT_SPARK_JARS=",".join(str(path) for path in connector),
     )
