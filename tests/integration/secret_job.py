@@ -28,6 +28,8 @@ class Queries:
         # The text is a number only after the reference is resolved, in the driver and in tasks.
         self.servers = {"kafka.bootstrap.servers": address, "kafka.request.timeout.ms": self.by_reference("wait")}
         self.servers["kafka.client.id"] = self.by_reference("name")
+        self.servers |= {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
+        self.servers |= {"kafka.sasl.username": "alice", "kafka.sasl.password": self.by_reference("name")}
         self.source = self.servers | {"subscribe": "numbers", "startingOffsets": "earliest", "directReads": "never"}
         self.numbers = self.spark.read.format("millrace").options(**self.source).load()
 
@@ -76,7 +78,7 @@ class Queries:
         secret = self.secret
         for attempt, wrong in (
             (self.write, {"kafka.sasl.jaas.config": f'x required username="a" password="{secret}";'}),
-            (self.read, {"kafka.ssl.key.password": secret}),
+            (self.read, {"kafka.sasl.password": f"not {secret}"}),
             (self.read, {"kafka.request.timeout.ms": self.by_reference("name")}),
             (self.write, {"kafka.client.id": f"${{env:{secret[::-1]}}}"}),
             (self.view, {"kafka.ssl.keystore.key": f"-----BEGIN PRIVATE KEY----- {secret}"}),

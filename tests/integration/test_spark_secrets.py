@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.clients import Admin, Producer
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import run_to_end
 
@@ -18,22 +19,39 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SECRET = "hunter-2-planted"
 
 
-def test_a_planted_secret_is_found_nowhere(module_broker, tmp_path):
-    with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
+@pytest.fixture
+def broker(tmp_path_factory):
+    """A broker whose clients authenticate with the secret."""
+    options = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.jaas.config": f'PlainLoginModule required user_alice="{SECRET}";',
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
+        yield running
+
+
+def test_a_planted_secret_is_found_nowhere(broker, tmp_path):
+    with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
         for topic in ("numbers", "copies"):
             admin.create_topic(topic, partitions=1)
         for n in range(10):
             producer.send("numbers", b"%d" % n)
     job = Path(__file__).with_name("secret_job.py")
-    command = [sys.executable, job, module_broker.bootstrap_servers, tmp_path, SECRET]
+    command = [sys.executable, job, f"127.0.0.1:{broker.server.ports['SASL_PLAINTEXT']}", tmp_path, SECRET]
     with (tmp_path / "log").open("w") as log:
         ended = run_to_end(command, stdout=log, stderr=subprocess.STDOUT)
     output = (tmp_path / "log").read_text()
     assert ended.returncode == 0, output[-5000:]
     refusals = [line for line in output.splitlines() if line.startswith("refused:")]
-    security = "brokers have neither TLS nor SASL"
-    reasons = [security, security, "request.timeout.ms='${file:", "cannot be resolved", security]
-    reasons.append("unknown option password=(hidden)")
+    reasons = [
+        "are both set: remove one",
+        "authentication failed: invalid credentials",
+        "request.timeout.ms='${file:",
+        "cannot be resolved",
+        "belong together: set both",
+        "unknown option password=(hidden)",
+    ]
     assert len(refusals) == len(reasons)
     for refusal, reason in zip(refusals, reasons, strict=True):
         assert reason in refusal

@@ -9,13 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from millrace.config.secrets import shown
 from millrace.errors import UsageError
-
-_SECURITY: Final = ("sasl.", "ssl.", "security.")
-"""Prefixes of the Kafka client settings for TLS and authentication."""
 
 _T = TypeVar("_T")
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -110,8 +107,6 @@ class GivenOptions:
                 raise UsageError(f"option {name}={shown(name, value)} is not supported: {reasons[name]}")
             if name != setting and setting in decided:
                 raise UsageError(f"option {name}={shown(name, value)} is not supported: {decided[setting]}")
-            if name != setting and setting.startswith(_SECURITY):
-                raise UsageError(f"option {name} is not supported: brokers have neither TLS nor SASL; leave it out")
             if name == setting:
                 raise UsageError(f"unknown option {name}={shown(name, value)}: {_suggestion(name, supported)}")
 
