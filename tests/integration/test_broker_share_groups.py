@@ -249,6 +249,7 @@ def test_a_group_may_say_where_it_begins(tmp_path: Path, calls_to: Callable[[str
     with EmbeddedBroker(tmp_path) as broker:
         calls = calls_to(broker.bootstrap_servers)
         assert described(calls)["share.auto.offset.reset"] == ("latest", "DEFAULT_CONFIG")
+        assert described(calls)["share.renew.acknowledge.enable"] == ("true", "DEFAULT_CONFIG")
         assert alter(calls, share_auto_offset_reset="sometimes") == InvalidConfigError.code
         assert alter(calls, retention_ms="1") == InvalidConfigError.code
         assert alter(calls, share_auto_offset_reset="earliest") == 0

@@ -79,9 +79,13 @@ def _client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[pb.ConfigE
 
 def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
     overrides, of_broker = broker.group_configs.overrides(group_id), _BrokerLayers.of(broker)
+    defaults = GroupConfig.load({}).options()
     for option, value in broker.group_configs.get(group_id).options().items():
         own = [_synonym(option, value, _DYNAMIC_GROUP)] if option in overrides else []
-        weaker = of_broker.synonyms(GROUP_DEFAULTS[option])
+        if option in GROUP_DEFAULTS:
+            weaker = of_broker.synonyms(GROUP_DEFAULTS[option])
+        else:
+            weaker = [_synonym(option, defaults[option], _DEFAULT)]
         yield _entry(option, value, own + weaker, GroupConfig.model_fields[option.replace(".", "_")].description)
 
 
