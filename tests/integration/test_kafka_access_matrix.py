@@ -90,6 +90,17 @@ RESET = pb.AlterShareGroupOffsetsRequest(
 """Request by which a share group without members has offsets."""
 
 
+BY_SHARE_GROUP = {
+    "ShareGroupHeartbeat": (group(READ, "sharers"), topic(DESCRIBE)),
+    "ShareGroupDescribe": (group(DESCRIBE, "sharers"), topic(DESCRIBE)),
+    "ShareFetch": (group(READ, "sharers"), topic(READ)),
+    "ShareAcknowledge": (group(READ, "sharers"),),  # of topics only within a session
+    "DescribeShareGroupOffsets": (group(DESCRIBE, "sharers"), topic(DESCRIBE)),
+    "AlterShareGroupOffsets": (group(READ, "resetters"), topic(READ)),
+    "DeleteShareGroupOffsets": (group(DELETE, "resetters"), topic(READ)),
+}
+
+
 def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
     """Return the sets of ACLs, each of which lets a request through."""
     by_cluster = {
@@ -126,17 +137,8 @@ def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
         "LeaveGroup": READ,
         "DescribeGroups": DESCRIBE,
     }
-    by_share_group = {
-        "ShareGroupHeartbeat": (group(READ, "sharers"), topic(DESCRIBE)),
-        "ShareGroupDescribe": (group(DESCRIBE, "sharers"), topic(DESCRIBE)),
-        "ShareFetch": (group(READ, "sharers"), topic(READ)),
-        "ShareAcknowledge": (group(READ, "sharers"),),  # of topics only within a session
-        "DescribeShareGroupOffsets": (group(DESCRIBE, "sharers"), topic(DESCRIBE)),
-        "AlterShareGroupOffsets": (group(READ, "resetters"), topic(READ)),
-        "DeleteShareGroupOffsets": (group(DELETE, "resetters"), topic(READ)),
-    }
-    if call in by_share_group:
-        return (by_share_group[call],)
+    if call in BY_SHARE_GROUP:
+        return (BY_SHARE_GROUP[call],)
     by_id = {"InitProducerId": WRITE, "EndTxn": WRITE, "DescribeTransactions": DESCRIBE, "ListTransactions": DESCRIBE}
     if call in by_cluster:
         return ((cluster(by_cluster[call]),),)

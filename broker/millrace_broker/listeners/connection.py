@@ -80,11 +80,6 @@ class Connection(asyncio.BufferedProtocol):
         self._has_stopped_reading = False
         self._admitting: asyncio.Task[None] | None = None
 
-    @property
-    def client_address(self) -> ClientAddress:
-        """Address of the client's end."""
-        return self._client
-
     # --- the transport's calls --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._writer = ResponseWriter(transport)
-        self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
+        self.client_address = self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
         self._handling = Handling(self._broker, self._listener.name, self._client, self._answer)
         self._handling.sasl = self._sasl
         self._authenticated(self._principal)
