@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
 from millrace.coordination import Coordination
-from millrace.errors import InvalidRequestError
-from millrace_broker.cluster.interface import Membership
+from millrace_broker.cluster.member import Member
 from millrace_broker.config import LiveConfig
+from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.coordinators import InternalTopics
 from millrace_broker.groups import GroupCoordinator, GroupStatistics
 from millrace_broker.log import LogManager
@@ -52,10 +51,6 @@ from millrace_broker.security import Authorizer
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
-if TYPE_CHECKING:  # a standalone broker does not load these modules
-    from millrace_broker.cluster.member import Member
-    from millrace_broker.controller.event_loop import ControllerLoopStatistics
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
@@ -74,13 +69,12 @@ class BrokerStatistics:
     groups: GroupStatistics
     share_groups: ShareStatistics
     transactions: TransactionStatistics
-    controlling: ControllerLoopStatistics | None = None
-    """None for a standalone broker."""
+    controlling: ControllerLoopStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Broker:
-    """One broker, standalone or in a cluster. ``opening`` builds it."""
+    """One broker of a cluster. ``opening`` builds it."""
 
     endpoints: Mapping[str, Listener]
     """Advertised addresses of the listeners, by their names."""
@@ -118,8 +112,7 @@ class Broker:
     partitions: PartitionDirectory
     appends: Appends
 
-    membership: Membership
-    cluster_member: Member | None
+    member: Member
     groups: GroupCoordinator
     share_groups: ShareCoordinator
     transactions: TransactionCoordinator
@@ -129,23 +122,14 @@ class Broker:
         """The configuration in force."""
         return self.live_config.current
 
-    @property
-    def member(self) -> Member:
-        """This broker as a cluster member. Raises ``InvalidRequestError`` for a standalone broker."""
-        if self.cluster_member is None:
-            raise InvalidRequestError(
-                f"broker {self.config.broker_id} is standalone: it takes no requests of a controller"
-            )
-        return self.cluster_member
-
     async def announce(self) -> None:
         """Register the advertised addresses, and start the periodic work."""
-        await self.membership.announce(self.endpoints)
+        await self.member.announce(self.endpoints)
         self.periodic_work.start()
 
     async def leave(self) -> None:
         """Hand leadership to other brokers, then answer all waiting calls, because the broker is about to stop."""
-        await self.membership.leave()
+        await self.member.leave()
         self.share_groups.release()
         self.waiters.close()
         self.replicas.release()
@@ -164,7 +148,7 @@ class Broker:
         try:
             await self.executors.run_io(self.logs.close)
         finally:
-            await self.membership.close()
+            await self.member.close()
             await self.peers.close()
             self.timer.close()
             self.fsyncs.close()
@@ -173,11 +157,10 @@ class Broker:
 
     def live_brokers(self) -> Sequence[LiveBroker]:
         """Return the live brokers, by id. Raises ``BrokerUnavailableError`` while they are unknown."""
-        return self.membership.live_brokers()
+        return self.member.live_brokers()
 
     def statistics(self) -> BrokerStatistics:
         """Return the current statistics."""
-        member = self.cluster_member
         return BrokerStatistics(
             topics=len(self.catalog.topics),
             partitions=self.catalog.partition_count,
@@ -192,5 +175,5 @@ class Broker:
             groups=self.groups.statistics(),
             share_groups=self.share_groups.statistics(),
             transactions=self.transactions.statistics(),
-            controlling=None if member is None else member.controlling.statistics(),
+            controlling=self.member.controlling.statistics(),
         )

@@ -11,16 +11,15 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import FOLLOWER_RATE, LEADER_RATE, MOVE_RATE
 from millrace.config.listeners import Listener
 from millrace.coordination import SessionStore
 from millrace_broker.broker import Broker
-from millrace_broker.cluster.interface import Membership, OpenedMetadata
-from millrace_broker.cluster.opened_metadata import open_metadata
-from millrace_broker.cluster.standalone import EmbeddedMetadata, Standalone
+from millrace_broker.cluster.member import Member
+from millrace_broker.cluster.notifications import acl_notice
+from millrace_broker.cluster.opened_metadata import OpenedMetadata, open_metadata
 from millrace_broker.config import LiveConfig
 from millrace_broker.config.apply import apply_to_logs
 from millrace_broker.coordinators import InternalTopics, ShardFactory
@@ -42,7 +41,6 @@ from millrace_broker.metadata import (
     ProducerIds,
     RecordCodecs,
     ScramCredentials,
-    TopicCatalog,
     TopicChanges,
     TopicInfo,
 )
@@ -59,10 +57,6 @@ from millrace_broker.share_groups.sources import Sources
 from millrace_broker.transactions import TransactionCoordinator
 from millrace_broker.transactions.markers import Markers
 
-if TYPE_CHECKING:  # a broker by itself does without these modules
-    from millrace_broker.cluster.member import Member
-    from millrace_broker.cluster.zookeeper_metadata import ZooKeeperMetadata
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
@@ -75,7 +69,6 @@ class _Base:
     timer: Timer
     peers: Peers
     failure: Failure
-    has_controller: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +76,7 @@ class _Storage:
     """Open metadata and logs. ``config`` is the configuration at the time of opening."""
 
     config: BrokerConfig
-    metadata: EmbeddedMetadata | ZooKeeperMetadata
+    metadata: OpenedMetadata
     broker_configs: BrokerConfigs
     live_config: LiveConfig
     group_configs: GroupConfigs
@@ -122,15 +115,13 @@ async def open_broker(
     files: Files | None = None,
     peers: Peers | None = None,
     store: SessionStore | None = None,
-    has_controller: bool | None = None,
     on_progress: Progress | None = None,
 ) -> Broker:
-    """Lock the data directories, recover the logs, finish interrupted deletions, and construct all parts.
+    """Lock the data directories, recover the logs, and construct all parts.
 
-    ``endpoints`` are the advertised addresses of the listeners. ``store`` replaces the configured ZooKeeper, and
-    ``peers`` the network between brokers. With ``has_controller`` the broker leads a partition only after a controller
-    has decided so; this is the default in a cluster. ``on_progress`` is called from another thread with the number of
-    recovered logs and of all logs.
+    ``endpoints`` are the advertised addresses of the listeners. ``store`` replaces the configured store of the
+    metadata, and ``peers`` the network between brokers. ``on_progress`` is called from another thread with the number
+    of recovered logs and of all logs.
 
     Raises ``EnvironmentProblemError`` if a directory is not writable, is in use, or belongs to another broker. Then all
     resources are closed again.
@@ -142,41 +133,44 @@ async def open_broker(
             clock=clock or SystemClock(),
             files=files or OsFiles(),
             peers=peers or Peers.of(config),
-            has_controller=config.is_clustered if has_controller is None else has_controller,
         )
         storage = await _open_storage(config, base, undo, store, on_progress)
         replicas = _make_replicas(base, storage, undo)
         gone = GoneTopics(base.executors)
-        membership = _make_membership(base, storage, replicas.manager, gone)
-        changes = await _begin_changes(base, storage, membership)
+        member = _make_member(base, storage, replicas.manager, gone)
+        changes = TopicChanges(
+            storage.config,
+            storage.metadata.coordination,
+            storage.metadata.catalog,
+            configured=member.take_topic,
+            gone=gone.tell,
+        )
+        await base.executors.administer(_start_log_threads, storage)
         partitions = PartitionDirectory(
             storage.config.broker_id,
             storage.metadata.catalog,
             storage.logs,
             find_replica=replicas.manager.find,
-            look_up=membership.find,
-            has_controller=base.has_controller,
+            look_up=member.find,
         )
         appends = Appends(base.executors, storage.logs, replicas.fsyncs, replicas.waiters, replicas.manager)
-        coordinators = _make_coordinators(base, storage, replicas, partitions, appends, changes, membership)
+        coordinators = _make_coordinators(base, storage, replicas, partitions, appends, changes, member)
         admission = Admission(storage.config, base.clock.monotonic)
         _forget_gone_topics(gone, replicas.waiters, coordinators)
-        _follow_config(base, storage, replicas.manager, admission, changes)
+        _follow_config(base, storage, replicas.manager, admission, member)
         await base.executors.administer(storage.live_config.tell)
         replicas.manager.start()
         for coordinator in (coordinators.groups, coordinators.share_groups, coordinators.transactions):
             coordinator.start()
         undo.pop_all()
-    return _assemble(
-        base, storage, replicas, membership, changes, partitions, appends, coordinators, admission, endpoints
-    )
+    return _assemble(base, storage, replicas, member, changes, partitions, appends, coordinators, admission, endpoints)
 
 
 def _assemble(
     base: _Base,
     storage: _Storage,
     replicas: _Replicas,
-    membership: Standalone | Member,
+    member: Member,
     changes: TopicChanges,
     partitions: PartitionDirectory,
     appends: Appends,
@@ -213,25 +207,22 @@ def _assemble(
         periodic_work=PeriodicWork(
             storage.logs,
             base.executors,
-            metadata_directory=_metadata_directory(base),
-            disks_failed=membership.disks_failed,
+            metadata_directory=storage.metadata.directory,
+            disks_failed=member.disks_failed,
             fail=base.failure.fail,
         ),
         waiters=replicas.waiters,
         replicas=replicas.manager,
         partitions=partitions,
         appends=appends,
-        membership=membership,
-        cluster_member=None if isinstance(membership, Standalone) else membership,
+        member=member,
         groups=coordinators.groups,
         share_groups=coordinators.share_groups,
         transactions=coordinators.transactions,
     )
 
 
-def _make_base(
-    config: BrokerConfig, undo: AsyncExitStack, *, clock: Clock, files: Files, peers: Peers, has_controller: bool
-) -> _Base:
+def _make_base(config: BrokerConfig, undo: AsyncExitStack, *, clock: Clock, files: Files, peers: Peers) -> _Base:
     executors = Executors(config.num_io_threads, clock.monotonic)
     undo.callback(executors.close)
     timer = Timer(clock)
@@ -246,7 +237,6 @@ def _make_base(
         timer=timer,
         peers=peers,
         failure=Failure(),
-        has_controller=has_controller,
     )
 
 
@@ -257,31 +247,28 @@ async def _open_storage(
     config: BrokerConfig, base: _Base, undo: AsyncExitStack, store: SessionStore | None, on_progress: Progress | None
 ) -> _Storage:
     administer = base.executors.administer
-    metadata = await administer(open_metadata, config, base.directories, base.files, base.clock, store)
+    metadata = await administer(
+        open_metadata, config, directories=base.directories, files=base.files, clock=base.clock, store=store
+    )
     undo.push_async_callback(administer, metadata.close)
     base.peers.cluster_id = metadata.cluster_id
-    broker_configs = await administer(BrokerConfigs, metadata.coordination, config, metadata.notices)
+    broker_configs = await administer(BrokerConfigs, metadata.coordination, config)
     live_config = LiveConfig(broker_configs)
     config = live_config.current
     logs = await administer(_open_logs, config, base, metadata, on_progress)
     undo.push_async_callback(base.executors.run_io, logs.close)
-    check_directories(logs, _metadata_directory(base))
+    check_directories(logs, metadata.directory)
     return _Storage(
         config=config,
         metadata=metadata,
         broker_configs=broker_configs,
         live_config=live_config,
-        group_configs=await administer(GroupConfigs, metadata.coordination, config, metadata.notices),
-        scram_credentials=await administer(ScramCredentials.of, metadata.coordination, config, metadata.notices),
-        payload_schemas=await administer(PayloadSchemas, metadata.coordination, metadata.notices),
-        acls=await administer(AclStore.of, config, metadata.coordination, metadata.acl_notices),
+        group_configs=await administer(GroupConfigs, metadata.coordination, config),
+        scram_credentials=await administer(ScramCredentials.of, metadata.coordination, config),
+        payload_schemas=await administer(PayloadSchemas, metadata.coordination),
+        acls=await administer(AclStore.of, config, metadata.coordination, lambda pattern: [acl_notice(pattern)]),
         logs=logs,
     )
-
-
-def _metadata_directory(base: _Base) -> Path | None:
-    """Return the directory with the metadata of a single node; None in a cluster."""
-    return None if base.has_controller else base.directories[0]
 
 
 def _open_logs(config: BrokerConfig, base: _Base, metadata: OpenedMetadata, on_progress: Progress | None) -> LogManager:
@@ -303,12 +290,13 @@ def _open_logs(config: BrokerConfig, base: _Base, metadata: OpenedMetadata, on_p
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         initial_task_delay_ms=config.log_initial_task_delay_ms,
         recovery_threads=config.num_recovery_threads_per_data_dir,
-        holds_watermarks=base.has_controller,
+        holds_watermarks=True,
     )
 
 
-def _start_log_threads(config: BrokerConfig, logs: LogManager, catalog: TopicCatalog) -> None:
+def _start_log_threads(storage: _Storage) -> None:
     """Start the log cleaner and tiered storage, if enabled, and resume moves between log directories."""
+    config, logs, catalog = storage.config, storage.logs, storage.metadata.catalog
     if config.log_cleaner_enable:
         logs.start_cleaner(cleaner_settings(config), keys_of(catalog))
     if config.remote_log_storage_system_enable:
@@ -337,7 +325,6 @@ def _make_replicas(base: _Base, storage: _Storage, undo: AsyncExitStack) -> _Rep
         reads=reads,
         peers=base.peers,
         waiters=waiters,
-        has_controller=base.has_controller,
     )
     return _Replicas(fsyncs=fsyncs, reads=reads, waiters=waiters, manager=manager)
 
@@ -345,23 +332,11 @@ def _make_replicas(base: _Base, storage: _Storage, undo: AsyncExitStack) -> _Rep
 # --- cluster membership ------------------------------------------------------------------------------------------
 
 
-def _make_membership(base: _Base, storage: _Storage, replicas: ReplicaManager, gone: GoneTopics) -> Standalone | Member:
-    metadata = storage.metadata
-    if isinstance(metadata, EmbeddedMetadata):
-        return Standalone(
-            storage.config,
-            metadata=metadata,
-            logs=storage.logs,
-            executors=base.executors,
-            clock=base.clock,
-            gone=gone,
-        )
-    from millrace_broker.cluster.member import Member
-
+def _make_member(base: _Base, storage: _Storage, replicas: ReplicaManager, gone: GoneTopics) -> Member:
     return Member(
         storage.config,
         directories=base.directories,
-        metadata=metadata,
+        metadata=storage.metadata,
         live=storage.live_config,
         groups=storage.group_configs,
         credentials=storage.scram_credentials,
@@ -379,15 +354,6 @@ def _make_membership(base: _Base, storage: _Storage, replicas: ReplicaManager, g
     )
 
 
-async def _begin_changes(base: _Base, storage: _Storage, membership: Membership) -> TopicChanges:
-    """Finish interrupted topic changes, and start the log cleaner and tiered storage."""
-    deployment = await base.executors.administer(membership.deploy)
-    catalog = storage.metadata.catalog
-    changes = TopicChanges(storage.config, storage.metadata.coordination, catalog, deployment)
-    await base.executors.administer(_start_log_threads, storage.config, storage.logs, catalog)
-    return changes
-
-
 # --- coordinators ------------------------------------------------------------------------------------------------
 
 
@@ -398,11 +364,11 @@ def _make_coordinators(
     partitions: PartitionDirectory,
     appends: Appends,
     changes: TopicChanges,
-    membership: Membership,
+    member: Member,
 ) -> _Coordinators:
     config, catalog = storage.config, storage.metadata.catalog
     clock, timer, executors = base.clock, base.timer, base.executors
-    topics = InternalTopics(config, catalog=catalog, changes=changes, executors=executors, await_leaders=membership.led)
+    topics = InternalTopics(config, catalog=catalog, changes=changes, executors=executors, await_leaders=member.led)
     shards = ShardFactory(
         topics=topics,
         partitions=partitions,
@@ -482,10 +448,10 @@ def _forget_gone_topics(gone: GoneTopics, waiters: Waiters, coordinators: _Coord
 
 
 def _follow_config(
-    base: _Base, storage: _Storage, replicas: ReplicaManager, admission: Admission, changes: TopicChanges
+    base: _Base, storage: _Storage, replicas: ReplicaManager, admission: Admission, member: Member
 ) -> None:
     executors, configs = base.executors, storage.broker_configs
-    logs, catalog, configured = storage.logs, storage.metadata.catalog, changes.deployment.configured
+    logs, catalog = storage.logs, storage.metadata.catalog
 
     def take(current: BrokerConfig) -> None:
         admission.connections.maxima[CallClass.CLIENT] = current.max_connections
@@ -497,4 +463,4 @@ def _follow_config(
         logs.moves.set_rate(configs.rate(MOVE_RATE))
 
     storage.live_config.subscribe(lambda current: executors.on_loop(take, current))
-    storage.live_config.subscribe(lambda current: apply_to_logs(current, logs, catalog, configured))
+    storage.live_config.subscribe(lambda current: apply_to_logs(current, logs, catalog, member.take_topic))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener, ListenerProtocol
+from millrace.coordination import SessionStore
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api import KafkaState, kafka_calls
@@ -42,13 +43,13 @@ class BrokerServer:
         *,
         clock: Clock | None = None,
         files: Files | None = None,
-        has_controller: bool | None = None,
+        store: SessionStore | None = None,
     ) -> None:
         """Prepare a broker. ``open_broker`` documents the parameters."""
         self._config: Final = config
         self._clock: Final = clock
         self._files: Final = files
-        self._has_controller: Final = has_controller
+        self._store: Final = store
         self._listeners: Final[list[TcpListener | GrpcListener]] = []
         self._ports: Final[dict[str, int]] = {}
         self._metrics: MetricsListener | None = None
@@ -98,7 +99,7 @@ class BrokerServer:
                 endpoints=self._endpoints(),
                 clock=self._clock,
                 files=self._files,
-                has_controller=self._has_controller,
+                store=self._store,
                 on_progress=on_progress,
             )
         except BaseException:
@@ -122,8 +123,8 @@ class BrokerServer:
 
     async def _serve(self, broker: Broker) -> None:
         self._serve_metrics()
-        # A standalone broker is announced before it serves. In a cluster, the controller calls a broker once it is
-        # announced.
+        # In a cluster, the controller calls a broker once it is announced. A single broker is its own controller. It
+        # is announced before it serves, so that its clients find leaders.
         if not self._config.is_clustered:
             await broker.announce()
         for listener in self._listeners:

@@ -32,7 +32,7 @@ from pyspark_millrace import session
 from .consumer_groups import Group
 from .documented import Reader
 from .reader_model import Model, ModelFactory
-from .waiting import STALL_S
+from .waiting import AN_HOUR_MS, STALL_S
 from .zookeeper_server import ZooKeeperServer
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Calls:
                 "configs": FOREVER | fields.get("configs", {}),
             }
         )
-        return self.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic])).results[0]
+        return self.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic], timeout_ms=AN_HOUR_MS)).results[0]
 
     def produce(
         self, topic: str, records: bytes, partition: int = 0, acks: int = -1, topic_id: bytes = b""

@@ -8,29 +8,21 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from millrace.coordination import paths
-from millrace.coordination.nodes import PartitionStateNode
 from millrace.records import scan_headers
+from millrace_broker.controller.partition_states import raise_leader_epoch
+from millrace_broker.decisions import TopicPartition
 from millrace_broker.testing import EmbeddedBroker
 
 
 def raise_epoch(broker: EmbeddedBroker, topic: str) -> None:
-    """Raise the partition's leader epoch and notify the broker, as a controller does at an election."""
-    inner = broker.server.broker
-    path = paths.partition_state_path(topic, 0)
+    """Have the controller raise the partition's leader epoch, as an election does."""
+    controlling = broker.server.broker.member.controlling
 
-    def elect() -> None:
-        state = PartitionStateNode.decode(inner.coordination.get(path)[0])
-        raised = PartitionStateNode(
-            controller_epoch=state.controller_epoch,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch + 1,
-            isr=state.isr,
-        )
-        inner.coordination.set(path, raised.encode())
-        inner.catalog.refresh(topic)
+    async def elect() -> None:
+        await controlling.ask("raise", lambda each: raise_leader_epoch(each.context, TopicPartition(topic, 0)))
+        await controlling.settled()
 
-    asyncio.run_coroutine_threadsafe(inner.executors.administer(elect), broker._loop).result()
+    asyncio.run_coroutine_threadsafe(elect(), broker._loop).result()
 
 
 def cut_log(data_dir: Path, topic: str, batches: int) -> None:

@@ -1,7 +1,7 @@
 """Real brokers in one event loop, with a scripted controller.
 
-There is no ZooKeeper. Each broker has its own metadata, and the controller writes the same into each. Replicas act on
-the controller's requests only.
+The brokers share a store in memory. ``ReplicaCluster`` holds the controller's node there, so that no broker is elected,
+and makes all decisions. Replicas act on its requests only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from millrace.clients import Consumer
 from millrace.clients import TopicPartition as Place
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener, listeners_at
-from millrace.coordination import NoNodeError, ensure_path, paths
-from millrace.coordination.nodes import ConfigNode, PartitionStateNode, TopicNode
+from millrace.coordination import Coordination, EmbeddedStore, ensure_path, paths
+from millrace.coordination.nodes import ConfigNode, ControllerNode, TopicNode
 from millrace.errors import FencedLeaderEpochError, InvalidUpdateVersionError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
@@ -37,13 +37,14 @@ from millrace_broker.decisions import (
     UpdateMetadataRequest,
 )
 from millrace_broker.log import PartitionLog
-from millrace_broker.metadata import LiveBroker
+from millrace_broker.metadata import LiveBroker, registration
 from millrace_broker.replication.core import Follower, Leader
 from millrace_broker.server import BrokerServer
 
 from .waiting import STALL_S, Stall, eventually
 
 T = TypeVar("T")
+_LOOK_S = 0.001
 NOW_MS = 1_700_000_000_000
 OPTIONS = {
     "replica.lag.time.max.ms": "1000",
@@ -52,7 +53,24 @@ OPTIONS = {
     "replica.high.watermark.checkpoint.interval.ms": "100",
     "group.initial.rebalance.delay.ms": "0",
     "log.retention.ms": "-1",
+    "controlled.shutdown.enable": "false",  # the scripted controller has no listener
 }
+
+
+class _Sessions:
+    """The shared store, as one broker opens and closes it."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self._sessions: list[Coordination] = []
+
+    def connect(self) -> Coordination:
+        self._sessions.append(self._store.connect())
+        return self._sessions[-1]
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
 
 
 class ReplicaCluster:
@@ -71,6 +89,11 @@ class ReplicaCluster:
         self.epoch = 1
         self.isr_changes: list[tuple[TopicPartition, tuple[int, ...]]] = []
         self.refuses_isr: Callable[[], MillraceError | None] = lambda: None
+        self._store = EmbeddedStore()
+        self._session = self._store.connect()
+        registration.ensure_roots(self._session)
+        node = ControllerNode(broker_id=0, timestamp_ms=NOW_MS)
+        self._session.create(paths.CONTROLLER, node.encode(), ephemeral=True)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="replica-cluster", daemon=True)
 
@@ -109,17 +132,21 @@ class ReplicaCluster:
         self.run(self._start(broker_id, config))
 
     async def _start(self, broker_id: int, config: BrokerConfig) -> None:
-        server = BrokerServer(config, has_controller=True)
-        await server.start()
+        server = BrokerServer(config, store=_Sessions(self._store))
+        starting = asyncio.create_task(server.start())
+        while not hasattr(server, "broker") and not starting.done():
+            await asyncio.sleep(_LOOK_S)
+        if hasattr(server, "broker"):
+            self.servers[broker_id] = server
+            await self._introduce()
+        await starting
         server.broker.replicas.alter_partition = self._alter
-        server.broker.peers.cluster_id = ""  # each store creates a cluster of its own
-        self.servers[broker_id] = server
         self.addresses[broker_id] = server.port
         for topic in self.topic_ids:
             await self._write_topic(server.broker, topic)
-        self._introduce()
 
-    def _introduce(self) -> None:
+    async def _introduce(self) -> None:
+        """Send all brokers the addresses of the live ones."""
         live = tuple(
             LiveBroker(
                 broker_id=each,
@@ -129,16 +156,16 @@ class ReplicaCluster:
             for each in sorted(self.servers)
         )
         for server in self.servers.values():
-            setattr(server.broker.membership, "_brokers", live)  # noqa: B010 - the store of each knows only itself
-            server.broker.replicas.brokers_alive(frozenset(self.servers))
-            for each in live:
-                server.broker.peers.know(each.broker_id, each.endpoints)
+            member = server.broker.member
+            while member.broker_epoch < 0:  # it is not registered yet
+                await asyncio.sleep(_LOOK_S)
+            await member.update_metadata(self._metadata_request(member.broker_epoch, {}), live)
 
     def stop(self, broker_id: int) -> None:
         """Stop a broker cleanly."""
         server = self.servers.pop(broker_id)
         self.run(server.stop())
-        self._loop.call_soon_threadsafe(self._introduce)
+        self.run(self._introduce())
 
     def kill(self, broker_id: int) -> None:
         """Kill a broker as kill -9 does. It writes nothing more, and its written data stays."""
@@ -152,7 +179,7 @@ class ReplicaCluster:
         logs._is_closed = True  # none of the steps of a clean stop
         logs._directories.release()
         await server.stop()
-        self._introduce()
+        await self._introduce()
 
     def broker(self, broker_id: int) -> Broker:
         """Return a broker that runs."""
@@ -250,19 +277,26 @@ class ReplicaCluster:
 
     def tell_all(self, topic: str, broker_id: int) -> None:
         """Send a broker the leaders of a topic's partitions. Every broker gets these, with or without replicas."""
-        request = UpdateMetadataRequest(
+        self.run(self.broker(broker_id).replicas.told(self._metadata_request(1, self._states_of(topic))))
+
+    def _states_of(self, topic: str) -> dict[TopicPartition, LeaderAndIsrState]:
+        return {
+            partition: LeaderAndIsrState(leadership=self.leadership[partition], assignment=assignment, is_new=False)
+            for partition, assignment in self.assignments.items()
+            if partition.topic == topic
+        }
+
+    def _metadata_request(
+        self, broker_epoch: int, partitions: Mapping[TopicPartition, LeaderAndIsrState]
+    ) -> UpdateMetadataRequest:
+        return UpdateMetadataRequest(
             controller_id=0,
             controller_epoch=self.epoch,
-            broker_epoch=1,
+            broker_epoch=broker_epoch,
             topic_ids=self.topic_ids,
-            partitions={
-                partition: LeaderAndIsrState(leadership=self.leadership[partition], assignment=assignment, is_new=False)
-                for partition, assignment in self.assignments.items()
-                if partition.topic == topic
-            },
+            partitions=partitions,
             live_brokers=tuple(self.servers),
         )
-        self.run(self.broker(broker_id).replicas.told(request))
 
     def delete_replica(self, topic: str, broker_id: int, partition: int = 0) -> MillraceError | None:
         """Have a replica stopped and deleted."""
@@ -293,28 +327,17 @@ class ReplicaCluster:
         await broker.executors.administer(self._write_nodes, broker, topic)
 
     def _write_nodes(self, broker: Broker, topic: str) -> None:
-        store = broker.coordination
         own = {each.partition: value for each, value in self.assignments.items() if each.topic == topic}
         node = TopicNode(self.topic_ids[topic], {number: each.replicas for number, each in own.items()})
         contents = {
             paths.topic_path(topic): node.encode(),
             paths.topic_config_path(topic): ConfigNode(self.configs[topic]).encode(),
         }
-        for number in own:
-            leadership = self.leadership[TopicPartition(topic, number)]
-            contents[paths.partition_state_path(topic, number)] = PartitionStateNode(
-                controller_epoch=leadership.controller_epoch,
-                leader=leadership.leader,
-                leader_epoch=leadership.leader_epoch,
-                isr=leadership.isr,
-            ).encode()
         for path, content in contents.items():
-            try:
-                store.set(path, content)
-            except NoNodeError:
-                ensure_path(store, path)
-                store.set(path, content)
+            ensure_path(self._session, path)
+            self._session.set(path, content)
         broker.catalog.refresh(topic)
+        broker.catalog.tell(self._metadata_request(1, self._states_of(topic)))
 
     # --- queries ---------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .access_broker import OPTIONS, Secured, acl, codes, insufficient, sufficient
 from .access_cases import ADMIN, ALICE, CASES, DENIED, TOPIC, Case, Need, numbers
-from .waiting import eventually
+from .waiting import AN_HOUR_MS, eventually
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             return found.outcome(call, request, ADMIN)
 
         orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
-        assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders])))
+        assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)))
         _typed(admin)
         for kind, key in ((pb.GROUP, "workers"), (pb.TRANSACTION, "external"), (pb.SHARE, "sharers")):
             admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=[key]))
@@ -53,7 +53,7 @@ def _typed(admin: Callable[[str, Any], Any]) -> None:
 
     schema = serialize_schema(pa.schema([("n", pa.int64())]))
     typed = pb.NewTopic(name="typed", num_partitions=1, replication_factor=1, arrow_schema=schema)
-    result = admin("CreateTopics", pb.CreateTopicsRequest(topics=[typed])).results[0]
+    result = admin("CreateTopics", pb.CreateTopicsRequest(topics=[typed], timeout_ms=AN_HOUR_MS)).results[0]
     assert result.schema_id == 1, result
 
 

@@ -33,7 +33,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
 from .group_calls import Groups, subscription
-from .waiting import STALL_S, eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 OPTIONS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -264,7 +264,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it(calls: Any, group: str, topic
     calls.create(topic)
     groups = Groups(calls, group)
     groups.commit(topic, 7)
-    calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic]))
+    calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic], timeout_ms=AN_HOUR_MS))
     eventually(lambda: groups.committed(topic).committed.offset == -1, "the broker to expire the offsets")
     calls.create(topic)
     assert groups.committed(topic).committed.offset == -1

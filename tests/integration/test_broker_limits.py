@@ -122,7 +122,7 @@ def test_an_unforeseen_failure_is_logged_with_its_stack_and_answered_without(
         def fail() -> None:
             raise ZeroDivisionError("secret detail")
 
-        monkeypatch.setattr(broker.server.broker.membership, "live_brokers", fail)
+        monkeypatch.setattr(broker.server.broker.member, "live_brokers", fail)
         refused = calls.error("Metadata", pb.MetadataRequest())
         monkeypatch.undo()
         assert isinstance(refused, errors.UnknownServerError)

@@ -19,7 +19,7 @@ from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S, eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 
@@ -244,7 +244,7 @@ def test_acknowledged_records_and_topics_survive_kill_9_at_any_moment(
                 if number % 5 == 4:
                     victim = chance.choice(sorted(acknowledged))
                     acknowledged.pop(victim)  # from now on the record may be there or not
-                    calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[victim]))
+                    calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[victim], timeout_ms=AN_HOUR_MS))
         except errors.MillraceError as error:
             assert not process.is_running or isinstance(error, errors.BrokerUnavailableError), error  # noqa: PT017
         killer.join()

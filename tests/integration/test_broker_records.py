@@ -230,7 +230,7 @@ def test_a_long_poll_waits_for_min_bytes_or_its_time(calls: Any, topic: str) -> 
 
 def test_a_long_poll_ends_when_its_topic_is_deleted(calls: Any, topic: str) -> None:
     calls.create(topic)
-    thread = _later(lambda: calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic])))
+    thread = _later(lambda: calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic], timeout_ms=AN_HOUR_MS)))
     assert calls.fetch(topic, 0, max_wait_ms=AN_HOUR_MS).error.code == errors.UnknownTopicOrPartitionError.code
     thread.join()
 

@@ -11,6 +11,8 @@ from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, to_ddl
 
+from .waiting import AN_HOUR_MS
+
 
 def _schema(ddl: str) -> bytes:
     return serialize_schema(parse_schema(ddl))
@@ -72,7 +74,7 @@ def test_a_topic_cannot_be_created_twice_nor_beside_one_that_differs_in_dots(cal
 
 def test_a_name_twice_in_a_request_creates_nothing(calls: Any, topic: str) -> None:
     new = pb.NewTopic(name=topic, num_partitions=1, replication_factor=1)
-    response = calls.call("CreateTopics", pb.CreateTopicsRequest(topics=[new, new]))
+    response = calls.call("CreateTopics", pb.CreateTopicsRequest(topics=[new, new], timeout_ms=AN_HOUR_MS))
     assert [result.error.code for result in response.results] == [errors.InvalidRequestError.code] * 2
     assert topic not in calls.topics()
 
@@ -87,7 +89,7 @@ def test_validating_creates_nothing(calls: Any, topic: str) -> None:
 def test_a_deleted_topic_is_gone_and_its_name_free_with_a_new_id(calls: Any, topic: str) -> None:
     first = calls.create(topic)
     calls.produce(topic, calls.batch(b"gone"))
-    deleted = calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic, "never-there"]))
+    deleted = calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic, "never-there"], timeout_ms=AN_HOUR_MS))
     assert [result.error.code for result in deleted.results] == [0, 3]
     assert deleted.results[0].topic_id == first.topic_id
     assert calls.topics(topic)[topic].error.code == 3
@@ -104,7 +106,7 @@ def test_partitions_can_only_be_added(calls: Any, topic: str) -> None:
 
     def change(count: int, name: str = topic, validate_only: bool = False) -> pb.Error:
         wanted = pb.CreatePartitionsRequest.TopicCount(name=name, count=count)
-        request = pb.CreatePartitionsRequest(topics=[wanted], validate_only=validate_only)
+        request = pb.CreatePartitionsRequest(topics=[wanted], validate_only=validate_only, timeout_ms=AN_HOUR_MS)
         error: pb.Error = calls.call("CreatePartitions", request).results[0].error
         return error
 
@@ -198,7 +200,7 @@ def test_a_typed_topic_has_schema_versions_with_ids_of_the_cluster(calls: Any, t
 
 def test_schema_ids_are_not_used_again(calls: Any, topic: str) -> None:
     first = calls.create(topic, ddl="a INT")
-    calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic]))
+    calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[topic], timeout_ms=AN_HOUR_MS))
     assert isinstance(calls.error("GetSchemas", pb.GetSchemasRequest(ids=[first.schema_id])), errors.UnknownSchemaError)
     assert calls.create(topic, ddl="a INT").schema_id > first.schema_id
 

@@ -19,6 +19,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .conftest import Calls
 from .frame_calls import Frames
+from .waiting import AN_HOUR_MS
 
 PRODUCT = tuple(str(Path(package.__path__[0])) for package in (millrace, millrace_broker))
 PAGE = Path(__file__).parents[2] / "broker" / "ARCHITECTURE.md"
@@ -71,7 +72,7 @@ def test_a_record_takes_the_listed_calls(tmp_path: Path, chains: Chains) -> None
     topic = pb.NewTopic(name="t", num_partitions=1, replication_factor=1)
     with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as connection:
         connection.greet()
-        connection.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic]))
+        connection.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic], timeout_ms=AN_HOUR_MS))
         connection.call("Produce", sent)  # makes files, in a thread
         for call, request, wanted in (
             ("Produce", sent, "OsFile.write"),

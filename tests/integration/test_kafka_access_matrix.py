@@ -27,7 +27,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .access_broker import OPTIONS, Secured, codes, insufficient, sufficient
 from .access_cases import ADMIN, ALICE, DENIED, Need, cluster, group, topic, transactional_id
-from .waiting import eventually
+from .waiting import AN_HOUR_MS, eventually
 
 READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
 ALTER, DESCRIBE, ACTION = AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION
@@ -216,7 +216,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             return found.outcome(call, request, ADMIN)
 
         orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
-        assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders])))
+        assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)))
         for kind, key in ((pb.GROUP, "workers"), (pb.TRANSACTION, "external")):
             admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=[key]))
         init = pb.InitProducerIdRequest(
@@ -309,7 +309,7 @@ def test_nobody_else_gets_through(secured: Secured, call: KafkaCall, version: in
 
 def test_a_request_for_all_topics_has_only_those_that_may_be_described(secured: Secured) -> None:
     hidden = pb.NewTopic(name="hidden", num_partitions=1, replication_factor=1)
-    secured.outcome("CreateTopics", pb.CreateTopicsRequest(topics=[hidden]), ADMIN)
+    secured.outcome("CreateTopics", pb.CreateTopicsRequest(topics=[hidden], timeout_ms=AN_HOUR_MS), ADMIN)
     for name, none in (("Metadata", None), ("DescribeTopicPartitions", ())):
         call = CALLS[name]
         version = call.versions[-1]

@@ -18,7 +18,7 @@ from millrace_broker.network.peers import Peers
 from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import framing
-from .waiting import STALL_S, eventually_async
+from .waiting import AN_HOUR_MS, STALL_S, eventually_async
 
 VERSIONS = pb.ApiVersionsRequest()
 RECORD_BYTES = 700_000
@@ -186,7 +186,7 @@ def test_a_broker_of_another_id_or_cluster_is_asked_nothing(tmp_path: Path, call
             with pytest.raises(BrokerUnavailableError, match=f"broker 1 of cluster .* where broker {called} should be"):
                 await peers.call(called, "CreateTopics", creation, timeout_s=STALL_S)
 
-    creation = pb.CreateTopicsRequest()
+    creation = pb.CreateTopicsRequest(timeout_ms=AN_HOUR_MS)
     creation.topics.add(name="t", num_partitions=1, replication_factor=1)
     with broker_one(tmp_path) as broker:
         with_peers(broker, work, cluster_id=cluster_id)

@@ -182,8 +182,8 @@ def test_an_idempotent_producer_through_changes_of_leaders(cluster: ReplicaClust
 def test_the_isr_shrinks_and_grows(cluster: ReplicaCluster) -> None:
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")
-    cluster.kill(3)
     started = time.monotonic()
+    cluster.kill(3)
     assert append(cluster, 1, "t", b"b").base_offset == 1  # waits until the dead broker has left the ISR
     assert time.monotonic() - started > 0.5
     assert cluster.isr("t") == {1, 2}

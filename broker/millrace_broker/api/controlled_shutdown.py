@@ -7,7 +7,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.cluster.wire import by_topic
+from millrace_broker.decisions import by_topic
 
 
 @authorized("ControlledShutdown")

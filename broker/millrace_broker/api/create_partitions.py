@@ -28,7 +28,7 @@ async def handle(
                 assignment={each.partition: tuple(each.replicas) for each in topic.assignment},
                 validate_only=request.validate_only,
             )
-            if not request.validate_only and await broker.membership.led([topic.name], request.timeout_ms):
+            if not request.validate_only and await broker.member.led([topic.name], request.timeout_ms):
                 raise RequestTimedOutError(
                     f"the new partitions of {topic.name} are created, but not all have leaders yet"
                 )

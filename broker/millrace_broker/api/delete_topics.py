@@ -20,7 +20,7 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, context: Reque
         try:
             rules.check_not_internal(name)
             topic = await broker.executors.administer(broker.changes.delete, name)
-            if not await broker.membership.gone(topic, request.timeout_ms):
+            if not await broker.member.gone(topic, request.timeout_ms):
                 raise RequestTimedOutError(
                     f"topic {name} is marked for deletion, which ends when all brokers with its partitions are alive"
                 )

@@ -12,4 +12,4 @@ from millrace_broker.cluster.wire import error_messages
 @authorized("ElectLeaders")
 async def handle(broker: Broker, request: pb.ElectLeadersRequest, context: RequestContext) -> pb.ElectLeadersResponse:
     """Elect leaders, and report each partition's error."""
-    return pb.ElectLeadersResponse(topics=error_messages(await broker.membership.elect_leaders(request)))
+    return pb.ElectLeadersResponse(topics=error_messages(await broker.member.elect_leaders(request)))

@@ -41,10 +41,10 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
 
     When waiting calls must give way to others, the call is answered with what takes no further wait.
 
-    A follower fetch (``replica_id`` >= 0) also reads records above the high watermark and reports the follower's log
-    end offset. A standalone broker has no followers. There, a request without a ``replica_id`` is a consumer's.
+    A follower fetch (``replica_id`` of another broker) also reads records above the high watermark and reports the
+    follower's log end offset.
     """
-    if request.replica_id >= 0 and broker.partitions.has_controller:
+    if request.replica_id >= 0 and request.replica_id != broker.config.broker_id:
         check_is_broker(broker, context)
         return await broker.replicas.fetch(request, context.response_lease)
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
@@ -176,10 +176,10 @@ def _is_sent_elsewhere(
     result: pb.FetchResponse.PartitionRecords,
 ) -> bool:
     """Return whether the caller should fetch from a closer replica. If so, the result names that replica (KIP-392)."""
-    if partition.replica is None or not partition.replica.leads:
+    if not partition.replica.leads:
         return False
     preferred = broker.replicas.preferred_read_replica(
-        partition.replica, request.rack_id, wanted.fetch_offset, broker.membership.live_brokers
+        partition.replica, request.rack_id, wanted.fetch_offset, broker.member.live_brokers
     )
     if preferred is None:
         return False

@@ -66,7 +66,7 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: Reques
 def _check_known(partition: ServedPartition) -> None:
     """Raise while a new leader's high watermark may be below the previous leader's, which consumers have seen."""
     replica = partition.replica
-    if replica is not None and replica.log.high_watermark < replica.leader.epoch_start:
+    if replica.log.high_watermark < replica.leader.epoch_start:
         raise OffsetNotAvailableError(
             f"{replica.name}: the new leader does not know the log ends of all in-sync replicas yet: try again"
         )

@@ -6,7 +6,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.cluster.wire import by_topic
+from millrace_broker.decisions import by_topic
 
 
 @authorized("ListPartitionReassignments")
@@ -15,7 +15,7 @@ async def handle(
 ) -> pb.ListPartitionReassignmentsResponse:
     """List all reassignments, or those of the requested partitions."""
     response = pb.ListPartitionReassignmentsResponse()
-    for name, partitions in by_topic(await broker.membership.reassignments(request)).items():
+    for name, partitions in by_topic(await broker.member.reassignments(request)).items():
         topic = response.topics.add(name=name)
         for number, each in partitions.items():
             topic.partitions.add(partition=number, replicas=each.replicas, adding=each.adding, removing=each.removing)

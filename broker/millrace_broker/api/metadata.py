@@ -27,7 +27,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
     """
     live_brokers = broker.live_brokers()
     unreachable = {each.broker_id for each in live_brokers if context.listener_name not in each.endpoints}
-    response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.membership.controller_id)
+    response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.member.controller_id)
     for live in live_brokers:
         if live.broker_id not in unreachable:
             host, port = live.endpoints[context.listener_name]
@@ -52,7 +52,7 @@ async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
             raise
     with contextlib.suppress(TopicExistsError):  # another call created it first
         await broker.executors.administer(broker.changes.create, TopicSpec(name=name))
-    await broker.membership.led([name], _CREATION_WAIT_MS)
+    await broker.member.led([name], _CREATION_WAIT_MS)
     return broker.partitions.topic(name)
 
 

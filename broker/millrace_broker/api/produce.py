@@ -21,7 +21,6 @@ from millrace.errors import (
     InvalidRequiredAcksError,
     InvalidTxnStateError,
     MillraceError,
-    NotEnoughReplicasError,
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
@@ -32,7 +31,7 @@ from millrace_broker.api.common.record_checks import Times, check_records, look_
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult, ProducedBatches
-from millrace_broker.metadata import TopicInfo, rules
+from millrace_broker.metadata import rules
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.transactions import ProducerIdAndEpoch
 
@@ -127,8 +126,6 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
         topic = broker.partitions.topic(data.topic, data.topic_id)
         rules.check_not_internal(topic.name)
         partition = broker.partitions.led(topic, data.partition)
-        if request.acks == _ALL and partition.replica is None:
-            _check_replicas(topic, partition)
         batches = await check_records(
             broker.executors,
             broker.record_codecs,
@@ -150,15 +147,6 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
     data.base_offset = appended.base_offset
     data.log_append_time_ms = appended.log_append_time_ms if is_stamped else -1
     data.log_start_offset = appended.log_start_offset
-
-
-def _check_replicas(topic: TopicInfo, partition: ServedPartition) -> None:
-    in_sync, wanted = len(partition.info.isr), topic.config.min_insync_replicas
-    if in_sync < wanted:
-        raise NotEnoughReplicasError(
-            f"{topic.name}-{partition.info.partition} has {in_sync} in-sync replicas, min.insync.replicas is {wanted}: "
-            "nothing was appended. Wait for replicas, or lower it"
-        )
 
 
 async def _verify(

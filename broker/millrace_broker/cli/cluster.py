@@ -89,6 +89,44 @@ def up(
         running.wait()
 
 
+@app.command()
+def migrate(
+    config: Annotated[
+        Path | None, typer.Option(help="Properties file of the broker. The default is millrace's broker.properties.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Data directory (log.dirs). The default is ./millrace-data.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Broker option. It overrides the file. Repeatable."),
+    ] = None,
+) -> None:
+    """Copy the metadata of a stopped single broker to ZooKeeper, so that the broker can become a cluster.
+
+    The configuration must set `zookeeper.connect`. The broker keeps its data, and starts with this configuration
+    afterwards. An interrupted migration is repeated with the same command.
+
+    Examples:
+
+      millrace cluster migrate --data-dir /srv/millrace -o zookeeper.connect=zk1:2181,zk2:2181,zk3:2181/millrace
+    """
+    from millrace_broker.cli.broker import load_config
+    from millrace_broker.cluster.migration import MIGRATED_FILE
+    from millrace_broker.cluster.migration import migrate as copy
+    from millrace_broker.cluster.opened_metadata import zookeeper_store
+
+    loaded = load_config(config, data_dir=data_dir, listen=None, options=option or [])
+    if loaded.zookeeper_config is None:
+        raise UsageError("zookeeper.connect is not set: name ZooKeeper with -o zookeeper.connect=HOST:PORT/CHROOT")
+    address = loaded.zookeeper_config.zookeeper_connect
+    directory = Path(loaded.log_directories[0]).expanduser().absolute()
+    found = copy(directory, zookeeper_store(loaded), address=address)
+    what = f"{found.nodes} nodes copied" if found.nodes else "the migration was complete before"
+    typer.echo(f"cluster {found.cluster_id} with {found.topics} topics is in ZooKeeper at {address}: {what}")
+    typer.echo(f"{directory / MIGRATED_FILE} is a copy; start the broker with the same configuration", err=True)
+
+
 class _Brokers:
     """Broker processes on this machine."""
 

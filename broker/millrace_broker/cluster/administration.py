@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from millrace.errors import NotControllerError
+from millrace.errors import ElectionNotNeededError, NotControllerError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster.wire import partitions_of, read_errors
 from millrace_broker.controller import Controller, Occasion, Steps
@@ -42,7 +42,10 @@ async def elect_leaders(member: ControllerAccess, request: pb.ElectLeadersReques
         partitions = sorted(controller.context.assignments) if wanted is None else wanted
         return (yield from controller.elect_leaders(partitions, occasion))
 
-    return await member.controlling.ask("elect leaders", steps)
+    answers = await member.controlling.ask("elect leaders", steps)
+    if wanted is None:
+        return {each: error for each, error in answers.items() if not isinstance(error, ElectionNotNeededError)}
+    return answers
 
 
 async def reassign(member: ControllerAccess, request: pb.AlterPartitionReassignmentsRequest) -> Answers:

@@ -1,20 +1,23 @@
-"""This broker as a member of a ZooKeeper cluster: session, registration, requests.
+"""This broker as a member of its cluster: session, registration, requests.
 
 A session is opened, and the broker registers under it, which gives it a new broker epoch. The broker then watches for
 changed configurations and runs for controller. When ZooKeeper ends the session, the controller resigns. The broker
 repeats these steps under the next session, until they succeed.
 
+A broker without ``zookeeper.connect`` is the only member of its cluster. It does the same on the embedded store.
+
 Invariants
 * A request of an older controller epoch, or for an earlier broker epoch, is refused.
 * A broker whose registration is removed while its session lives was considered dead. It stops leading at once, and
   registers again under that session, in a new broker epoch. Then the controller sends it its replicas again.
-* Blocking calls run in the administration thread. Sessions are opened, registered and closed in other threads, because
-  a call in the administration thread may wait for a session.
+* Blocking calls run in the administration thread. Sessions of ZooKeeper are opened, registered and closed in other
+  threads, because a call in the administration thread may wait for a session.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -36,20 +39,20 @@ from millrace.errors import (
     BrokerUnavailableError,
     EnvironmentProblemError,
     MillraceError,
+    NotControllerError,
     StaleBrokerEpochError,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster import administration
 from millrace_broker.cluster.changed_configs import ChangedConfigs
 from millrace_broker.cluster.deliveries import Deliveries
-from millrace_broker.cluster.deployment import Told
 from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.cluster.notifications import acl_notifications
-from millrace_broker.cluster.own_registration import OwnRegistration
+from millrace_broker.cluster.opened_metadata import OpenedMetadata
+from millrace_broker.cluster.own_registration import OwnRegistration, RunBlocking
 from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.cluster.topic_lookups import TopicLookups
 from millrace_broker.cluster.wire import alter_partition_message, read_isr_answers
-from millrace_broker.cluster.zookeeper_metadata import ZooKeeperMetadata
 from millrace_broker.config import LiveConfig
 from millrace_broker.controller.event_loop import ControllerEventLoop
 from millrace_broker.decisions import (
@@ -65,7 +68,6 @@ from millrace_broker.decisions import (
 )
 from millrace_broker.log import Files, LogManager
 from millrace_broker.metadata import GroupConfigs, LiveBroker, PayloadSchemas, ScramCredentials, TopicInfo, registration
-from millrace_broker.metadata.changes import Deployment
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
@@ -89,7 +91,7 @@ class Member:
         config: BrokerConfig,
         *,
         directories: Sequence[Path],
-        metadata: ZooKeeperMetadata,
+        metadata: OpenedMetadata,
         live: LiveConfig,
         groups: GroupConfigs,
         credentials: ScramCredentials,
@@ -106,6 +108,7 @@ class Member:
         fail: Callable[[MillraceError], None],
     ) -> None:
         """``gone`` is called for deleted topics, ``fail`` stops the broker."""
+        zookeeper = config.zookeeper_config
         self._config: Final = config
         self._directories: Final = directories
         self._metadata: Final = metadata
@@ -141,13 +144,17 @@ class Member:
             credentials=credentials,
             schemas=schemas,
             live=live,
-            take_topic=self._take_topic,
+            take_topic=self.take_topic,
         )
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         deliveries = Deliveries(config, peers, self)
-        self._patience_s: Final = 2 * config.zookeeper.zookeeper_session_timeout_ms / 1000
+        self._patience_s: Final = 0 if zookeeper is None else 2 * zookeeper.zookeeper_session_timeout_ms / 1000
         """How long to wait for the end of an earlier registration of this broker."""
-        self._registration: Final = OwnRegistration(self._id, self._patience_s, self._fence, self._catch_up, fail)
+        self._run: Final[RunBlocking] = executors.administer if zookeeper is None else asyncio.to_thread
+        """Runs the calls that open, register and close sessions."""
+        self._registration: Final = OwnRegistration(
+            self._id, self._patience_s, self._run, self._fence, self._catch_up, fail
+        )
         self._process_watch: Final = ProcessWatch(peers, self._process_lost)
         self.controlling: Final = ControllerEventLoop(
             config, clock.now_ms, executors.administer, deliveries.deliver, deliveries.take_brokers
@@ -156,12 +163,8 @@ class Member:
 
     # --- configurations, in the administration thread ------------------------------------------------------------
 
-    def deploy(self) -> Deployment:
-        """Return the deployment of topics by the controller."""
-        return Told(self._take_topic, self._gone.tell)
-
-    def _take_topic(self, topic: str, config: TopicConfig) -> None:
-        """Apply a topic's configuration."""
+    def take_topic(self, topic: str, config: TopicConfig) -> None:
+        """Apply a topic's configuration on this broker."""
         self._logs.set_config(topic, config)
         self._executors.on_loop(self._replicas.topic_changed, topic)
         if config.unclean_leader_election_enable:
@@ -189,7 +192,9 @@ class Member:
     async def announce(self, endpoints: Mapping[str, Listener]) -> None:
         """Register, run for controller, and wait for the first UpdateMetadata of a controller.
 
-        Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller sends one in time.
+        If this broker becomes the controller, wait until it leads the partitions that the controller assigns to it.
+        Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller sends an UpdateMetadata in
+        time.
         """
         self._node = registration.broker_node(
             endpoints,
@@ -208,6 +213,9 @@ class Member:
                 f"broker {self._id} has registered, but the controller does not reach it: check that other brokers can "
                 f"connect to {endpoints[self._config.inter_broker_listener]} (advertised.listeners)"
             ) from None
+        with contextlib.suppress(NotControllerError, TimeoutError):
+            async with asyncio.timeout(_FIRST_WORD_S):
+                await self.controlling.settled()
 
     @property
     def broker_epoch(self) -> int:
@@ -217,11 +225,17 @@ class Member:
     async def _begin(self, session: Coordination) -> None:
         """Start a session: register, take changed configurations, run for controller."""
         session.on_session_end(partial(self._tell_loop, session))
-        first = self._directories[0]
-        is_locked = first not in self._logs.failed_directories()
-        await self._registration.begin(session, self._node, self._files, first if is_locked else None)
+        await self._registration.begin(session, self._node, self._files, self._session_directory())
         await self._executors.administer(self._take_notices, session)
         self.controlling.begin(session)
+
+    def _session_directory(self) -> Path | None:
+        """Return the locked directory that remembers the session; None if it has failed or no process shares the
+        metadata.
+        """
+        first = self._directories[0]
+        is_shared = self._metadata.directory is None
+        return first if is_shared and first not in self._logs.failed_directories() else None
 
     async def _fence(self) -> None:
         """Stop leading, because the controller considers this broker dead and elects other leaders."""
@@ -253,8 +267,8 @@ class Member:
         while True:
             before = self._replaced = self._coordination.session
             try:
-                await asyncio.to_thread(before.close)
-                session = await asyncio.to_thread(self._metadata.store.connect)
+                await self._run(before.close)
+                session = await self._run(self._metadata.store.connect)
                 self._coordination.renew(session)
                 await self._begin(session)
                 await self._catch_up()
@@ -320,7 +334,7 @@ class Member:
         await self._isr_requests.close()
         await self.controlling.close()
         self._topics.close()
-        await asyncio.to_thread(self._metadata.close)
+        await self._run(self._metadata.close)
 
     # --- requests of the controller ------------------------------------------------------------------------------
 

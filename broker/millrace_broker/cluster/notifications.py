@@ -1,9 +1,7 @@
-"""Notices of changed configurations and ACLs: nodes that all brokers watch.
+"""Notices of changed configurations and ACLs, as one broker reads them: nodes that all brokers watch.
 
-Invariants
-* A change and its notice are written in one transaction, so a broker that reads the notice also reads the change.
-* Each notice is handled once, in order, under any session. A notice that comes while a broker has no session is found
-  by the next session. A broker begins with the notices after its start.
+Invariant: each notice is handled once, in order, under any session. A notice that comes while a broker has no session
+is found by the next session. A broker begins with the notices after its start.
 
 Source: Kafka's ``ZkNodeChangeNotificationListener``.
 """
@@ -28,11 +26,6 @@ _KEPT_MS: Final = 15 * 60_000
 A broker without a session for so long reads all configurations at its start. Ages come from ZooKeeper's clock only. A
 broker whose own clock is fast would remove notices that other brokers have not read.
 """
-
-
-def notice(entity: str) -> Operation:
-    """Return the operation that announces a changed configuration of ``entity`` (``paths.config_entity``)."""
-    return Create(paths.CONFIG_CHANGE, ConfigChangeNode(entity).encode(), sequential=True)
 
 
 def acl_notice(pattern: ResourcePattern) -> Operation:

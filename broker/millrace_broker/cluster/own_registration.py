@@ -1,4 +1,4 @@
-"""This broker's registration in ZooKeeper.
+"""This broker's registration.
 
 The broker registers under each session, watches the registration, and registers again if it is removed.
 
@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, TypeVar
 
 from millrace.coordination import (
     Coordination,
@@ -33,8 +33,18 @@ from millrace_broker.metadata import registration
 
 _logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 _PAUSE_S: Final = 0.5
 """The pause between attempts to register again."""
+
+
+class RunBlocking(Protocol):
+    """A runner of blocking functions in a thread."""
+
+    async def __call__(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
+        """Return or raise the result of the function."""
+        ...
 
 
 class OwnRegistration:
@@ -44,11 +54,13 @@ class OwnRegistration:
         self,
         broker_id: int,
         patience_s: float,
+        run: RunBlocking,
         on_removed: Callable[[], Awaitable[None]],
         on_again: Callable[[], Awaitable[None]],
         on_failure: Callable[[EnvironmentProblemError], None],
     ) -> None:
-        """``patience_s`` is how long to wait for the end of an earlier registration of this broker.
+        """``patience_s`` is how long to wait for the end of an earlier registration of this broker. ``run`` runs calls
+        of the session.
 
         ``on_removed`` is awaited when the registration is gone and its session is not, before the broker registers
         again. ``on_again`` is awaited after the broker has registered again under the same session. ``on_failure`` is
@@ -58,6 +70,7 @@ class OwnRegistration:
         """The broker epoch: the transaction of the registration."""
         self._id: Final = broker_id
         self._patience_s: Final = patience_s
+        self._run: Final = run
         self._on_removed: Final = on_removed
         self._on_again: Final = on_again
         self._on_failure: Final = on_failure
@@ -77,7 +90,7 @@ class OwnRegistration:
         self._session, self._node = session, node
         self._watch = OnLoop(asyncio.get_running_loop(), self._changed)
         if directory is not None:
-            await asyncio.to_thread(self._replace_last, session, files, directory)
+            await self._run(self._replace_last, session, files, directory)
         async with self._lock:
             await self._register(session)
 
@@ -101,12 +114,12 @@ class OwnRegistration:
     async def _register(self, session: Coordination) -> None:
         """Register until the registration exists, and watch it."""
         while True:
-            self.epoch = await asyncio.to_thread(
+            self.epoch = await self._run(
                 registration.register, session, self._id, self._node, patience_s=self._patience_s
             )
             self.is_removed = False
             _logger.info("broker %d is registered, in broker epoch %d", self._id, self.epoch)
-            if await asyncio.to_thread(self._stands, session):
+            if await self._run(self._stands, session):
                 return
 
     def _stands(self, session: Coordination) -> bool:
@@ -127,7 +140,7 @@ class OwnRegistration:
         while True:
             try:
                 async with self._lock:
-                    if await asyncio.to_thread(self._stands, session):
+                    if await self._run(self._stands, session):
                         return
                     _logger.warning(
                         "broker %d: its registration was removed, because its listeners refused connections; "

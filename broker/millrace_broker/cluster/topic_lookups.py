@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from millrace.coordination import Coordination, OnLoop, paths
-from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.missing_topics import MissingTopics
-from millrace_broker.metadata import TopicInfo
+from millrace_broker.metadata import TopicCatalog, TopicInfo
 from millrace_broker.metadata.rules import is_topic_name
 from millrace_broker.purgatory import Conditions, Timer
 from millrace_broker.runtime import Clock, Executors
@@ -26,7 +25,7 @@ class TopicLookups:
     """Look-ups of topics, and waits for them. For the event loop's thread."""
 
     def __init__(
-        self, catalog: ClusterCatalog, coordination: Coordination, *, executors: Executors, timer: Timer, clock: Clock
+        self, catalog: TopicCatalog, coordination: Coordination, *, executors: Executors, timer: Timer, clock: Clock
     ) -> None:
         self._catalog: Final = catalog
         self._coordination: Final = coordination

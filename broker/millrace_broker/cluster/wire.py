@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from millrace.config.listeners import Listener
 from millrace.errors import MillraceError, error_of
@@ -21,18 +20,9 @@ from millrace_broker.decisions import (
     StopReplicaState,
     TopicPartition,
     UpdateMetadataRequest,
+    by_topic,
 )
 from millrace_broker.metadata import LiveBroker
-
-T = TypeVar("T")
-
-
-def by_topic(partitions: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:
-    """Group a mapping by topic, then partition number."""
-    found: dict[str, dict[int, T]] = defaultdict(dict)
-    for (topic, number), value in partitions.items():
-        found[topic][number] = value
-    return found
 
 
 def partitions_of(topics: Iterable[pb.TopicPartitions]) -> list[TopicPartition]:

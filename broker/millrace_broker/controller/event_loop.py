@@ -166,6 +166,14 @@ class ControllerEventLoop:
         self._store = None
         self._resign()
 
+    async def settled(self) -> None:
+        """Wait until the present events are handled, and this broker has answered the controller's requests.
+
+        Raises ``NotControllerError``.
+        """
+        await self.ask("settle", _nothing)
+        await self._queues.answered(self._config.broker_id)
+
     async def close(self) -> None:
         """Resign, so that another broker becomes the controller."""
         for task in self._tasks:
@@ -177,8 +185,8 @@ class ControllerEventLoop:
         if was_active and store is not None:
             try:
                 await self._administer(store.resign)
-            except CoordinationError as error:
-                _logger.info("/controller is not deleted until the ZooKeeper session ends: %s", error.message)
+            except (CoordinationError, StorageError) as error:  # StorageError of the embedded store
+                _logger.info("/controller is not deleted until the session ends: %s", error.message)
 
     # --- events ----------------------------------------------------------------------------------------------
 
@@ -409,6 +417,10 @@ class ControllerEventLoop:
     def _refuse_waiting(self) -> None:
         while not self._events.empty():
             self._refuse(self._events.get_nowait())
+
+
+def _nothing(controller: Controller) -> Steps[None]:
+    yield from ()
 
 
 def _now_s() -> float:

@@ -81,6 +81,14 @@ class RequestQueues:
         """The number of queued requests that are not sent yet."""
         return sum(queue.requests.qsize() for queue in self._queues.values())
 
+    async def answered(self, broker_id: int) -> None:
+        """Wait until a broker has answered all queued requests, or its queue is dropped."""
+        queue = self._queues.get(broker_id)
+        if queue is not None:
+            answered = asyncio.ensure_future(queue.requests.join())
+            await asyncio.wait([answered, queue.task], return_when=asyncio.FIRST_COMPLETED)
+            answered.cancel()
+
     def clear(self) -> None:
         """Drop all queues, because this broker is no longer the controller."""
         self.keep({})
@@ -91,6 +99,7 @@ class RequestQueues:
             answers = await self._until_answered(broker_id, request)
             if answers is not None:
                 self._on_answer(broker_id, request, answers)
+            requests.task_done()
 
     async def _until_answered(self, broker_id: int, request: BrokerRequest) -> Answers | None:
         pause_s = _PAUSE_FIRST_S

@@ -70,7 +70,6 @@ class Shards(Generic[S]):
         *,
         topics: InternalTopics,
         partitions: PartitionDirectory,
-        executors: Executors,
         open_log: Callable[[str, int], StateLog],
         listen: Callable[[str, RoleListener], None],
     ) -> None:
@@ -78,7 +77,6 @@ class Shards(Generic[S]):
         self.topic: Final = topic
         self._topics: Final = topics
         self._partitions: Final = partitions
-        self._executors: Final = executors
         self._open_log: Final = open_log
         self._listen: Final = listen
         self._make: Final = make
@@ -150,7 +148,7 @@ class Shards(Generic[S]):
         if self._is_closed:
             raise CoordinatorNotAvailableError("the broker is stopping: find the coordinator again")
         try:
-            with contextlib.suppress(UnknownTopicOrPartitionError):  # its files are being created
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # the load reports it
                 self._partitions.led(self._partitions.topic(self.topic), number)
         except NotLeaderError as error:
             raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
@@ -195,7 +193,6 @@ class Shards(Generic[S]):
         log, term = self._open_log(self.topic, number), self._terms[number]
         shard = self._make(log)
         try:
-            await self._executors.administer(_nothing)  # waits for the creation of the topic's files
             await log.load(shard.replay)
         except NotLeaderError:
             _logger.info("%s was not loaded, because another broker has become its leader", log.name)
@@ -225,10 +222,6 @@ class Shards(Generic[S]):
         await asyncio.gather(*self._closing)
 
 
-def _nothing() -> None:
-    """Do nothing. The caller waits until earlier administrative work has ended."""
-
-
 class ShardFactory:
     """Factory of the shards of all internal topics, with the parts that they share."""
 
@@ -256,7 +249,6 @@ class ShardFactory:
             make,
             topics=self.topics,
             partitions=self._partitions,
-            executors=self._executors,
             open_log=self.open_log,
             listen=self._replicas.tell_roles,
         )

@@ -143,8 +143,7 @@ class StateLog:
         if log.durable_end < end_offset:
             # Records that were appended before a crash without an answer count now, so they must be durable.
             await self._executors.run_io(log.flush)
-        if partition.replica is not None:
-            await self._waiting.committed(partition.replica, end_offset)
+        await self._waiting.committed(partition.replica, end_offset)
         await self._executors.run_io(_load, log, visit)
 
     # --- appending -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from millrace_broker.decisions.model import (
     Leadership,
     ReplicaAssignment,
     TopicPartition,
+    by_topic,
 )
 from millrace_broker.decisions.requests import (
     BrokerRequest,
@@ -40,4 +41,5 @@ __all__ = [
     "StopReplicaState",
     "TopicPartition",
     "UpdateMetadataRequest",
+    "by_topic",
 ]

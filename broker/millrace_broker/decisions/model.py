@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from millrace.errors import MillraceError
+
+_T = TypeVar("_T")
 
 NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
@@ -21,6 +24,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(partitions: Mapping[TopicPartition, _T]) -> dict[str, dict[int, _T]]:
+    """Group a mapping by topic, then partition number."""
+    found: dict[str, dict[int, _T]] = defaultdict(dict)
+    for (topic, number), value in partitions.items():
+        found[topic][number] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> Desc
         error_code=0,
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=broker.membership.controller_id,
+        controller_id=broker.member.controller_id,
         brokers=tuple(
             DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
             for node in nodes(broker, request.context.listener_name)

@@ -63,7 +63,7 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
             for node in brokers
         ),
         cluster_id=broker.cluster_id,
-        controller_id=broker.membership.controller_id,
+        controller_id=broker.member.controller_id,
         topics=tuple(found),
         cluster_authorized_operations=operations.bits(
             request, ResourceType.CLUSTER, is_wanted=message.include_cluster_authorized_operations

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import RATES, check_dynamic, check_threads, with_dynamic
-from millrace.coordination import Coordination, Operation, paths
+from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
 from millrace_broker.metadata.registration import live_ids
@@ -29,13 +29,9 @@ _DEFAULT_NODE: Final = "<default>"
 class BrokerConfigs:
     """Dynamic options of brokers. Any thread may read; blocking methods are for the administration thread."""
 
-    def __init__(
-        self, coordination: Coordination, file: BrokerConfig, notices: Callable[[str], list[Operation]]
-    ) -> None:
-        """Load the options. ``notices`` returns the writes that notify other brokers of an entity's change."""
+    def __init__(self, coordination: Coordination, file: BrokerConfig) -> None:
         self._coordination: Final = coordination
         self.file: Final = file
-        self._notices: Final = notices
         self.for_all: Mapping[str, str] = {}
         self.for_this: Mapping[str, str] = {}
         self.current = file
@@ -79,7 +75,7 @@ class BrokerConfigs:
         if validate_only:
             change(read_config(self._coordination, path))
             return
-        change_config(self._coordination, path, change, self._notices(path.removeprefix(f"{paths.CONFIGS}/")))
+        change_config(self._coordination, path, change)
 
     def _check_alive(self, broker_id: int) -> None:
         """Raise unless the broker is alive, because an unknown broker without options is probably a typing error."""

@@ -1,27 +1,34 @@
-"""Topic catalog: an immutable snapshot, replaced when a topic changes.
+"""The topics as one broker knows them, Kafka's ``MetadataCache``: an immutable snapshot, replaced when a topic changes.
 
 Reads take no lock and may happen in any thread. A reader that needs consistent facts keeps one ``TopicInfo``.
 
 Invariants
 * A topic is in the snapshot from the creation of its nodes until it is marked for deletion.
-* The snapshot was read from coordination. A change is written there first; ``refresh`` then reads it back.
-* Only one thread refreshes (the broker's administration thread, or its start).
+* The leader of a partition comes only from UpdateMetadata. The rest of a topic (id, options, schemas) is read from its
+  nodes. That happens when the topic is first named and after each change, which is written there first.
+* UpdateMetadata requests are applied in the order of arrival; those of an older controller are not.
+* Only one thread changes the snapshot (the broker's administration thread, or its start).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from millrace.config.topic import TopicConfig
 from millrace.coordination import Coordination, NoNodeError, paths
-from millrace.coordination.nodes import PartitionStateNode, SchemaNode, TopicNode, TypedTopicNode
+from millrace.coordination.nodes import SchemaNode, TopicNode, TypedTopicNode
 from millrace.errors import UnknownTopicOrPartitionError
+from millrace_broker.decisions import LEADER_DURING_DELETE, LeaderAndIsrState, UpdateMetadataRequest, by_topic
 from millrace_broker.metadata.config_nodes import read_config
 from millrace_broker.metadata.rules import effective_config, is_topic_name
 from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVersion, TopicInfo
+
+_Partitions = dict[int, PartitionInfo]
+_NO_ID: Final = uuid.UUID(int=0)
 
 
 class TopicCatalog:
@@ -34,6 +41,8 @@ class TopicCatalog:
         self._topics: Mapping[str, TopicInfo] = {}
         self._by_id: Mapping[uuid.UUID, TopicInfo] = {}
         self._schemas: Mapping[int, SchemaVersion] = {}
+        self._told: Final[dict[uuid.UUID, _Partitions]] = {}
+        """The last UpdateMetadata of each partition, by the topic's id."""
 
     @property
     def revision(self) -> int:
@@ -99,6 +108,33 @@ class TopicCatalog:
         self._swap(topics)
         return info
 
+    def tell(self, request: UpdateMetadataRequest) -> list[str]:
+        """Apply an UpdateMetadata; returns the topics that it names."""
+        topics = dict(self._topics)
+        told_topics = by_topic(request.partitions)
+        for name, states in told_topics.items():
+            topic_id = request.topic_ids.get(name)
+            if topic_id is None or any(state.leadership.leader == LEADER_DURING_DELETE for state in states.values()):
+                topics.pop(name, None)
+                self._told.pop(topic_id or _NO_ID, None)
+                continue
+            told = self._told.setdefault(topic_id, {})
+            told.update({number: _partition_info(number, state) for number, state in states.items()})
+            present = topics.get(name)
+            if present is not None and present.topic_id == topic_id:
+                topics[name] = replace(present, partitions={**present.partitions, **told})
+            elif (read := self._read(name)) is not None and read.topic_id == topic_id:
+                topics[name] = read
+        self._swap(topics)
+        return list(told_topics)
+
+    def know(self, topic_ids: Mapping[str, uuid.UUID]) -> None:
+        """Read the topics with these ids from their nodes unless they are known, as far as they exist."""
+        for name, topic_id in topic_ids.items():
+            present = self._topics.get(name)
+            if present is None or present.topic_id != topic_id:
+                self.refresh(name)
+
     def _swap(self, topics: Mapping[str, TopicInfo]) -> None:
         self._revision += 1
         self._topics = dict(sorted(topics.items()))
@@ -118,7 +154,7 @@ class TopicCatalog:
         return TopicInfo(
             name=name,
             topic_id=topic.topic_id,
-            partitions=self._partitions(name, topic),
+            partitions=self._partitions(topic),
             overrides=overrides,
             config=effective_config(self._defaults, overrides, is_typed=bool(schemas)),
             schemas=schemas,
@@ -126,13 +162,10 @@ class TopicCatalog:
             read_schema=_read_schema(schemas),
         )
 
-    def _partitions(self, name: str, topic: TopicNode) -> dict[int, PartitionInfo]:
-        """Return the partitions by number, with their replicas and current leaders."""
-        states = self._coordination.get_many([paths.partition_state_path(name, number) for number in topic.assignment])
-        return {
-            number: _partition_info(number, replicas, None if node is None else PartitionStateNode.decode(node[0]))
-            for (number, replicas), node in zip(topic.assignment.items(), states, strict=True)
-        }
+    def _partitions(self, topic: TopicNode) -> _Partitions:
+        """Return the partitions by number, with the leaders that a controller has told."""
+        told = self._told.get(topic.topic_id, {})
+        return {number: told.get(number) or _unled(number, replicas) for number, replicas in topic.assignment.items()}
 
     def _read_schemas(self, name: str) -> tuple[tuple[SchemaVersion, ...], tuple[str, ...]]:
         try:
@@ -153,12 +186,19 @@ def _found(name: str, topic: TopicInfo | None) -> TopicInfo:
     return topic
 
 
-def _partition_info(number: int, replicas: tuple[int, ...], state: PartitionStateNode | None) -> PartitionInfo:
-    if state is None:  # no leader elected yet
-        return PartitionInfo(partition=number, leader=LEADER_NONE, leader_epoch=-1, replicas=replicas, isr=())
+def _partition_info(number: int, state: LeaderAndIsrState) -> PartitionInfo:
+    leadership = state.leadership
     return PartitionInfo(
-        partition=number, leader=state.leader, leader_epoch=state.leader_epoch, replicas=replicas, isr=state.isr
+        partition=number,
+        leader=leadership.leader,
+        leader_epoch=leadership.leader_epoch,
+        replicas=state.assignment.replicas,
+        isr=leadership.isr,
     )
+
+
+def _unled(number: int, replicas: Iterable[int]) -> PartitionInfo:
+    return PartitionInfo(partition=number, leader=LEADER_NONE, leader_epoch=-1, replicas=tuple(replicas), isr=())
 
 
 def _read_schema(versions: tuple[SchemaVersion, ...]) -> bytes:

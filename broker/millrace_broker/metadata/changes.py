@@ -1,7 +1,7 @@
 """Topic changes, validated and written to coordination in one transaction each.
 
-A ``Deployment`` applies the effects of a change. A standalone broker applies them to its disk (``alone``). In a
-cluster, the controller sees the change and notifies the brokers (``millrace_broker.cluster``).
+The controller sees created and deleted topics by its watches. It then elects leaders, and has brokers create and delete
+logs. Brokers see other changes by their notices (``millrace_broker.cluster``).
 
 All methods block and run in one thread at a time (the broker's administration thread). Several brokers of a cluster may
 make changes at once, so a write is conditional on the versions that were read.
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.topic import KafkaValueFormat, TopicConfig
@@ -50,6 +50,7 @@ from millrace_broker.metadata.assignment import (
 )
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.config_nodes import change_config, changed_options
+from millrace_broker.metadata.config_notices import notice
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo
 
 if TYPE_CHECKING:
@@ -74,47 +75,32 @@ class TopicSpec:
     assignment: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-class Deployment(Protocol):
-    """Effects of topic changes on brokers."""
-
-    def nodes(self, topic: str, assignment: Assignment) -> list[Operation]:
-        """Return the writes that belong in the same transaction as the assignment of new partitions."""
-        ...
-
-    def notices(self, topic: str) -> list[Operation]:
-        """Return the writes that notify other brokers of any other change of a topic."""
-        ...
-
-    def created(self, topic: TopicInfo, partitions: Iterable[int]) -> None:
-        """Apply the creation of partitions."""
-        ...
-
-    def deleted(self, topic: TopicInfo) -> None:
-        """Apply the deletion of a topic, which is marked for deletion and no longer in the catalog."""
-        ...
-
-    def configured(self, topic: str, config: TopicConfig) -> None:
-        """Apply a topic's changed configuration."""
-        ...
-
-
 class TopicChanges:
     """Creation, alteration and deletion of topics."""
 
     def __init__(
-        self, config: BrokerConfig, coordination: Coordination, catalog: TopicCatalog, deployment: Deployment
+        self,
+        config: BrokerConfig,
+        coordination: Coordination,
+        catalog: TopicCatalog,
+        *,
+        configured: Callable[[str, TopicConfig], None],
+        gone: Callable[[TopicInfo], None],
     ) -> None:
+        """``configured`` applies a topic's changed configuration on this broker; ``gone`` is called for deleted topics,
+        which are no longer in the catalog.
+        """
         self._config = config
         self._coordination = coordination
         self._catalog = catalog
-        self.deployment = deployment
+        self._configured = configured
+        self._gone = gone
 
     def create(self, spec: TopicSpec, *, validate_only: bool = False) -> TopicInfo | None:
         """Create a topic. Return None if only validating.
 
         Raises ``InvalidTopicError``, ``TopicExistsError``, ``InvalidPartitionsError``,
-        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``,
-        ``StorageError``.
+        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``.
         """
         assignment = self._check_new(spec)
         if validate_only:
@@ -129,37 +115,27 @@ class TopicChanges:
             raise UnknownTopicOrPartitionError(
                 f"topic {spec.name} was created, and another client deleted it immediately"
             )
-        try:
-            self.deployment.created(topic, topic.partitions)
-        except Exception:
-            _logger.exception("topic %s could not be created on disk and is deleted again", spec.name)
-            self._delete(topic)
-            raise
         _logger.info("created topic %s (%s) with %d partitions", topic.name, id_text(topic_id), len(assignment))
         return topic
 
     def delete(self, name: str) -> TopicInfo:
-        """Delete a topic with all its data. Raises ``UnknownTopicOrPartitionError``, ``StorageError``.
+        """Mark a topic for deletion, so that clients do not find it and the controller deletes its data.
 
-        After a ``StorageError`` the topic is deleted for clients, and its files are deleted at the next start. Raises
-        ``TopicDeletionDisabledError`` if ``delete.topic.enable`` is false.
+        Raises ``UnknownTopicOrPartitionError``, and ``TopicDeletionDisabledError`` if ``delete.topic.enable`` is false.
         """
         topic = self._topic(name)
         if not self._config.delete_topic_enable:
             raise TopicDeletionDisabledError(
                 f"topic {name} cannot be deleted: delete.topic.enable is false at the broker"
             )
-        self._delete(topic)
-        return topic
-
-    def _delete(self, topic: TopicInfo) -> None:
         try:
-            settle(self._coordination, [Create(paths.delete_topic_path(topic.name))])
+            settle(self._coordination, [Create(paths.delete_topic_path(name))])
         except NodeExistsError:
-            _logger.info("topic %s is being deleted already", topic.name)
-        self._catalog.refresh(topic.name)
-        self.deployment.deleted(topic)
-        _logger.info("deleted topic %s (%s)", topic.name, id_text(topic.topic_id))
+            _logger.info("topic %s is being deleted already", name)
+        self._catalog.refresh(name)
+        self._gone(topic)
+        _logger.info("deleted topic %s (%s)", name, id_text(topic.topic_id))
+        return topic
 
     def create_partitions(
         self,
@@ -183,16 +159,14 @@ class TopicChanges:
             if validate_only:
                 return None
             wider = TopicNode(node.topic_id, {**node.assignment, **new})
-            operations = [Write(path, wider.encode(), stat.version), *self.deployment.nodes(name, new)]
             try:
-                settle(self._coordination, operations)
+                settle(self._coordination, [Write(path, wider.encode(), stat.version)])
             except BadVersionError:
                 continue  # another broker changed the topic meanwhile: read it again
             break
         topic = self._catalog.refresh(name)
         if topic is None:
             raise _deleted(name)
-        self.deployment.created(topic, new)
         return topic
 
     def _topic(self, name: str) -> TopicInfo:
@@ -258,15 +232,14 @@ class TopicChanges:
         if validate_only:
             change(topic.overrides)
             return
-        also = [Check(paths.topic_path(name)), *self.deployment.notices(name)]
         try:
-            change_config(self._coordination, paths.topic_config_path(name), change, also)
+            change_config(self._coordination, paths.topic_config_path(name), change, [Check(paths.topic_path(name))])
         except NoNodeError:
             raise _deleted(name) from None
         changed = self._catalog.refresh(name)
         if changed is None:
             raise _deleted(name)
-        self.deployment.configured(name, changed.config)
+        self._configured(name, changed.config)
 
     def _check_config(self, topic: TopicInfo, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Raise ``InvalidConfigError`` unless a topic's options may change from ``before`` to ``after``."""
@@ -322,11 +295,11 @@ class TopicChanges:
         schema_ids = (*(version.id for version in topic.schemas), schema_id)
         schema = SchemaNode(topic_id=topic.topic_id, schema_version=new.version, arrow_schema=new.arrow_schema)
         typed = TypedTopicNode(schema_ids, topic.key_columns)
-        operations = [
+        operations: list[Operation] = [
             counter,
             Create(paths.schema_path(schema_id), schema.encode()),
             Write(paths.typed_topic_path(topic.name), typed.encode(), read_version),
-            *self.deployment.notices(topic.name),
+            notice(paths.config_entity("topics", topic.name)),
         ]
         settle(self._coordination, operations)
         self._catalog.refresh(topic.name)
@@ -372,7 +345,6 @@ class TopicChanges:
             Create(paths.topic_path(name), TopicNode(topic_id, assignment).encode()),
             Create(paths.topic_config_path(name), ConfigNode(dict(spec.configs)).encode()),
             Create(paths.partitions_path(name)),
-            *self.deployment.nodes(name, assignment),
         ]
         if spec.arrow_schema:
             schema_id, counter = self._next_schema_id()

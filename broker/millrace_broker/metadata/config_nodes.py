@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from millrace.coordination import BadVersionError, Coordination, Create, NodeExistsError, NoNodeError, Operation, Write
+from millrace.coordination import (
+    BadVersionError,
+    Check,
+    Coordination,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Write,
+    paths,
+)
 from millrace.coordination.nodes import ConfigNode
 from millrace.coordination.outcomes import settle
+from millrace_broker.metadata.config_notices import notice
 
 
 def read_config(coordination: Coordination, path: str) -> dict[str, str]:
@@ -23,9 +33,9 @@ def change_config(
     coordination: Coordination,
     path: str,
     change: Callable[[Mapping[str, str]], dict[str, str]],
-    notices: Sequence[Operation] = (),
+    checks: Sequence[Check] = (),
 ) -> dict[str, str]:
-    """Write the result of ``change`` for the options at ``path``, with ``notices``. Return the written options.
+    """Write the result of ``change`` for the options at ``path``, with a notice. Return the written options.
 
     If another broker writes first, ``change`` is called again with the new options. No change is lost, and errors of
     ``change`` refer to the current options. The node is created if there is none.
@@ -36,7 +46,7 @@ def change_config(
         data = ConfigNode(after).encode()
         written = Create(path, data) if version is None else Write(path, data, version)
         try:
-            settle(coordination, [written, *notices])
+            settle(coordination, [written, *checks, notice(path.removeprefix(f"{paths.CONFIGS}/"))])
         except (BadVersionError, NodeExistsError):
             continue
         except NoNodeError:

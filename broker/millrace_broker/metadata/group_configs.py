@@ -7,12 +7,12 @@ is not, because the bounds have changed, counts as the nearest bound, as in Kafk
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.group import BOUNDS, BROKER_DEFAULTS, GroupConfig
-from millrace.coordination import Coordination, Operation, paths
+from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidGroupIdError, InvalidRequestError
 from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
 
@@ -22,15 +22,8 @@ _logger = logging.getLogger(__name__)
 class GroupConfigs:
     """Configurations of groups. Any thread may read; changes block, in the administration thread."""
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        config: BrokerConfig,
-        notices: Callable[[str], list[Operation]] = lambda entity: [],
-    ) -> None:
-        """Load the options. ``notices`` returns the writes that notify other brokers of an entity's change."""
+    def __init__(self, coordination: Coordination, config: BrokerConfig) -> None:
         self._coordination: Final = coordination
-        self._notices: Final = notices
         self._broker_options: Final[Mapping[str, Any]] = config.options()
         self._defaults: Final = {name: self._broker_options[option] for name, option in BROKER_DEFAULTS.items()}
         self._without_overrides: Final = GroupConfig.load(self._defaults)
@@ -120,8 +113,7 @@ class GroupConfigs:
         if validate_only:
             change(read_config(self._coordination, path))
             return
-        notices = self._notices(path.removeprefix(f"{paths.CONFIGS}/"))
-        self._replace(group_id, change_config(self._coordination, path, change, notices))
+        self._replace(group_id, change_config(self._coordination, path, change))
 
     def _check(self, overrides: Mapping[str, str]) -> None:
         """Raise ``InvalidConfigError`` if the options of a group are wrong (Kafka's ``GroupConfig.validate``)."""

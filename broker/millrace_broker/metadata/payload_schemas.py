@@ -10,7 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -29,6 +29,7 @@ from millrace.coordination import (
 from millrace.coordination.nodes import PayloadSchemaNode
 from millrace.coordination.outcomes import settle
 from millrace.errors import SchemaError, UnknownSchemaError
+from millrace_broker.metadata.config_notices import notice
 
 ENTITY: Final = "millrace/payload_schemas"
 """Name of the configuration entity whose changes other brokers are notified of."""
@@ -40,12 +41,8 @@ TEXT_BYTES_MAX: Final = 512 * 1024
 class PayloadSchemas:
     """Payload schemas by id."""
 
-    def __init__(
-        self, coordination: Coordination, notices: Callable[[str], list[Operation]] = lambda entity: []
-    ) -> None:
-        """Load the schemas. ``notices`` returns the writes that notify other brokers of an entity's change."""
+    def __init__(self, coordination: Coordination) -> None:
         self._coordination: Final = coordination
-        self._notices: Final = notices
         self.reload()
 
     def reload(self) -> None:
@@ -111,7 +108,7 @@ class PayloadSchemas:
         for schema_id in sorted(gone - self._nodes.keys()):
             raise unknown(schema_id)
         deletions = [Delete(paths.payload_schema_path(schema_id)) for schema_id in sorted(gone)]
-        settle(self._coordination, [*deletions, *self._notices(ENTITY)])
+        settle(self._coordination, [*deletions, notice(ENTITY)])
         self._nodes = {schema_id: node for schema_id, node in self._nodes.items() if schema_id not in gone}
 
     def _write(self, nodes: Mapping[int, PayloadSchemaNode]) -> None:
@@ -123,7 +120,7 @@ class PayloadSchemas:
             elif self._nodes[schema_id] != node:
                 operations.append(Write(path, node.encode(), self._version(schema_id)))
         if operations:
-            settle(self._coordination, [*operations, *self._notices(ENTITY)])
+            settle(self._coordination, [*operations, notice(ENTITY)])
         self._nodes = nodes
 
     def _version(self, schema_id: int) -> int:

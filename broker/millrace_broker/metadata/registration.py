@@ -1,4 +1,4 @@
-"""Registration of a broker: cluster id, ephemeral node, controller election."""
+"""Registration of a broker: cluster id, ephemeral node."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from millrace.config.listeners import Listener
 from millrace.config.security_options import SecurityProtocol
-from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, Write, ensure_path, paths
-from millrace.coordination.nodes import BrokerNode, ClusterIdNode, ControllerNode, Endpoint
+from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, ensure_path, paths
+from millrace.coordination.nodes import BrokerNode, ClusterIdNode, Endpoint
 from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError
 from millrace.ids import id_text
@@ -141,20 +141,6 @@ def live_broker(broker_id: int, node: BrokerNode) -> LiveBroker:
     """Return a registered broker and its addresses."""
     endpoints = {each.listener: Listener(each.host, each.port) for each in node.endpoints}
     return LiveBroker(broker_id=broker_id, rack=node.rack, endpoints=endpoints)
-
-
-def become_controller(coordination: Coordination, broker_id: int, *, now_ms: int) -> int:
-    """Win the controller election and return the new epoch. Raises ``NodeExistsError`` if there is a controller."""
-    node = ControllerNode(broker_id=broker_id, timestamp_ms=now_ms).encode()
-    created = Create(paths.CONTROLLER, node, ephemeral=True)
-    try:
-        data, stat = coordination.get(paths.CONTROLLER_EPOCH)
-    except NoNodeError:
-        coordination.multi([created, Create(paths.CONTROLLER_EPOCH, b"1")])
-        return 1
-    epoch = int(data) + 1
-    coordination.multi([created, Write(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version)])
-    return epoch
 
 
 def _random_id() -> str:

@@ -7,12 +7,12 @@ administration thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Self
 from urllib.parse import unquote
 
 from millrace.config.broker import BrokerConfig
-from millrace.coordination import Coordination, Operation, paths
+from millrace.coordination import Coordination, paths
 from millrace.errors import ResourceNotFoundError
 from millrace.security.scram import MECHANISMS, ScramCredential
 from millrace_broker.metadata.config_nodes import change_config, read_config
@@ -30,19 +30,15 @@ class ScramChange(NamedTuple):
 class ScramCredentials:
     """Credentials by users and mechanisms, read once and changed in one place."""
 
-    def __init__(
-        self, coordination: Coordination, notices: Callable[[str], list[Operation]] = lambda entity: []
-    ) -> None:
-        """Load the credentials. ``notices`` returns the writes that notify other brokers of an entity's change."""
+    def __init__(self, coordination: Coordination) -> None:
         self._coordination: Final = coordination
-        self._notices: Final = notices
         self._of_users: Final[dict[str, dict[str, ScramCredential]]] = {}
         self.reload_all()
 
     @classmethod
-    def of(cls, coordination: Coordination, config: BrokerConfig, notices: Callable[[str], list[Operation]]) -> Self:
+    def of(cls, coordination: Coordination, config: BrokerConfig) -> Self:
         """Read the credentials of users. If brokers use SCRAM, add this broker's own one, unless it is there."""
-        credentials = cls(coordination, notices)
+        credentials = cls(coordination)
         listener, mechanism = config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol
         login = config.security_of(listener).login
         user, password = login.get("username", ""), login.get("password", "")
@@ -84,8 +80,8 @@ class ScramCredentials:
                     raise ResourceNotFoundError(f"user {user} has no credential for {mechanism}")
             return after
 
-        entity = paths.config_entity("users", user)
-        written = change_config(self._coordination, f"{paths.CONFIGS}/{entity}", change, self._notices(entity))
+        path = paths.config_path(paths.config_entity("users", user))
+        written = change_config(self._coordination, path, change)
         self._of_users[user] = _credentials(user, written)
 
 

@@ -132,8 +132,7 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
         yield from _cleaner(found.cleaner)
     if found.tiering is not None:
         yield from _tiering(found.tiering)
-    if found.controlling is not None:
-        yield from _controlling(found.controlling)
+    yield from _controlling(found.controlling)
 
 
 def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:

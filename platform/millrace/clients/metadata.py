@@ -137,9 +137,12 @@ class MetadataCache:
         address = self._addresses.get(leader)
         if address is None:
             self.forget(partition.topic)
-            raise LeaderNotAvailableError(
-                f"{partition} has no leader at the moment: its leader, broker {leader}, is not alive"
+            reason = (
+                f"its leader, broker {leader}, is not alive"
+                if leader >= 0
+                else "no replica in sync is online (the logs of their brokers have the reason)"
             )
+            raise LeaderNotAvailableError(f"{partition} has no leader at the moment: {reason}")
         return address
 
     def known_leader_address(self, partition: TopicPartition) -> str | None:

@@ -27,7 +27,7 @@ class ClusterOptions(Config):
     """Broker options that concern other brokers."""
 
     zookeeper: Any = Field(None, exclude=True)
-    """``ZooKeeperConfig``, or None for a standalone broker, which keeps its metadata beside its data."""
+    """``ZooKeeperConfig``, or None for a broker that keeps its metadata beside its data."""
     broker_rack: str = Field("", description="Rack of this broker.")
     default_replication_factor: _PositiveInt = Field(1, description="Default replication factor of a new topic.")
     delete_topic_enable: bool = Field(True, description="Whether topics can be deleted.")
@@ -112,7 +112,7 @@ class ClusterOptions(Config):
 
     @property
     def zookeeper_config(self) -> ZooKeeperConfig | None:
-        """Connection to ZooKeeper; None for a standalone broker."""
+        """Connection to ZooKeeper; None for a broker that keeps its metadata beside its data."""
         config: ZooKeeperConfig | None = self.zookeeper
         return config
 
@@ -139,7 +139,7 @@ def take_zookeeper(values: dict[str, Any]) -> ZooKeeperConfig | None:
     given = {name: value for name, value in given.items() if value != "" or name not in _UNSET_IF_EMPTY}
     if not given:
         return None
-    from millrace.coordination.zookeeper_config import ZooKeeperConfig  # a standalone broker does not load it
+    from millrace.coordination.zookeeper_config import ZooKeeperConfig  # a broker without ZooKeeper does not load it
 
     config = ZooKeeperConfig.load({"zookeeper.connect": "localhost", **given})
     return config if "zookeeper.connect" in given else None

@@ -40,6 +40,8 @@ EXTENDED_ACL_CHANGE: Final = f"{EXTENDED_ACL_CHANGES}/acl_changes_"
 SCHEMAS: Final = "/millrace/schemas"
 TYPED_TOPICS: Final = "/millrace/topics"
 PAYLOAD_SCHEMAS: Final = "/millrace/payload_schemas"
+MIGRATION: Final = "/millrace/migration"
+"""Exists while the metadata of a single broker is being copied; its data is the cluster's id."""
 
 ROOTS: Final = (
     "/cluster",

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.config.broker import BrokerConfig
-from millrace_broker.cluster.standalone import Standalone, open_embedded_metadata
+from millrace_broker.cluster.member import Member
+from millrace_broker.cluster.opened_metadata import open_metadata
+from millrace_broker.config import LiveConfig
 from millrace_broker.coordinators import InternalTopics, ShardFactory
 from millrace_broker.log import LogManager, OsFiles
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
-from millrace_broker.metadata import TopicChanges
+from millrace_broker.metadata import BrokerConfigs, GroupConfigs, PayloadSchemas, TopicChanges
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
-from millrace_broker.runtime import Executors, SystemClock
+from millrace_broker.runtime import Executors, Failure, SystemClock
 
 
 @dataclass(frozen=True)
 class Parts:
-    changes: TopicChanges
+    replicas: ReplicaManager
     topics: InternalTopics
     shards: ShardFactory
 
@@ -39,8 +41,8 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
     timer = Timer(clock)
     timer.start(asyncio.get_running_loop())
     directory.mkdir(exist_ok=True)
-    metadata = open_embedded_metadata(config, directory=directory, files=files, clock=clock)
-    catalog, broker_id = metadata.catalog, config.broker_id
+    metadata = open_metadata(config, directories=[directory], files=files, clock=clock)
+    catalog, coordination, broker_id = metadata.catalog, metadata.coordination, config.broker_id
     logs = LogManager.open(
         [directory],
         broker_id=broker_id,
@@ -49,12 +51,11 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         files=files,
         clock=clock,
         configs={name: topic.config for name, topic in catalog.topics.items()},
+        holds_watermarks=True,
     )
     gone = GoneTopics(executors)
-    alone = Standalone(config, metadata=metadata, logs=logs, executors=executors, clock=clock, gone=gone)
-    changes = TopicChanges(config, metadata.coordination, catalog, alone.deploy())
-    await alone.announce(config.advertised_addresses)
     waiters = Waiters(timer)
+    peers = Peers("PLAINTEXT")
     replicas = ReplicaManager(
         config,
         clock=clock,
@@ -63,14 +64,30 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         catalog=catalog,
         logs=logs,
         reads=reads,
-        peers=Peers("PLAINTEXT"),
+        peers=peers,
         waiters=waiters,
-        has_controller=False,
     )
-    partitions = PartitionDirectory(
-        broker_id, catalog, logs, find_replica=replicas.find, look_up=alone.find, has_controller=False
+    member = Member(
+        config,
+        directories=[directory],
+        metadata=metadata,
+        live=LiveConfig(BrokerConfigs(coordination, config)),
+        groups=GroupConfigs(coordination, config),
+        schemas=PayloadSchemas(coordination),
+        clock=clock,
+        timer=timer,
+        executors=executors,
+        files=files,
+        peers=peers,
+        logs=logs,
+        replicas=replicas,
+        gone=gone,
+        fail=Failure().fail,
     )
-    topics = InternalTopics(config, catalog=catalog, changes=changes, executors=executors, await_leaders=_are_led)
+    changes = TopicChanges(config, coordination, catalog, configured=member.take_topic, gone=gone.tell)
+    await member.announce(config.advertised_addresses)
+    partitions = PartitionDirectory(broker_id, catalog, logs, find_replica=replicas.find, look_up=member.find)
+    topics = InternalTopics(config, catalog=catalog, changes=changes, executors=executors, await_leaders=member.led)
     shards = ShardFactory(
         topics=topics,
         partitions=partitions,
@@ -80,16 +97,12 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         clock=clock,
     )
     try:
-        yield Parts(changes, topics, shards)
+        yield Parts(replicas, topics, shards)
     finally:
         await replicas.close()
         await executors.run_io(logs.close)
-        await alone.close()
+        await member.close()
         timer.close()
         fsyncs.close()
         reads.close()
         executors.close()
-
-
-async def _are_led(topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
-    return ()

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from millrace.coordinator_records import TRANSACTIONS_TOPIC
-from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord
 from millrace_broker.coordinators import shards as shards_module
+from millrace_broker.decisions import LeaderAndIsrRequest
 
 from ...integration.waiting import STALL_S
 from .parts import Parts, opened_parts
@@ -102,30 +103,27 @@ def test_no_call_waits_for_a_closed_shard(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_topic_that_is_being_created_is_read_once_it_is_there(
+def test_a_caller_that_comes_before_the_leader_election_finds_the_coordinator_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards_module, "_LOADING_WAIT_S", STALL_S)
-
     async def scenario() -> None:
         async with opened(tmp_path) as (parts, _):
             shards = parts.shards.shards(TRANSACTIONS_TOPIC, Keys)
-            make_logs, is_named = parts.changes.deployment.created, threading.Event()
+            shards.start()
+            become, is_named, is_elected = parts.replicas.become, asyncio.Event(), asyncio.Event()
 
-            def make_logs_late(*args: Any) -> None:
+            async def become_late(request: LeaderAndIsrRequest) -> Any:
                 is_named.set()
-                assert Keys.gate.wait(STALL_S)
-                make_logs(*args)
+                await is_elected.wait()
+                return await become(request)
 
-            monkeypatch.setattr(parts.changes.deployment, "created", make_logs_late)
-            Keys.gate.clear()
+            monkeypatch.setattr(parts.replicas, "become", become_late)
             creation = asyncio.create_task(shards.ensure_topic())
-            await asyncio.to_thread(is_named.wait, 30)
-            asking = asyncio.create_task(shards.wait_for_shard(0))
-            while not shards.is_loading:
-                await asyncio.sleep(0)
-            Keys.gate.set()
-            assert (await asking).is_active
+            await is_named.wait()
+            with pytest.raises(NotCoordinatorError, match="find the coordinator again"):
+                shards.shard(0)
+            is_elected.set()
             await creation
+            assert (await shards.wait_for_shard(0)).is_active
 
     asyncio.run(scenario())

@@ -34,7 +34,7 @@ from millrace_broker.transactions import (
 )
 from millrace_broker.transactions.markers import Markers as BrokerMarkers
 
-from ...integration.waiting import eventually_async
+from ...integration.waiting import STALL_S, eventually_async
 
 PartitionKey = tuple[str, int]
 DAY_MS = 24 * 60 * 60 * 1000
@@ -69,6 +69,7 @@ async def opened(
     try:
         if "orders" not in broker.catalog.topics:
             await broker.executors.administer(broker.changes.create, TopicSpec(name="orders", partitions=3, configs={}))
+            await broker.member.led(["orders"], round(STALL_S * 1000))
         yield broker
     finally:
         await broker.close()

@@ -100,7 +100,7 @@ class Appends:
         executors, key, log, replica = self._executors, partition.key, partition.log, partition.replica
         async with self._waiters.locks[key]:
             epoch = partition.leader_epoch  # since the look-up the epoch, or the leader, may have changed
-            if acks_all and replica is not None:
+            if acks_all:
                 replica.leader.check_enough_in_sync()
             if check is not None:
                 check()
@@ -115,7 +115,7 @@ class Appends:
             await self._fsyncs.synced(log, result.last_offset + 1)
         elif log.config.flush_ms < _TICK_S * 1000:
             self._fsyncs.sync_within(log, log.config.flush_ms / 1000)
-        if replica is None or replica.is_alone:
+        if replica.is_alone:
             self._waiters.readable(key, log, size_bytes)
             return result
         self._replicas.appended(replica, size_bytes)
@@ -135,7 +135,7 @@ class Appends:
             start_offset = await self._executors.run_io(self._logs.delete_records, *partition.key, before_offset)
         finally:
             self._waiters.start_moved(partition.key)
-        if replica is not None and not replica.is_alone:
+        if not replica.is_alone:
             replicas.announce(replica)
             await replicas.waiting.deleted(replica, before_offset, replicas.is_alive, timeout_s)
         return start_offset

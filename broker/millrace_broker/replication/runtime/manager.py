@@ -3,6 +3,7 @@
 Invariants
 
 - The controller's requests are handled one after the other, each completely. Those of an older controller do nothing.
+- No request of the controller is handled after ``close``, so that the logs do not change while they are closed.
 - A partition's state machine is called in the event loop, or by a thread that holds the partition's lock.
 - The effects of a state machine are carried out before its next call. Only a call to the controller goes on longer; its
   answer comes back as an event.
@@ -20,9 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from millrace.config.broker import BrokerConfig
-from millrace.errors import (
-    MillraceError,
-)
+from millrace.errors import BrokerUnavailableError, MillraceError
 from millrace_broker.decisions import (
     LeaderAndIsrRequest,
     LeaderAndIsrState,
@@ -93,12 +92,8 @@ class ReplicaManager:
         reads: LogReads,
         peers: Peers,
         waiters: Waiters,
-        has_controller: bool,
     ) -> None:
-        """Set up the manager without replicas.
-
-        ``has_controller`` means that a controller assigns the partitions of this broker.
-        """
+        """Set up the manager without replicas. A controller assigns them."""
         self._config: Final = config
         self._clock: Final = clock
         self._executors: Final = executors
@@ -106,10 +101,10 @@ class ReplicaManager:
         self._logs: Final = logs
         self._replica_logs: Final = ReplicaLogs(catalog, logs)
         self._waiters: Final = waiters
-        self._has_controller: Final = has_controller
         self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
         self._controller_epoch = 0
         self._is_first_request = True
+        self._is_closed = False
         self._isr: Final = IsrChanges(self)
         self._deciding: Final = asyncio.Lock()
         self.waiting: Final = DelayedProduce(timer)
@@ -138,8 +133,13 @@ class ReplicaManager:
         self._service.close()
 
     async def close(self) -> None:
-        """Stop the fetchers and the periodic work. High watermarks are checkpointed when the logs are closed."""
+        """Stop the fetchers and the periodic work, and refuse the controller's requests from now on.
+
+        High watermarks are checkpointed when the logs are closed.
+        """
         self.release()
+        async with self._deciding:
+            self._is_closed = True
         await self._fetchers.close()
         for task in self._tasks:
             task.cancel()
@@ -213,9 +213,11 @@ class ReplicaManager:
     async def become(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, MillraceError | None]:
         """Apply a LeaderAndIsr. Returns an error for each partition, or None if it succeeded.
 
-        Raises ``StaleControllerEpochError`` for a request of a controller that has been replaced.
+        Raises ``StaleControllerEpochError`` for a request of a controller that has been replaced, and
+        ``BrokerUnavailableError`` after ``close``.
         """
         async with self._deciding:
+            self._check_open()
             self._check_controller(request.controller_epoch)
             self._name_strays(request)
             found = await self._executors.run_io(self._replica_logs.find, request)
@@ -240,13 +242,17 @@ class ReplicaManager:
             self._go_on(changed.values())
             return answers
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BrokerUnavailableError(f"broker {self._config.broker_id} stops: its logs are being closed")
+
     def _check_controller(self, epoch: int) -> None:
         check_controller_epoch(self._controller_epoch, epoch)
         self._controller_epoch = epoch
 
     def _name_strays(self, request: LeaderAndIsrRequest) -> None:
         """Log the partitions on disk that the controller's first request does not name."""
-        if not self._is_first_request or not self._has_controller:
+        if not self._is_first_request:
             return
         self._is_first_request = False
         for log in self._logs.logs():
@@ -321,9 +327,10 @@ class ReplicaManager:
     async def stop(self, request: StopReplicaRequest) -> dict[TopicPartition, MillraceError | None]:
         """Stop replicas and delete those that the request marks. Returns an error or None for each partition.
 
-        Raises ``StaleControllerEpochError``.
+        Raises ``StaleControllerEpochError``, and ``BrokerUnavailableError`` after ``close``.
         """
         async with self._deciding:
+            self._check_open()
             self._check_controller(request.controller_epoch)
             answers: dict[TopicPartition, MillraceError | None] = {}
             for partition, state in request.partitions.items():
@@ -340,8 +347,10 @@ class ReplicaManager:
 
         The controller sends no StopReplica to a broker that it considered dead while its replica was moved. That broker
         would continue as the old leader: requests with ``acks=all`` time out, and records with ``acks=1`` are lost.
+        Raises ``BrokerUnavailableError`` after ``close``.
         """
         async with self._deciding:
+            self._check_open()
             for partition, state in request.partitions.items():
                 replica = self._hosted.get(partition)
                 if replica is None or replica.machine.role is None or not self._is_elsewhere(replica, state):

@@ -1,7 +1,7 @@
 """The partitions of this broker by name: topic, log, leadership.
 
-Kafka's ``ReplicaManager.getPartitionOrException`` and ``MetadataCache``. A broker with a controller leads a partition
-once the controller has decided so. A standalone broker leads the partitions of which its catalog says so.
+Kafka's ``ReplicaManager.getPartitionOrException`` and ``MetadataCache``. A broker leads a partition once the controller
+has decided so.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ class ServedPartition(NamedTuple):
     topic: TopicInfo
     info: PartitionInfo
     log: PartitionLog
-    replica: HostedReplica | None = None
-    """None before a controller has assigned the partition; ``info`` then names the leader."""
+    replica: HostedReplica
 
     @property
     def key(self) -> PartitionKey:
@@ -39,12 +38,12 @@ class ServedPartition(NamedTuple):
     @property
     def known_epoch(self) -> int:
         """The leader epoch that this broker knows, whichever broker leads the partition."""
-        return self.info.leader_epoch if self.replica is None else self.replica.machine.leader_epoch
+        return self.replica.machine.leader_epoch
 
     @property
     def leader_epoch(self) -> int:
         """The leader epoch in which this broker leads. Raises ``NotLeaderError`` if it no longer leads."""
-        return self.info.leader_epoch if self.replica is None else self.replica.leader.epoch
+        return self.replica.leader.epoch
 
 
 class LeaderAndEpoch(NamedTuple):
@@ -69,18 +68,13 @@ class PartitionDirectory:
         *,
         find_replica: FindReplica,
         look_up: Callable[[str], Awaitable[None]],
-        has_controller: bool,
     ) -> None:
-        """``look_up`` reads a topic that the catalog may not have yet, and waits a moment for its leaders.
-
-        ``has_controller`` means that this broker leads nothing before a controller has decided so.
-        """
+        """``look_up`` reads a topic that the catalog may not have yet, and waits a moment for its leaders."""
         self._broker_id: Final = broker_id
         self._catalog: Final = catalog
         self._logs: Final = logs
         self._find_replica: Final = find_replica
         self._look_up: Final = look_up
-        self.has_controller: Final = has_controller
 
     def topic(self, name: str, topic_id: bytes = b"") -> TopicInfo:
         """Find the topic of that name, and check its id unless ``topic_id`` is empty.
@@ -108,15 +102,16 @@ class PartitionDirectory:
     def led(self, topic: TopicInfo, number: int, *, may_follow: bool = False) -> ServedPartition:
         """Find a partition that this broker leads, or follows if ``may_follow``.
 
-        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``.
+        Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, and ``StorageError`` if its log directory has
+        failed.
         """
         info = topic.partition(number)
         replica = self._find_replica(topic.name, number)
-        if replica is not None:
-            if not may_follow or replica.follower is None:
-                replica.check_leads()
-        elif info.leader != self._broker_id or self.has_controller:
+        if replica is None:
+            self._logs.get(topic.name, number)  # its error, if the log directory has failed
             raise NotLeaderError(f"{topic.name}-{number} is led by broker {info.leader}: fetch the metadata again")
+        if not may_follow or replica.follower is None:
+            replica.check_leads()
         log = self._logs.get(topic.name, number)
         if log is None or log.topic_id != topic.topic_id:
             # The log is being created or deleted at this moment.
@@ -141,8 +136,6 @@ class PartitionDirectory:
         Raises ``UnknownTopicOrPartitionError``, ``LeaderNotAvailableError``.
         """
         topic, number = partition
-        if not self.has_controller:
-            return None
         replica = self._find_replica(topic, number)
         if replica is not None and replica.leads:
             return None

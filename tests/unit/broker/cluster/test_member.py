@@ -10,14 +10,14 @@ import pytest
 from millrace.config.broker import BrokerConfig
 from millrace.errors import BrokerUnavailableError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.member import Member
 from millrace_broker.cluster.notifications import config_notifications
+from millrace_broker.cluster.opened_metadata import OpenedMetadata
 from millrace_broker.cluster.session import RenewedCoordination
-from millrace_broker.cluster.zookeeper_metadata import ZooKeeperMetadata
 from millrace_broker.config import LiveConfig
 from millrace_broker.decisions import LeaderAndIsrRequest, StopReplicaRequest
 from millrace_broker.log import OsFiles
+from millrace_broker.metadata import TopicCatalog
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network.peers import Peers
 from millrace_broker.purgatory import Timer
@@ -45,12 +45,13 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
     clock = SystemClock()
     executors = Executors(1, clock.monotonic)
     coordination = RenewedCoordination(nothing, 0)
-    metadata = ZooKeeperMetadata(
+    metadata = OpenedMetadata(
         store=nothing,
         coordination=coordination,
         cluster_id="c",
-        catalog=ClusterCatalog(coordination, config.topic_defaults),
+        catalog=TopicCatalog(coordination, config.topic_defaults),
         notifications=config_notifications(),
+        directory=None,
     )
     return Member(
         config,

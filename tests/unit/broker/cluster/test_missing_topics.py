@@ -11,9 +11,9 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.coordination import NoNodeError
 from millrace.errors import UnknownTopicOrPartitionError
-from millrace_broker.cluster.catalog import ClusterCatalog
 from millrace_broker.cluster.missing_topics import MissingTopics
 from millrace_broker.cluster.topic_lookups import TopicLookups
+from millrace_broker.metadata import TopicCatalog
 from millrace_broker.purgatory import Timer
 from millrace_broker.replication.runtime import PartitionDirectory
 from millrace_broker.runtime import Executors, SystemClock
@@ -67,10 +67,10 @@ class EmptyCoordination:
         raise NoNodeError(path)
 
 
-def directory_of(catalog: ClusterCatalog, look_up: Callable[[str], Awaitable[None]]) -> PartitionDirectory:
+def directory_of(catalog: TopicCatalog, look_up: Callable[[str], Awaitable[None]]) -> PartitionDirectory:
     """Create the topic directory of a cluster's broker that has no logs."""
     no_logs: Any = None
-    return PartitionDirectory(1, catalog, no_logs, find_replica=lambda *_: None, look_up=look_up, has_controller=True)
+    return PartitionDirectory(1, catalog, no_logs, find_replica=lambda *_: None, look_up=look_up)
 
 
 def test_a_misspelt_topic_is_looked_up_in_zookeeper_once() -> None:
@@ -79,7 +79,7 @@ def test_a_misspelt_topic_is_looked_up_in_zookeeper_once() -> None:
     async def look_up() -> list[int]:
         clock = SystemClock()
         executors = Executors(1, clock.monotonic)
-        catalog = ClusterCatalog(coordination, TopicConfig())
+        catalog = TopicCatalog(coordination, TopicConfig())
         lookups = TopicLookups(catalog, coordination, executors=executors, timer=Timer(clock), clock=clock)
         directory = directory_of(catalog, lookups.find)
         asked = []

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from millrace.coordination import EmbeddedStore, WatchEvent, ensure_path, paths
 from millrace.errors import StorageError
-from millrace_broker.cluster.notifications import config_notifications, notice
+from millrace_broker.cluster.notifications import config_notifications
+from millrace_broker.metadata.config_notices import notice
 
 MINUTE_MS = 60_000
 

@@ -25,7 +25,7 @@ def coordination() -> Iterator[Coordination]:
 @pytest.fixture
 def live(coordination: Coordination) -> LiveConfig:
     config = BrokerConfig.load({"broker.id": "1", "num.io.threads": "4"})
-    return LiveConfig(BrokerConfigs(coordination, config, lambda entity: []))
+    return LiveConfig(BrokerConfigs(coordination, config))
 
 
 def test_listeners_are_called_in_order_and_find_the_new_configuration(live: LiveConfig) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import LEADER_RATE
-from millrace.coordination import Coordination, EmbeddedStore, Operation, ensure_path, paths
+from millrace.coordination import Coordination, EmbeddedStore, ensure_path, paths
 from millrace.coordination.nodes import ConfigNode
 from millrace.errors import InvalidConfigError, InvalidRequestError
-from millrace_broker.metadata import BrokerConfigs
+from millrace_broker.metadata import BrokerConfigs, registration
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
@@ -19,7 +19,7 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 @pytest.fixture
 def session() -> Coordination:
     session = EmbeddedStore(now_ms=lambda: 0).connect()
-    ensure_path(session, "/config/brokers")
+    registration.ensure_roots(session)
     for broker_id in (1, 2):
         ensure_path(session, paths.broker_path(broker_id))
     return session
@@ -27,7 +27,7 @@ def session() -> Coordination:
 
 def configs_of(session: Coordination, broker_id: int = 1) -> BrokerConfigs:
     file = BrokerConfig.load({"broker.id": broker_id, "log.retention.hours": "1"})
-    return BrokerConfigs(session, file, lambda entity: list[Operation]())
+    return BrokerConfigs(session, file)
 
 
 def retention_ms(configs: BrokerConfigs) -> int:

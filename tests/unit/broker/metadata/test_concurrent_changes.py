@@ -14,7 +14,6 @@ from millrace.coordination import EmbeddedStore, NoNodeError
 from millrace.coordination.nodes import BrokerNode, ConfigNode, PayloadSchemaNode
 from millrace.errors import IncompatibleSchemaError, UnknownTopicOrPartitionError
 from millrace.schemas import parse_schema, serialize_schema
-from millrace_broker.cluster.deployment import Told
 from millrace_broker.metadata import (
     BrokerConfigs,
     PayloadSchemas,
@@ -45,7 +44,7 @@ def broker(store: EmbeddedStore) -> TopicChanges:
     session = store.connect()
     catalog = TopicCatalog(session, CONFIG.topic_defaults)
     catalog.load()
-    return TopicChanges(CONFIG, session, catalog, Told(lambda *_: None, lambda *_: None))
+    return TopicChanges(CONFIG, session, catalog, configured=lambda *_: None, gone=lambda _: None)
 
 
 def test_options_that_two_brokers_set_both_hold(store: EmbeddedStore) -> None:
@@ -104,7 +103,7 @@ def test_a_topic_of_which_a_broker_has_not_heard_that_it_is_gone_is_not_changed(
 
 
 def test_options_of_a_broker_that_two_set_both_hold(store: EmbeddedStore) -> None:
-    brokers = [BrokerConfigs(store.connect(), CONFIG, lambda _: []) for _ in range(2)]
+    brokers = [BrokerConfigs(store.connect(), CONFIG) for _ in range(2)]
     brokers[0].alter("1", {"log.retention.ms": "1"}, set())
     brokers[1].alter("1", {"log.retention.bytes": "2"}, set())
     written = ConfigNode.decode(store.connect().get("/config/brokers/1")[0]).config

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from millrace.config.broker import BrokerConfig
-from millrace.coordination import Coordination, Create, EmbeddedStore, Operation, ensure_path, paths
+from millrace.coordination import Coordination, Create, EmbeddedStore, paths
 from millrace.coordination.nodes import ConfigNode
 from millrace.coordination.outcomes import settle
 from millrace.errors import InvalidConfigError
-from millrace_broker.metadata import GroupConfigs
+from millrace_broker.metadata import GroupConfigs, registration
 
 SESSION = "consumer.session.timeout.ms"
 HEARTBEAT = "consumer.heartbeat.interval.ms"
@@ -18,13 +18,13 @@ HEARTBEAT = "consumer.heartbeat.interval.ms"
 @pytest.fixture
 def session() -> Coordination:
     session = EmbeddedStore(now_ms=lambda: 0).connect()
-    ensure_path(session, paths.GROUP_CONFIGS)
+    registration.ensure_roots(session)
     return session
 
 
 def configs_of(session: Coordination, **options: str) -> GroupConfigs:
     values = {name.replace("_", "."): value for name, value in options.items()}
-    return GroupConfigs(session, BrokerConfig.load(values), lambda entity: list[Operation]())
+    return GroupConfigs(session, BrokerConfig.load(values))
 
 
 def test_an_option_of_a_group_wins_over_the_brokers_default_until_it_is_deleted(session: Coordination) -> None:

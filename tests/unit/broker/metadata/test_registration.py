@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from millrace.config.listeners import Listener
-from millrace.coordination import Create, EmbeddedStore, NodeExistsError, paths
+from millrace.coordination import Create, EmbeddedStore, paths
 from millrace.coordination.nodes import BrokerNode
 from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError, StorageError
@@ -105,18 +105,6 @@ def test_an_address_at_which_another_broker_is_reached_is_refused() -> None:
     registration.register(second, 2, _node(9), patience_s=30)
     ending.join()
     assert [broker.broker_id for broker in registration.live_brokers(second)] == [2]
-
-
-def test_each_controller_has_a_higher_epoch_and_only_one_sits() -> None:
-    store = EmbeddedStore()
-    first, second = store.connect(), store.connect()
-    registration.ensure_roots(first)
-    assert registration.become_controller(first, 0, now_ms=1) == 1
-    with pytest.raises(NodeExistsError):
-        registration.become_controller(second, 1, now_ms=2)
-    assert first.get(paths.CONTROLLER_EPOCH)[0] == b"1"
-    first.close()
-    assert registration.become_controller(second, 1, now_ms=3) == 2
 
 
 def test_producer_ids_are_unique_over_brokers_and_restarts() -> None:
