@@ -322,7 +322,7 @@ def test_a_request_for_all_topics_has_only_those_that_may_be_described(secured: 
 
 def test_a_regular_expression_subscribes_to_topics_that_may_be_described(secured: Secured) -> None:
     hidden = pb.NewTopic(name="orders-hidden", num_partitions=1, replication_factor=1)
-    secured.outcome("CreateTopics", pb.CreateTopicsRequest(topics=[hidden]), ADMIN)
+    secured.outcome("CreateTopics", pb.CreateTopicsRequest(topics=[hidden], timeout_ms=AN_HOUR_MS), ADMIN)
     call = CALLS["ConsumerGroupHeartbeat"]
     values = {**NAMES, "group_id": "expressions", "member_id": "m", "rebalance_timeout_ms": 60_000}
     values |= {"topic_partitions": (), "subscribed_topic_names": None, "subscribed_topic_regex": "orders.*"}

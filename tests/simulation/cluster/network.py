@@ -120,6 +120,8 @@ class Network:
         """Let this broker answer calls to a host."""
         self._listeners[host] = (process, broker)
         self._kafka_calls[host] = kafka_calls(KafkaState(broker.config))
+        if host in self.refusing:
+            self.have_refused.add(process)
 
     def refuse(self, host: str) -> None:
         """Close the ports of a host: reset its connections and refuse new ones."""
