@@ -17,7 +17,7 @@ from millrace_broker.log import LogManager, OsFiles
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
-from millrace_broker.metadata import BrokerConfigs, GroupConfigs, PayloadSchemas, TopicChanges
+from millrace_broker.metadata import BrokerConfigs, GroupConfigs, PayloadSchemas, ScramCredentials, TopicChanges
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
@@ -73,7 +73,9 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         metadata=metadata,
         live=LiveConfig(BrokerConfigs(coordination, config)),
         groups=GroupConfigs(coordination, config),
+        credentials=ScramCredentials(coordination),
         schemas=PayloadSchemas(coordination),
+        acls=None,
         clock=clock,
         timer=timer,
         executors=executors,

@@ -59,6 +59,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
         metadata=metadata,
         live=LiveConfig(configs),
         groups=nothing,
+        credentials=nothing,
         schemas=nothing,
         acls=None,
         credentials=nothing,
