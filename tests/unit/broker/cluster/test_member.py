@@ -62,7 +62,6 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
         credentials=nothing,
         schemas=nothing,
         acls=None,
-        credentials=nothing,
         clock=clock,
         timer=Timer(clock),
         executors=executors,
