@@ -286,9 +286,7 @@ class GroupShard:
             error = failure
             _logger.warning("the record of group %s could not be appended: %s", group_id, error.message)
         except Exception:
-            error = UnknownServerError(
-                f"the record of group {group_id} could not be appended: see the broker's log for the cause"
-            )
+            error = UnknownServerError(f"group {group_id} could not be stored: see the broker's log for the cause")
             _logger.exception("the record of group %s could not be appended", group_id)
         if entry.group is group:  # else it has become a consumer group meanwhile
             with self._event(entry):

@@ -23,23 +23,12 @@ import logging
 
 from google.protobuf.message import DecodeError
 
-from millrace.errors import (
-    InvalidRequestError,
-    MessageTooLargeError,
-    MillraceError,
-    SaslAuthenticationError,
-)
+from millrace.errors import InvalidRequestError, MessageTooLargeError, MillraceError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import ClientAddress
-from millrace_broker.listeners.connection_states import (
-    AUTHENTICATION_S,
-    LIMITS_S,
-    SASL_KEYS,
-    Request,
-    State,
-)
+from millrace_broker.listeners.connection_states import AUTHENTICATION_S, LIMITS_S, SASL_KEYS, Request, State
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.owner import ConnectionOwner
 from millrace_broker.listeners.response_writer import ResponseWriter

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ELSEWHERE = ("tests/simulation/", "tests/mutation/", "tests/releases/")
-"""Virtual time, and programs that are no tests."""
+ELSEWHERE = ("tests/simulation/", "tests/mutation/", "tests/releases/", "tests/compat/")
+"""Virtual time, and programs that are no tests. ``compat`` runs other makers' suites, which show no progress."""
 ALLOWED = {
     "tests/integration/waiting.py": "waits for all others",
     "tests/unit/broker/runtime/test_spinning_loop.py": "the event loop's own timers are what it tests",
