@@ -108,7 +108,6 @@ class Member:
         fail: Callable[[MillraceError], None],
     ) -> None:
         """``gone`` is called for deleted topics, ``fail`` stops the broker."""
-        zookeeper = config.zookeeper_config
         self._config: Final = config
         self._directories: Final = directories
         self._metadata: Final = metadata
@@ -136,7 +135,7 @@ class Member:
         self._loop: Final = asyncio.get_running_loop()
         self._config_watch: Final = OnLoop(self._loop, self._notice_left)
         self._topics: Final = TopicLookups(
-            metadata.catalog, metadata.coordination, executors=executors, timer=timer, clock=clock
+            self._catalog, self._coordination, executors=executors, timer=timer, clock=clock
         )
         self._changed_configs: Final = ChangedConfigs(
             catalog=metadata.catalog,
@@ -148,10 +147,6 @@ class Member:
         )
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         deliveries = Deliveries(config, peers, self)
-        self._patience_s: Final = 0 if zookeeper is None else 2 * zookeeper.zookeeper_session_timeout_ms / 1000
-        """How long to wait for the end of an earlier registration of this broker."""
-        self._run: Final[RunBlocking] = executors.administer if zookeeper is None else asyncio.to_thread
-        """Runs the calls that open, register and close sessions."""
         self._registration: Final = OwnRegistration(
             self._id, self._patience_s, self._run, self._fence, self._catch_up, fail
         )
@@ -160,6 +155,17 @@ class Member:
             config, clock.now_ms, executors.administer, deliveries.deliver, deliveries.take_brokers
         )
         live.subscribe(lambda current: executors.on_loop(self.controlling.take_config, current))
+
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for the end of an earlier registration of this broker."""
+        zookeeper = self._config.zookeeper_config
+        return 0 if zookeeper is None else 2 * zookeeper.zookeeper_session_timeout_ms / 1000
+
+    @property
+    def _run(self) -> RunBlocking:
+        """The runner of calls that open, register and close sessions."""
+        return self._executors.administer if self._config.zookeeper_config is None else asyncio.to_thread
 
     # --- configurations, in the administration thread ------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from millrace.config.broker import BrokerConfig
 from millrace_broker.cluster.member import Member
-from millrace_broker.cluster.opened_metadata import open_metadata
+from millrace_broker.cluster.opened_metadata import OpenedMetadata, open_metadata
 from millrace_broker.config import LiveConfig
 from millrace_broker.coordinators import InternalTopics, ShardFactory
 from millrace_broker.log import LogManager, OsFiles
@@ -67,25 +67,7 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         peers=peers,
         waiters=waiters,
     )
-    member = Member(
-        config,
-        directories=[directory],
-        metadata=metadata,
-        live=LiveConfig(BrokerConfigs(coordination, config)),
-        groups=GroupConfigs(coordination, config),
-        credentials=ScramCredentials(coordination),
-        schemas=PayloadSchemas(coordination),
-        acls=None,
-        clock=clock,
-        timer=timer,
-        executors=executors,
-        files=files,
-        peers=peers,
-        logs=logs,
-        replicas=replicas,
-        gone=gone,
-        fail=Failure().fail,
-    )
+    member = _member(config, directory, metadata, timer, executors, peers, logs, replicas, gone)
     changes = TopicChanges(config, coordination, catalog, configured=member.take_topic, gone=gone.tell)
     await member.announce(config.advertised_addresses)
     partitions = PartitionDirectory(broker_id, catalog, logs, find_replica=replicas.find, look_up=member.find)
@@ -108,3 +90,36 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         fsyncs.close()
         reads.close()
         executors.close()
+
+
+def _member(
+    config: BrokerConfig,
+    directory: Path,
+    metadata: OpenedMetadata,
+    timer: Timer,
+    executors: Executors,
+    peers: Peers,
+    logs: LogManager,
+    replicas: ReplicaManager,
+    gone: GoneTopics,
+) -> Member:
+    coordination = metadata.coordination
+    return Member(
+        config,
+        directories=[directory],
+        metadata=metadata,
+        live=LiveConfig(BrokerConfigs(coordination, config)),
+        groups=GroupConfigs(coordination, config),
+        credentials=ScramCredentials(coordination),
+        schemas=PayloadSchemas(coordination),
+        acls=None,
+        clock=SystemClock(),
+        timer=timer,
+        executors=executors,
+        files=OsFiles(),
+        peers=peers,
+        logs=logs,
+        replicas=replicas,
+        gone=gone,
+        fail=Failure().fail,
+    )

@@ -149,9 +149,7 @@ def test_shards_answer_once_they_are_read_and_until_they_are_closed(tmp_path: Pa
             with pytest.raises(CoordinatorNotAvailableError, match="has not been created"):
                 shards.shard_of("group")
             await shards.ensure_topic()
-            with pytest.raises(CoordinatorLoadInProgressError):
-                shards.shard_of("group")
-            shard = await shards.wait_until_loaded(shards.number_of("group"))
+            shard = await _loaded(shards, shards.number_of("group"))
             assert shards.shard_of("group") is shard
             await shards.close()
             assert not shard.is_active

@@ -93,7 +93,6 @@ class ReplicaManager:
         peers: Peers,
         waiters: Waiters,
     ) -> None:
-        """Set up the manager without replicas. A controller assigns them."""
         self._config: Final = config
         self._clock: Final = clock
         self._executors: Final = executors
@@ -133,7 +132,7 @@ class ReplicaManager:
         self._service.close()
 
     async def close(self) -> None:
-        """Stop the fetchers and the periodic work, and refuse the controller's requests from now on.
+        """Stop the fetchers and the periodic work, and refuse the controller's requests.
 
         High watermarks are checkpointed when the logs are closed.
         """
@@ -189,10 +188,6 @@ class ReplicaManager:
         """Return all replicas that a controller has assigned to this broker."""
         return self._hosted.values()
 
-    def hosts(self, topic: str, partition: int) -> bool:
-        """Return whether a controller has assigned a replica to this broker, whose role then determines the leader."""
-        return (topic, partition) in self._hosted
-
     def leads(self, topic: str, partition: int) -> bool:
         """Return whether this broker leads a partition by the controller's decision."""
         replica = self._hosted.get((topic, partition))
@@ -217,7 +212,6 @@ class ReplicaManager:
         ``BrokerUnavailableError`` after ``close``.
         """
         async with self._deciding:
-            self._check_open()
             self._check_controller(request.controller_epoch)
             self._name_strays(request)
             found = await self._executors.run_io(self._replica_logs.find, request)
@@ -242,11 +236,9 @@ class ReplicaManager:
             self._go_on(changed.values())
             return answers
 
-    def _check_open(self) -> None:
+    def _check_controller(self, epoch: int) -> None:
         if self._is_closed:
             raise BrokerUnavailableError(f"broker {self._config.broker_id} stops: its logs are being closed")
-
-    def _check_controller(self, epoch: int) -> None:
         check_controller_epoch(self._controller_epoch, epoch)
         self._controller_epoch = epoch
 
@@ -330,7 +322,6 @@ class ReplicaManager:
         Raises ``StaleControllerEpochError``, and ``BrokerUnavailableError`` after ``close``.
         """
         async with self._deciding:
-            self._check_open()
             self._check_controller(request.controller_epoch)
             answers: dict[TopicPartition, MillraceError | None] = {}
             for partition, state in request.partitions.items():
@@ -347,10 +338,10 @@ class ReplicaManager:
 
         The controller sends no StopReplica to a broker that it considered dead while its replica was moved. That broker
         would continue as the old leader: requests with ``acks=all`` time out, and records with ``acks=1`` are lost.
-        Raises ``BrokerUnavailableError`` after ``close``.
         """
         async with self._deciding:
-            self._check_open()
+            if self._is_closed:
+                return
             for partition, state in request.partitions.items():
                 replica = self._hosted.get(partition)
                 if replica is None or replica.machine.role is None or not self._is_elsewhere(replica, state):
