@@ -41,10 +41,9 @@ from millrace_broker.metadata import LiveBroker, registration
 from millrace_broker.replication.core import Follower, Leader
 from millrace_broker.server import BrokerServer
 
-from .waiting import STALL_S, Stall, eventually
+from .waiting import STALL_S, Stall, eventually, eventually_async
 
 T = TypeVar("T")
-_LOOK_S = 0.001
 NOW_MS = 1_700_000_000_000
 OPTIONS = {
     "replica.lag.time.max.ms": "1000",
@@ -134,8 +133,7 @@ class ReplicaCluster:
     async def _start(self, broker_id: int, config: BrokerConfig) -> None:
         server = BrokerServer(config, store=_Sessions(self._store))
         starting = asyncio.create_task(server.start())
-        while not hasattr(server, "broker") and not starting.done():
-            await asyncio.sleep(_LOOK_S)
+        await eventually_async(lambda: hasattr(server, "broker") or starting.done(), "the broker to be opened")
         if hasattr(server, "broker"):
             self.servers[broker_id] = server
             await self._introduce()
@@ -157,8 +155,7 @@ class ReplicaCluster:
         )
         for server in self.servers.values():
             member = server.broker.member
-            while member.broker_epoch < 0:  # it is not registered yet
-                await asyncio.sleep(_LOOK_S)
+            await eventually_async(lambda member=member: member.broker_epoch >= 0, "the registration")
             await member.update_metadata(self._metadata_request(member.broker_epoch, {}), live)
 
     def stop(self, broker_id: int) -> None:
