@@ -17,5 +17,5 @@ async def handle(broker: Broker, request: pb.HeartbeatRequest, context: RequestC
         shard = broker.groups.shard_of(request.group_id)
     except CoordinatorLoadInProgressError:
         return pb.HeartbeatResponse()  # no error is known; sessions restart after the load
-    shard.heartbeat(request.group_id, identity_of(request))
+    await shard.heartbeat(request.group_id, identity_of(request))
     return pb.HeartbeatResponse()

@@ -186,18 +186,18 @@ class GroupShard:
         """Answer a SyncGroup request (``Group.sync``)."""
         entry = self._member_entry(group_id, request.identity)
         if isinstance(entry.group, ConsumerGroup):
-            return self._consumers.sync(entry, request)
+            return await self._consumers.sync(entry, request)
         call = next(_calls)
         with self._event(entry):
             entry.classic.sync(call, request, self._now_ms())
         answer: SyncAnswer = await self._answer(entry, call)
         return answer
 
-    def heartbeat(self, group_id: str, identity: Identity) -> None:
+    async def heartbeat(self, group_id: str, identity: Identity) -> None:
         """Extend a member's session (``Group.heartbeat``)."""
         entry = self._member_entry(group_id, identity)
         if isinstance(entry.group, ConsumerGroup):
-            self._consumers.classic_heartbeat(entry, identity)
+            await self._consumers.classic_heartbeat(entry, identity)
             return
         with self._event(entry):
             entry.classic.heartbeat(identity, self._now_ms())

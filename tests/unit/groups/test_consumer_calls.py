@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,30 @@ def test_a_member_without_heartbeats_is_removed(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
+@pytest.mark.parametrize("is_classic", [False, True])
+def test_a_heartbeat_that_arrives_while_its_member_is_removed_is_refused(tmp_path: Path, is_classic: bool) -> None:
+    """An answer would tell the member that it may go on, while its partitions are given to others."""
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "a")
+            member = identity(await classic_join(shard)) if is_classic else Identity(member_id="a")
+            entry = shard.entries["g"]
+            async with entry.lock:  # as while the removal is appended
+                call = shard.heartbeat("g", member) if is_classic else beat(shard, "a", 1)
+                answering = asyncio.ensure_future(call)
+                await asyncio.sleep(0)
+                assert not answering.done()
+                others = {each: value for each, value in group(shard).members.items() if each != member.member_id}
+                entry.group = replace(group(shard), members=others)
+            with pytest.raises(UnknownMemberError):
+                await answering
+
+    run(scenario, tmp_path)
+
+
 def test_a_member_that_does_not_revoke_is_removed(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with opened(directory) as broker:
@@ -217,17 +242,17 @@ def test_a_classic_member_reconciles_by_join_group(tmp_path: Path) -> None:
             await shard.sync("g", SyncRequest(identity=identity(first), assignments={first.member_id: owned}))
             assert (await join(shard, "new")).assignment == frozenset()
             with pytest.raises(RebalanceInProgressError):
-                shard.heartbeat("g", identity(first))
+                await shard.heartbeat("g", identity(first))
             again = await classic_join(shard, first.member_id, (0, 1))
             kept = await assigned(shard, again)
             assert len(kept) == 1
             with pytest.raises(RebalanceInProgressError):
-                shard.heartbeat("g", identity(again))
+                await shard.heartbeat("g", identity(again))
             last = await classic_join(shard, first.member_id, kept)
             assert last.generation_id == group(shard).epoch
             with pytest.raises(IllegalGenerationError):
-                shard.heartbeat("g", identity(first))
-            shard.heartbeat("g", identity(last))
+                await shard.heartbeat("g", identity(first))
+            await shard.heartbeat("g", identity(last))
             assert await assigned(shard, last) == kept
             moved = (await beat(shard, "new", last.generation_id)).assignment
             assert moved is not None

@@ -128,7 +128,7 @@ def test_groups_and_offsets_are_read_again(tmp_path: Path) -> None:
             assert [committed.offset for committed in entry.offsets.committed.values()] == [4, 5]
             assert entry.group.state.value == "Stable"
             assert entry.state_since_ms > 0
-            shard.heartbeat("g", member)
+            await shard.heartbeat("g", member)
             simple = (await shard_of(broker, "simple")).entries
             assert "simple" not in simple or simple["simple"].offsets.get(T0) is not None
             assert broker.statistics().groups.heartbeats.delayed == 1

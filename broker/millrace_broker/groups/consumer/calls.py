@@ -3,7 +3,8 @@
 Invariants
 
 - A group changes after the records of the change are in the log. Changes of one group come one after another, by the
-  lock of its entry. A call that changes nothing does not wait for them.
+  lock of its entry. A call waits for a change in progress, also if it changes nothing itself: the change may remove the
+  member that calls. Kafka's coordinator answers such calls after its pending writes too.
 - A member of a group has a session timer. A member that has to revoke partitions has a timer for that too.
 - A classic group that is converted accepts no calls from the start of the append. If the append fails, it is restored.
 
@@ -165,19 +166,21 @@ class ConsumerCalls:
             self._await_call(entry, member, TimerKind.SYNC)
         return answer
 
-    def sync(self, entry: GroupEntry, request: SyncRequest) -> SyncAnswer:
+    async def sync(self, entry: GroupEntry, request: SyncRequest) -> SyncAnswer:
         """Answer a SyncGroup request (``classic_members.sync``)."""
+        await _settled(entry)
         answer = classic_members.sync(entry.consumer, request, self._topics)
         self._timers.cancel(_timer(entry, TimerKind.SYNC, request.identity.member_id))
         self._begin_session(entry, entry.consumer.members[request.identity.member_id])
         return answer
 
-    def classic_heartbeat(self, entry: GroupEntry, identity: Identity) -> None:
+    async def classic_heartbeat(self, entry: GroupEntry, identity: Identity) -> None:
         """Extend the session of a classic member.
 
         Raises the errors of ``classic_members.check_member``. ``RebalanceInProgressError`` tells the member to join
         again.
         """
+        await _settled(entry)
         group = entry.consumer
         member = classic_members.check_member(group, identity)
         self._begin_session(entry, member)
@@ -191,8 +194,7 @@ class ConsumerCalls:
 
         Return false if the group has become a classic one meanwhile. Clients do not repeat LeaveGroup.
         """
-        async with entry.lock:
-            pass  # the last member with the consumer protocol may be about to leave
+        await _settled(entry)  # the last member with the consumer protocol may be about to leave
         if isinstance(entry.group, Group):
             return False
         member_id, instance_id = identity.member_id, identity.group_instance_id
@@ -201,21 +203,19 @@ class ConsumerCalls:
             if found is not None and member_id not in (NO_MEMBER, found.member_id):
                 raise entry.consumer.fenced_instance(instance_id)
             member_id = NO_MEMBER if found is None else found.member_id
-        await self._remove(entry, member_id)
-        return True
-
-    async def _remove(self, entry: GroupEntry, member_id: str) -> None:
         await self._change(entry, lambda group: (group.without(member_id, self._topics, self._settings), None))
+        return True
 
     # --- changes -------------------------------------------------------------------------------------------
 
     async def _change(self, entry: GroupEntry, decide: Callable[[ConsumerGroup], tuple[ConsumerGroup, T]]) -> T:
         """Change a group as ``decide`` says; the call is not cancelled with its caller after it has begun."""
-        group = entry.consumer
-        after, answer = decide(group)
-        if after == group:
-            entry.group = after  # it may know a later revision of the topics
-            return answer
+        if not entry.lock.locked():
+            group = entry.consumer
+            after, answer = decide(group)
+            if after == group:
+                entry.group = after  # it may know a later revision of the topics
+                return answer
         return await self._executors.to_the_end(self._append_change(entry, decide))
 
     async def _append_change(self, entry: GroupEntry, decide: Callable[[ConsumerGroup], tuple[ConsumerGroup, T]]) -> T:
@@ -383,8 +383,15 @@ class ConsumerCalls:
     async def _fence(self, entry: GroupEntry, member: ConsumerMember, kind: TimerKind) -> None:
         group_id = entry.group.group_id
         _logger.info("member %s of group %s is removed: its %s timer has ended", member.member_id, group_id, kind.value)
+        timer = _timer(entry, TimerKind.SESSION, member.member_id)
+
+        def removed(group: ConsumerGroup) -> tuple[ConsumerGroup, None]:
+            if kind is TimerKind.SESSION and self._timers.is_set(timer):
+                return group, None  # a heartbeat has been answered meanwhile
+            return group.without(member.member_id, self._topics, self._settings), None
+
         try:
-            await self._remove(entry, member.member_id)
+            await self._change(entry, removed)
         except UnknownMemberError:
             return  # it has left meanwhile
         except MillraceError as error:
@@ -394,6 +401,13 @@ class ConsumerCalls:
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
+
+
+async def _settled(entry: GroupEntry) -> None:
+    """Wait for a change of the group that is in progress."""
+    if entry.lock.locked():
+        async with entry.lock:
+            pass
 
 
 def _timer(entry: GroupEntry, kind: TimerKind, member_id: str) -> tuple[str, TimerKey]:
