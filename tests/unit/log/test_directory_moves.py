@@ -135,6 +135,8 @@ def test_a_copy_of_a_log_that_changes_is_the_log(tmp_path: Path, clock: Any, see
             case _:
                 record = Record(key=None, value=chance.randbytes(chance.randrange(3000)), timestamp_ms=1)
                 log.append(build_rows_batch([record]), leader_epoch=epoch)
+    # A log that is opened after a crash knows no epoch without records.
+    log.append(build_rows_batch([Record(key=None, value=b"last", timestamp_ms=1)]), leader_epoch=epoch)
     manager.moves._targets[KEY] = target
     manager.moves._switch(KEY, log, future, target)
     before = content(log)
