@@ -42,11 +42,11 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
 
     def partitions(self) -> Sequence[InputPartition]:
         """Resolve start and end, and cut the range into tasks."""
-        from pyspark_millrace.planning.cluster import Cluster
+        from pyspark_millrace.planning.broker_client import BrokerClient
 
         start, end = self._range
         keys = self._topics.partitions
-        with Cluster.connect(self._options) as cluster:
+        with BrokerClient.connect(self._options) as cluster:
             # Resolve the end first: later records are left out, and no range ends before its start.
             ends = cluster.offsets_at(end, keys, option="endingOffsets", no_match=None)
             starts = cluster.offsets_at(start, keys, option="startingOffsets", no_match=self._options.starting_no_match)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark_millrace.decoding.plan import DecodePlan
     from pyspark_millrace.options.decoding import DecodeOptions
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.planning.cluster import Cluster
+    from pyspark_millrace.planning.broker_client import BrokerClient
     from pyspark_millrace.planning.topics import TopicSet
     from pyspark_millrace.reading.layout import ReadLayout
     from pyspark_millrace.sink.writer import TopicBatchWriter, TopicStreamWriter
@@ -93,7 +93,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         from pyspark_millrace.stream import StreamReader
 
         def look_up() -> tuple[TopicSet, ReadLayout]:
-            import pyspark_millrace.planning.cluster  # noqa: F401 - planning needs it soon, and it loads slowly
+            import pyspark_millrace.planning.broker_client  # noqa: F401 - planning needs it soon, and it loads slowly
 
             return self._resolved(), self._filtered(self._layout(schema))
 
@@ -124,9 +124,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
 
     def _resolved(self) -> TopicSet:
         if self._topics is None:
-            from pyspark_millrace.planning.cluster import Cluster
+            from pyspark_millrace.planning.broker_client import BrokerClient
 
-            with Cluster.connect(self._options) as cluster:
+            with BrokerClient.connect(self._options) as cluster:
                 topics = cluster.resolve(self._options.subscription)
                 if self._options.decode is not None:
                     self._decoding = self._planned_decoding(self._options.decode, topics, cluster)
@@ -134,7 +134,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         return self._topics
 
     @staticmethod
-    def _planned_decoding(options: DecodeOptions, topics: TopicSet, cluster: Cluster) -> DecodePlan:
+    def _planned_decoding(options: DecodeOptions, topics: TopicSet, cluster: BrokerClient) -> DecodePlan:
         from millrace.errors import UsageError
         from pyspark_millrace.decoding.plan import plan_decoding
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.planning.cluster import Cluster
+    from pyspark_millrace.planning.broker_client import BrokerClient
     from pyspark_millrace.planning.topics import TopicSet
     from pyspark_millrace.reading.layout import ReadLayout
 
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._start = options.stream_start()
         self._looked_up = Eventually(partial(_checked_ends, options, look_up))
         self._newer_topics: TopicSet | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: BrokerClient | None = None
         self._initial: StreamOffsets | None = None
         self._newest: StreamOffsets | None = None
         self._target: StreamOffsets | None = None
@@ -225,12 +225,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._cluster = None
         _end_process_if_spark_hung_up()
 
-    def _connected(self) -> Cluster:
+    def _connected(self) -> BrokerClient:
         if self._cluster is None:
-            from pyspark_millrace.planning.cluster import Cluster
+            from pyspark_millrace.planning.broker_client import BrokerClient
 
             self._looked_up.get()  # raise the errors of topics and options first
-            self._cluster = Cluster.connect(self._options)
+            self._cluster = BrokerClient.connect(self._options)
         return self._cluster
 
     def _fetch_newest(self) -> StreamOffsets:

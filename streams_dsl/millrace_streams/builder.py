@@ -13,7 +13,7 @@ from typing import Any
 from millrace_streams.errors import TopologyError
 from millrace_streams.functions import extractor_function, is_function
 from millrace_streams.graph import SourceNode, Topology, ToTableNode
-from millrace_streams.graph.building import TopologyBuilder
+from millrace_streams.graph.topology_builder import TopologyBuilder
 from millrace_streams.language import GlobalKTable, KStream, KTable
 from millrace_streams.processors import StoreBuilder
 from millrace_streams.serdes import row, scalar_serde, serde_of

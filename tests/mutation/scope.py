@@ -77,7 +77,7 @@ EDGES = frozenset(
         "broker/millrace_broker/transactions/external_commits.py",
         "broker/millrace_broker/purgatory/timer.py",
         "platform/millrace/segments/remote.py",
-        "spark_source/pyspark_millrace/planning/cluster.py",
+        "spark_source/pyspark_millrace/planning/broker_client.py",
     }
 )
 

@@ -12,7 +12,7 @@ from millrace_broker.broker import Broker
 
 @authorized("Heartbeat")
 async def handle(broker: Broker, request: pb.HeartbeatRequest, context: RequestContext) -> pb.HeartbeatResponse:
-    """Record the heartbeat. Raises the errors of ``Group.heartbeat``."""
+    """Record the heartbeat. Raises the errors of ``ClassicGroup.heartbeat``."""
     try:
         shard = broker.groups.shard_of(request.group_id)
     except CoordinatorLoadInProgressError:

@@ -21,7 +21,7 @@ from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 async def handle(broker: Broker, request: pb.JoinGroupRequest, context: RequestContext) -> pb.JoinGroupResponse:
     """Join the group. A rebalance timeout of 0 means the session timeout, as in old Kafka versions.
 
-    Raises the errors of ``Group.join``.
+    Raises the errors of ``ClassicGroup.join``.
     """
     group_id = request.group_id
     await check_is_not(broker, group_id, SHARE, is_new_member=not request.member_id)

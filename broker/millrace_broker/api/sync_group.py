@@ -13,7 +13,7 @@ from millrace_broker.groups import SyncRequest
 
 @authorized("SyncGroup")
 async def handle(broker: Broker, request: pb.SyncGroupRequest, context: RequestContext) -> pb.SyncGroupResponse:
-    """Wait for the assignment, and answer with the member's part. Raises the errors of ``Group.sync``."""
+    """Wait for the assignment, and answer with the member's part. Raises the errors of ``ClassicGroup.sync``."""
     try:
         shard = broker.groups.shard_of(request.group_id)
     except CoordinatorLoadInProgressError:

@@ -5,7 +5,7 @@ Pure parts:
 ``requests``        requests to a group, its answers, its settings
 ``states``          states of a classic group, and the transitions between them
 ``members``         members of a group
-``group``           state machine of one group, which owns the following parts
+``classic_group``   state machine of one classic group, which owns the following parts
 ``rebalance``       steps from a generation to the next
 ``static_members``  replacement of static members
 ``sessions``        session timers of members

@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Request to call ``Group.timer_fired`` after a delay; it replaces the timer with the same key."""
+    """Request to call ``ClassicGroup.timer_fired`` after a delay; it replaces the timer with the same key."""
 
     key: TimerKey
     delay_ms: int
@@ -85,7 +85,7 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Request to append the group's record, and to call ``Group.stored`` with the token afterwards."""
+    """Request to append the group's record, and to call ``ClassicGroup.stored`` with the token afterwards."""
 
     token: int
     group: StoredGroup

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from millrace.errors import CoordinatorNotAvailableError
+from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer.group import ConsumerGroup
-from millrace_broker.groups.group import Group
 from millrace_broker.groups.offsets import GroupOffsets
 from millrace_broker.groups.states import GroupState
 
@@ -20,7 +20,7 @@ class GroupEntry:
     The holder of ``lock`` may append records of a consumer group, convert the group, or delete it.
     """
 
-    group: Group | ConsumerGroup
+    group: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     state: GroupState = GroupState.EMPTY
     state_since_ms: int = -1
@@ -28,7 +28,7 @@ class GroupEntry:
     is_deleted: bool = False
 
     @property
-    def classic(self) -> Group:
+    def classic(self) -> ClassicGroup:
         """The group, which has the classic protocol.
 
         Raises ``CoordinatorNotAvailableError`` if it has been converted meanwhile.
@@ -43,6 +43,6 @@ class GroupEntry:
 
         Raises ``CoordinatorNotAvailableError`` if it has been converted meanwhile.
         """
-        if isinstance(self.group, Group):
+        if isinstance(self.group, ClassicGroup):
             raise CoordinatorNotAvailableError(f"group {self.group.group_id} has become a classic group: retry")
         return self.group

@@ -34,12 +34,12 @@ from millrace.errors import (
 )
 from millrace_broker.coordinators import LoadedBatch, StateLog, written
 from millrace_broker.groups.callers import Callers
+from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer.calls import ConsumerCalls
 from millrace_broker.groups.consumer.group import ConsumerGroup, ConsumerSettings, Heartbeat, HeartbeatAnswer
 from millrace_broker.groups.consumer.topics import ClusterTopics
 from millrace_broker.groups.effects import Answer, SetTimer, Store, StoredGroup, TimerKey
 from millrace_broker.groups.entries import GroupEntry
-from millrace_broker.groups.group import Group
 from millrace_broker.groups.loading import GroupLoader, LoadedGroup
 from millrace_broker.groups.offsets import CommittedOffset
 from millrace_broker.groups.records import group_record, group_tombstone, offset_record, offset_tombstone
@@ -136,8 +136,8 @@ class GroupShard:
                 "the record of group %s cannot be read, its members must join again: %s", group_id, error.message
             )
         if stored is None:
-            return GroupEntry(Group(group_id, self._settings), loaded.offsets)
-        group = Group.restore(group_id, self._settings, stored, self._now_ms())
+            return GroupEntry(ClassicGroup(group_id, self._settings), loaded.offsets)
+        group = ClassicGroup.restore(group_id, self._settings, stored, self._now_ms())
         return GroupEntry(group, loaded.offsets, group.state, state_since_ms)
 
     def release(self) -> None:
@@ -162,7 +162,7 @@ class GroupShard:
     # --- membership ----------------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer | MemberIdGiven:
-        """Answer a JoinGroup request (``Group.join``). A member without an id creates the group.
+        """Answer a JoinGroup request (``ClassicGroup.join``). A member without an id creates the group.
 
         A consumer group accepts classic members too (``classic_members.join``).
         """
@@ -183,7 +183,7 @@ class GroupShard:
         return answer
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """Answer a SyncGroup request (``Group.sync``)."""
+        """Answer a SyncGroup request (``ClassicGroup.sync``)."""
         entry = self._member_entry(group_id, request.identity)
         if isinstance(entry.group, ConsumerGroup):
             return await self._consumers.sync(entry, request)
@@ -194,7 +194,7 @@ class GroupShard:
         return answer
 
     async def heartbeat(self, group_id: str, identity: Identity) -> None:
-        """Extend a member's session (``Group.heartbeat``)."""
+        """Extend a member's session (``ClassicGroup.heartbeat``)."""
         entry = self._member_entry(group_id, identity)
         if isinstance(entry.group, ConsumerGroup):
             await self._consumers.classic_heartbeat(entry, identity)
@@ -207,7 +207,7 @@ class GroupShard:
         return await self._consumers.heartbeat(group_id, beat)
 
     async def leave(self, group_id: str, identity: Identity) -> None:
-        """Remove a member (``Group.leave``)."""
+        """Remove a member (``ClassicGroup.leave``)."""
         entry = self._member_entry(group_id, identity)
         if isinstance(entry.group, ConsumerGroup) and await self._consumers.leave(entry, identity):
             return
@@ -226,7 +226,7 @@ class GroupShard:
         )
 
     def _add(self, group_id: str) -> GroupEntry:
-        entry = GroupEntry(Group(group_id, self._settings))
+        entry = GroupEntry(ClassicGroup(group_id, self._settings))
         self._entries[group_id] = entry
         return entry
 
@@ -271,7 +271,7 @@ class GroupShard:
         try:
             return await self._callers.wait(call)
         except asyncio.CancelledError:
-            if isinstance(group, Group) and entry.group is group:
+            if isinstance(group, ClassicGroup) and entry.group is group:
                 with self._event(entry):
                     group.abandon(call, self._now_ms())
             raise
@@ -300,9 +300,9 @@ class GroupShard:
     async def commit(self, group_id: str, identity: Identity, commits: Mapping[PartitionKey, CommittedOffset]) -> None:
         """Commit offsets; return when their records are as durable as the topic requires.
 
-        Raises the errors of ``Group.check_commit`` and ``ConsumerGroup.check_commit``, ``IllegalGenerationError`` for a
-        generation of an unknown group, ``InvalidCommitOffsetSizeError`` for more offsets than one batch holds,
-        ``StorageError``.
+        Raises the errors of ``ClassicGroup.check_commit`` and ``ConsumerGroup.check_commit``,
+        ``IllegalGenerationError`` for a generation of an unknown group, ``InvalidCommitOffsetSizeError`` for more
+        offsets than one batch holds, ``StorageError``.
         """
         entry = self._entry_to_commit(group_id, identity)
         self._check_commit(entry, identity, is_transactional=False)
@@ -459,7 +459,7 @@ class GroupShard:
             del self._entries[group.group_id]
         except BaseException:
             left = StoredGroup(protocol_type=group.protocol_type, generation_id=group.generation_id)
-            again = Group.restore(group.group_id, self._settings, left, self._now_ms())
+            again = ClassicGroup.restore(group.group_id, self._settings, left, self._now_ms())
             self._entries[group.group_id] = GroupEntry(again, entry.offsets, again.state, entry.state_since_ms)
             raise
 
@@ -471,14 +471,14 @@ class GroupShard:
             expired = entry.offsets.expired(
                 self._clock.now_ms(),
                 retention_ms,
-                state=group.state if isinstance(group, Group) else GroupState.STABLE,  # since each commit
+                state=group.state if isinstance(group, ClassicGroup) else GroupState.STABLE,  # since each commit
                 protocol_type=group.protocol_type,
                 state_since_ms=entry.state_since_ms,
                 subscribed_topics=group.subscribed_topics(),
             )
             await self._append_tombstones(entry, expired)
             count += len(expired)
-            is_idle = group.is_empty and not (isinstance(group, Group) and group.pending_members)
+            is_idle = group.is_empty and not (isinstance(group, ClassicGroup) and group.pending_members)
             if is_idle and entry.offsets.is_empty and self._entries.get(group.group_id) is entry:
                 await self._forget_idle(entry)
         return count

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PayloadSchemas(Protocol):
-    """Broker calls of this module; implemented by ``Cluster``."""
+    """Broker calls of this module; implemented by ``BrokerClient``."""
 
     def payload_registry(self) -> PayloadRegistry:
         """Return the current schemas of payloads in the registry."""

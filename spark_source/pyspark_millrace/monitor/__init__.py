@@ -3,7 +3,7 @@
 ``monitor(spark)`` installs it; ``session()`` does so by default. It receives Spark's progress reports after each batch,
 and the reports of tasks (``pyspark_millrace.reading.reports``).
 
-* ``service``       ``monitor()``: a listener per session, and the state of the process
+* ``monitor``       ``monitor()``: a listener per session, and the state of the process
 * ``progress``      Spark's progress reports, reduced to millrace sources
 * ``group_commits`` offset commits to groups, in the background
 * ``measurements``  totals of each query
@@ -11,6 +11,6 @@ and the reports of tasks (``pyspark_millrace.reading.reports``).
 * ``outlets``       HTTP, text file, push gateway
 """
 
-from pyspark_millrace.monitor.service import Monitor, monitor
+from pyspark_millrace.monitor.monitor import Monitor, monitor
 
 __all__ = ["Monitor", "monitor"]

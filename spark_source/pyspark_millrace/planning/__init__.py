@@ -1,6 +1,6 @@
 """Planning on the driver: offset ranges and splits of a read.
 
-* ``cluster``    ``Cluster``, the client of the brokers: topics, schemas, offsets, extents
+* ``broker_client`` ``BrokerClient``: topics, schemas, offsets, extents
 * ``topics``     the topics of a query and their common schema
 * ``offsets``    a stream's offsets in Spark's checkpoint; detection of lost records
 * ``backlog, admission``  unread offsets of a stream, and the part that enters the next micro-batch

@@ -17,7 +17,7 @@ _PIECES: Final = 4
 
 
 class Locator(Protocol):
-    """Locates offset ranges in the log; implemented by ``Cluster``."""
+    """Locates offset ranges in the log; implemented by ``BrokerClient``."""
 
     def locate(
         self, ranges: Sequence[tuple[OffsetRange, int]], report: LossReport

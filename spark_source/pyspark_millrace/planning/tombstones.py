@@ -15,7 +15,7 @@ from pyspark_millrace.planning.backlog import Backlog
 
 
 class TopicSettings(Protocol):
-    """Broker calls of this module; implemented by ``Cluster``."""
+    """Broker calls of this module; implemented by ``BrokerClient``."""
 
     def settings(self, topic: str) -> Mapping[str, str]:
         """Return the configuration of a topic."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.planning.cluster import Cluster
+    from pyspark_millrace.planning.broker_client import BrokerClient
     from pyspark_millrace.planning.offsets import OffsetRange
     from pyspark_millrace.reading.layout import ReadLayout
 
@@ -38,7 +38,7 @@ class ReferenceTask(InputPartition):  # type: ignore[misc]  # pyspark is not typ
 
 
 def plan_references(
-    cluster: Cluster,
+    cluster: BrokerClient,
     ranges: Sequence[OffsetRange],
     schemas: Mapping[int, pa.Schema],
     options: SourceOptions,

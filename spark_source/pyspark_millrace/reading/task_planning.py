@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from pyspark_millrace.filters.row_filter import RowFilter
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.planning.cluster import Cluster
+    from pyspark_millrace.planning.broker_client import BrokerClient
 
 _log = logging.getLogger(__name__)
 
 
 def plan_tasks(
-    cluster: Cluster,
+    cluster: BrokerClient,
     ranges: Sequence[OffsetRange],
     schemas: Mapping[int, pa.Schema],
     options: SourceOptions,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.planning.cluster import Cluster
+    from pyspark_millrace.planning.broker_client import BrokerClient
     from pyspark_millrace.reading.layout import ReadLayout
 
 _log = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ def read_task(task: InputPartition, layout: ReadLayout, options: SourceOptions) 
         return
     from pyspark_millrace.reading.splits import Sources, read_split
 
-    def cluster() -> Cluster:
+    def cluster() -> BrokerClient:
         # Connect lazily: a task that reads files needs no connection.
-        from pyspark_millrace.planning.cluster import CLUSTERS
+        from pyspark_millrace.planning.broker_client import CLUSTERS
 
         return CLUSTERS.get((options.bootstrap_servers, tuple(sorted(options.task_client_config().items()))))
 

@@ -1,8 +1,8 @@
 """The topology as data: nodes, and their immutable graph.
 
 ``nodes`` has the base, sources, sinks and stateless nodes. ``tables``, ``aggregations``, ``joins`` and ``processing``
-have the other nodes. ``building`` collects nodes, and ``topology`` is the graph with its checks. ``describe`` is its
-text, and ``diagram`` its boxes and edges, which ``svg`` and ``mermaid`` draw.
+have the other nodes. ``topology_builder`` collects nodes, and ``topology`` is the graph with its checks. ``describe``
+is its text, and ``diagram`` its boxes and edges, which ``svg`` and ``mermaid`` draw.
 """
 
 from millrace_streams.graph.aggregations import (

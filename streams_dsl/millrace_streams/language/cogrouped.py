@@ -20,7 +20,7 @@ from millrace_streams.windows import (
 )
 
 if TYPE_CHECKING:
-    from millrace_streams.graph.building import TopologyBuilder
+    from millrace_streams.graph.topology_builder import TopologyBuilder
     from millrace_streams.language.table import KTable
 
 Grouped = tuple[KGroupedStream, Function]

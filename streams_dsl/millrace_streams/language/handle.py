@@ -9,11 +9,11 @@ from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Alias, Expression, col, expression_of
 from millrace_streams.functions import Batchwise, PythonFunction, python_function
 from millrace_streams.graph import JoinColumns, Node
-from millrace_streams.graph.building import check_name
+from millrace_streams.graph.topology_builder import check_name
 from millrace_streams.serdes import RowSerde, Serde, scalar_serde, serde_of
 
 if TYPE_CHECKING:
-    from millrace_streams.graph.building import TopologyBuilder
+    from millrace_streams.graph.topology_builder import TopologyBuilder
 
 NodeT = TypeVar("NodeT", bound=Node)
 Function = Callable[..., Any]

@@ -28,7 +28,7 @@ from millrace_streams.layout import Layout
 from millrace_streams.runners.bucket_tasks import Tasks
 from millrace_streams.runners.output import HEADERS_TYPE
 from millrace_streams.runners.packed_rows import OUT, Packed
-from millrace_streams.runners.repartition import Roots
+from millrace_streams.runners.shuffle import Roots
 from millrace_streams.steps.batch import TIMESTAMP, Rows
 from millrace_streams.steps.flow import ROOT, Flow
 from millrace_streams.steps.task import Task, TaskResult, merged

@@ -33,7 +33,7 @@ from millrace_streams.runners.packed_rows import (
     from_batch,
     to_batches,
 )
-from millrace_streams.runners.repartition import Roots, arrive, by_bucket, head_frame, repartition_frame
+from millrace_streams.runners.shuffle import Roots, arrive, by_bucket, head_frame, repartition_frame
 from millrace_streams.runners.topic_rows import WRITTEN, OpaqueRows
 from millrace_streams.state.variables import MemoryVariables
 from millrace_streams.steps import Operator

@@ -39,7 +39,7 @@ from millrace_broker.groups import (
     MemberIdGiven,
     SyncRequest,
 )
-from millrace_broker.groups.group import Group
+from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.metadata import TopicSpec
 
 from ...integration.waiting import eventually_async
@@ -263,7 +263,7 @@ def test_a_classic_member_reconciles_by_join_group(tmp_path: Path) -> None:
             assert group(shard) == before
             await beat(shard, "new", -1)
             classic = shard.entries["g"].group
-            assert isinstance(classic, Group)
+            assert isinstance(classic, ClassicGroup)
             assert classic.generation_id > last.generation_id
             rejoined = await classic_join(shard, first.member_id, kept)
             assert rejoined.leader == first.member_id
@@ -280,7 +280,7 @@ def test_members_of_both_protocols_leave_at_the_same_time(tmp_path: Path) -> Non
             member = await classic_join(shard)
             await asyncio.gather(beat(shard, "new", -1), shard.leave("g", identity(member)))
             classic = shard.entries["g"].group
-            assert isinstance(classic, Group)
+            assert isinstance(classic, ClassicGroup)
             assert classic.is_empty
 
     run(scenario, tmp_path)
@@ -294,7 +294,7 @@ def test_the_policy_forbids_a_migration(tmp_path: Path) -> None:
             await classic_join(shard)
             with pytest.raises(GroupIdNotFoundError, match=r"group\.consumer\.migration\.policy"):
                 await join(shard, "new")
-            assert isinstance(shard.entries["g"].group, Group)
+            assert isinstance(shard.entries["g"].group, ClassicGroup)
 
     run(scenario, tmp_path)
 
@@ -319,7 +319,7 @@ def test_an_empty_group_takes_the_protocol_of_its_next_member(tmp_path: Path) ->
             await join(shard, "a")
             await beat(shard, "a", -1)
             member = await classic_join(shard)
-            assert isinstance(shard.entries["g"].group, Group)
+            assert isinstance(shard.entries["g"].group, ClassicGroup)
             await shard.leave("g", identity(member))
             await join(shard, "b")
             assert set(group(shard).members) == {"b"}

@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 from millrace.errors import MillraceError, StorageError
+from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.effects import Answer, SetTimer, Store, TimerKey
-from millrace_broker.groups.group import Group
 from millrace_broker.groups.requests import GroupSettings, Identity, JoinRequest, SyncRequest
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3000, min_session_timeout_ms=6000, max_session_timeout_ms=60_000)
@@ -21,9 +21,9 @@ class World:
     ``stores`` wait for ``store_done``, oldest first.
     """
 
-    def __init__(self, settings: GroupSettings = SETTINGS, group: Group | None = None) -> None:
+    def __init__(self, settings: GroupSettings = SETTINGS, group: ClassicGroup | None = None) -> None:
         self.now_ms = 1_000_000
-        self.group = group or Group("g", settings)
+        self.group = group or ClassicGroup("g", settings)
         self.timers: dict[TimerKey, int] = {}
         self.stores: list[Store] = []
         self.answers: dict[int, Any] = {}

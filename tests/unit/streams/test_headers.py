@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace_streams import Record, StreamsBuilder, TestRecord, TopologyTestDriver, count
 from millrace_streams.layout import Layout
-from millrace_streams.runners.repartition import arrive, repartition_frame
+from millrace_streams.runners.shuffle import arrive, repartition_frame
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, TIMESTAMP
 from millrace_streams.steps.flow import ROOT

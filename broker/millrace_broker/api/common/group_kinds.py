@@ -13,7 +13,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, SHARE_STATE_TOPIC, partition_of
 from millrace_broker.groups import ConsumerGroup
-from millrace_broker.groups.group import Group
+from millrace_broker.groups.classic_group import ClassicGroup
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _NAMES: Final = {CLASSIC: "consumer", SHARE: "share"}
 _ASKED_S: Final = 2.0
 
 
-def kind_of(group: Group | ConsumerGroup) -> str:
+def kind_of(group: ClassicGroup | ConsumerGroup) -> str:
     """Return the kind of a group of consumers."""
     return CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC
 

@@ -26,6 +26,7 @@ from millrace.errors import (
     UnknownMemberError,
 )
 from millrace_broker.coordinators import StateLog
+from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer import classic_members
 from millrace_broker.groups.consumer.group import (
     ConsumerGroup,
@@ -39,7 +40,6 @@ from millrace_broker.groups.consumer.records import change_records
 from millrace_broker.groups.consumer.topics import ClusterTopics
 from millrace_broker.groups.effects import TimerKey, TimerKind
 from millrace_broker.groups.entries import GroupEntry
-from millrace_broker.groups.group import Group
 from millrace_broker.groups.records import group_record, group_tombstone
 from millrace_broker.groups.requests import (
     CONSUMER,
@@ -121,11 +121,11 @@ class ConsumerCalls:
         """
         check_request(beat)
         entry = self._entries.get(group_id)
-        if entry is None or (isinstance(entry.group, Group) and beat.member_epoch != JOIN_EPOCH):
+        if entry is None or (isinstance(entry.group, ClassicGroup) and beat.member_epoch != JOIN_EPOCH):
             if beat.member_epoch != JOIN_EPOCH:
                 raise GroupIdNotFoundError(f"there is no consumer group {group_id}: join with epoch 0")
             entry = self._entries[group_id] = GroupEntry(ConsumerGroup(group_id=group_id))
-        elif isinstance(entry.group, Group):
+        elif isinstance(entry.group, ClassicGroup):
             await self._executors.to_the_end(self._upgrade(entry))
         try:
             answer = await self._change(entry, lambda group: group.heartbeat(beat, self._topics, self._settings))
@@ -195,7 +195,7 @@ class ConsumerCalls:
         Return false if the group has become a classic one meanwhile. Clients do not repeat LeaveGroup.
         """
         await _settled(entry)  # the last member with the consumer protocol may be about to leave
-        if isinstance(entry.group, Group):
+        if isinstance(entry.group, ClassicGroup):
             return False
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if instance_id is not None:
@@ -276,14 +276,14 @@ class ConsumerCalls:
                 if records:
                     await self._log.append(records)
             except BaseException:
-                entry.group = Group.restore(group.group_id, self._classic_settings, stored, self._now_ms())
+                entry.group = ClassicGroup.restore(group.group_id, self._classic_settings, stored, self._now_ms())
                 self._carry_out(entry)
                 raise
             self.start(entry)
             if after.members:
                 _logger.info("classic group %s has become a consumer group", group.group_id)
 
-    def _check_upgrade(self, group: Group) -> None:
+    def _check_upgrade(self, group: ClassicGroup) -> None:
         if group.state is GroupState.EMPTY:
             return
         reason = None
@@ -312,7 +312,7 @@ class ConsumerCalls:
         await self._log.append([*change_records(before, None, now_ms), record])
         for member_id in before.members.keys() | after.members.keys():
             self._cancel_timers(entry, member_id)
-        group = Group.restore(before.group_id, self._classic_settings, stored, self._now_ms())
+        group = ClassicGroup.restore(before.group_id, self._classic_settings, stored, self._now_ms())
         entry.group = group
         group.rejoin(protocols, self._now_ms())
         self._carry_out(entry)
@@ -321,13 +321,13 @@ class ConsumerCalls:
     async def _become_classic(self, entry: GroupEntry) -> None:
         async with entry.lock:
             group = self._present(entry).group
-            if isinstance(group, Group):
+            if isinstance(group, ClassicGroup):
                 return
             if group.members:
                 raise InconsistentGroupProtocolError(f"group {group.group_id} has become a consumer group: join again")
             if group.epoch:
                 await self._log.append(change_records(group, None, self._clock.now_ms()))
-            entry.group = Group(group.group_id, self._classic_settings)
+            entry.group = ClassicGroup(group.group_id, self._classic_settings)
 
     # --- timers --------------------------------------------------------------------------------------------
 

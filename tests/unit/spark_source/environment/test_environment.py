@@ -44,7 +44,7 @@ def test_finding_the_source_imports_neither_arrow_nor_grpc():
 
 
 def test_planning_a_stream_does_without_pandas():
-    loaded = "pyspark_millrace.stream, pyspark_millrace.planning.cluster"
+    loaded = "pyspark_millrace.stream, pyspark_millrace.planning.broker_client"
     subprocess.run([sys.executable, "-c", f"import sys, {loaded}; assert 'pandas' not in sys.modules"], check=True)
 
 

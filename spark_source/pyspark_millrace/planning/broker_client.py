@@ -66,7 +66,7 @@ _NOT_THERE: Final = (
 _EDGE_WORDS: Final = {OffsetSpec.EARLIEST: "earliest", OffsetSpec.LATEST: "latest"}
 
 
-class Cluster:
+class BrokerClient:
     """Connection to the brokers for one query. Thread safe.
 
     With ``read_committed`` it sees offsets up to the last stable offset only. So every transaction in a planned range
@@ -406,8 +406,8 @@ class Cluster:
         return split.range.end
 
 
-CLUSTERS: Final[KeptClients[tuple[str, tuple[tuple[str, str], ...]], Cluster]] = KeptClients(
-    lambda key: Cluster({**dict(key[1]), "bootstrap.servers": key[0]}), kept_max=8
+CLUSTERS: Final[KeptClients[tuple[str, tuple[tuple[str, str], ...]], BrokerClient]] = KeptClients(
+    lambda key: BrokerClient({**dict(key[1]), "bootstrap.servers": key[0]}), kept_max=8
 )
 """Connections shared by the tasks of one worker process, by bootstrap servers and client settings."""
 

@@ -49,7 +49,7 @@ not know its member id.
 """
 
 
-class Group:
+class ClassicGroup:
     """Consumer group (Kafka's ``GroupMetadata``); see the module."""
 
     def __init__(self, group_id: str, settings: GroupSettings) -> None:

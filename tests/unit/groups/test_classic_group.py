@@ -16,8 +16,8 @@ from millrace.errors import (
     StorageError,
     UnknownMemberError,
 )
+from millrace_broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
 from millrace_broker.groups.effects import StoredGroup, StoredMember
-from millrace_broker.groups.group import NEW_MEMBER_JOIN_TIMEOUT_MS, Group
 from millrace_broker.groups.requests import GroupSettings, Identity, JoinAnswer, MemberIdGiven
 from millrace_broker.groups.states import GroupState
 
@@ -168,7 +168,7 @@ def test_of_too_many_members_those_that_join_again_last_are_refused() -> None:
         members=tuple(stored_member(f"m{number}") for number in range(3)),
     )
     settings = GroupSettings(max_size=2)
-    world = World(settings, Group.restore("g", settings, stored, 1_000_000))
+    world = World(settings, ClassicGroup.restore("g", settings, stored, 1_000_000))
     assert world.group.state is GroupState.PREPARING_REBALANCE
     calls = [world.join(f"m{number}") for number in range(3)]
     assert isinstance(world.answers[calls[2]], GroupMaxSizeReachedError)
@@ -471,7 +471,7 @@ def test_a_group_that_was_read_continues_where_it_was() -> None:
     world = World()
     members = world.stable("a", "b")
     stored = world.group.record_content()
-    again = World(SETTINGS, Group.restore("g", SETTINGS, stored, 1_000_000))
+    again = World(SETTINGS, ClassicGroup.restore("g", SETTINGS, stored, 1_000_000))
     assert again.group.state is GroupState.STABLE
     assert again.group.members.leader == world.group.members.leader
     assert again.answers[again.sync(members["b"])].assignment == b"b"
