@@ -72,7 +72,7 @@ def paths_told(broker, *, is_local):
 @pytest.mark.parametrize("transport", ["auto", "grpc"])
 def test_a_broker_at_an_address_of_its_host_names_files_to_local_clients(tmp_path, transport):
     address = own_address()
-    options = {"listeners": f"PLAINTEXT://{address}:0,GRPC://{address}:0"}
+    options = {"listeners": f"PLAINTEXT://{address}:0,GRPC://{address}:0", "allow.plaintext.listeners": "true"}
     with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
         servers = f"{address}:{broker.port}"
         fill(servers)

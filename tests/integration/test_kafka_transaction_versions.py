@@ -129,11 +129,12 @@ def _committed(broker: EmbeddedBroker, topic: str, count: int) -> list[bytes]:
 
 def test_the_version_is_a_feature_of_the_broker(module_broker: EmbeddedBroker) -> None:
     with KafkaWire(module_broker) as wire:
-        for version, ranges in ((3, []), (4, [("group.version", 0, 1), ("transaction.version", 0, 2)])):
+        features = [("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2)]
+        for version, ranges in ((3, []), (4, features)):
             answer = wire.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), version)
             assert [(each.name, each.min_version, each.max_version) for each in answer.supported_features] == ranges
             levels = {each.name: each.max_version_level for each in answer.finalized_features}
-            assert levels == {"group.version": 1, "transaction.version": 2}
+            assert levels == {"group.version": 1, "share.version": 1, "transaction.version": 2}
             assert answer.finalized_features_epoch >= 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from millrace.clients import Admin, Consumer, Producer, ShareConsumer
 from millrace.clients.aio import AsyncConsumer
 from millrace.config.listeners import Listener
+from millrace.errors import GroupIdNotFoundError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker import api
 from millrace_broker.api import RequestContext
@@ -95,7 +97,9 @@ def test_handlers_get_the_client_id_of_every_kind_of_client(
 
             def is_member() -> bool:
                 sharer.poll(0.1)
-                return bool(admin.describe_group("s").members)
+                with suppress(GroupIdNotFoundError):
+                    return bool(admin.describe_group("s").members)
+                return False
 
             eventually(is_member, "the share group to have a member")
             (share_member,) = admin.describe_group("s").members

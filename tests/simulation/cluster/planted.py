@@ -241,7 +241,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         found_by=6,
     ),
     "a marker is left out": Fault(
-        f"{_HAUNTED}|{_LEFT_OPEN}",
+        f"{_HAUNTED}|{_LEFT_OPEN}|{_UNASKED}",
         {
             f"{_TRANSACTIONS}.shard.write_markers": _write_markers_but_one,
         },

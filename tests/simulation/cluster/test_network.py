@@ -27,6 +27,7 @@ class _Answering:
     """The part of a broker that the network itself uses."""
 
     admission: Admission
+    config: BrokerConfig
 
 
 def test_handlers_get_the_host_that_calls_as_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +42,7 @@ def test_handlers_get_the_host_that_calls_as_their_client(monkeypatch: pytest.Mo
     loop = VirtualLoop(choose)
     try:
         network = Network(loop, choose)
-        broker: Any = _Answering(Admission(BrokerConfig(), loop.time))
+        broker: Any = _Answering(Admission(BrokerConfig(), loop.time), BrokerConfig())
         network.listen("broker-1", Process("broker-1"), broker)
         client = Process("reader-2")
         call = ask(network, "reader-2", "broker-1", pb.ListGroupsRequest(), timeout_s=5)
