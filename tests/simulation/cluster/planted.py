@@ -310,7 +310,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
     "members of an old generation commit": Fault(
         r"a group's offset went back",
         {
-            "millrace_broker.groups.group.Group.check_commit": lambda group, identity, now_ms, **_: None,
+            "millrace_broker.groups.classic_group.ClassicGroup.check_commit": lambda group, identity, now_ms, **_: None,
         },
         found_by=7,
     ),
