@@ -34,7 +34,7 @@ OPTIONS = {
     # A deleted topic's files are removed a second later, as ours.
     "log.segment.delete.delay.ms": "1000",
 }
-"""Options of the broker besides those that one node needs (``_NODE``). All others have their defaults."""
+"""Options of the broker besides those that one node needs (``NODE``). All others have their defaults."""
 
 
 def settings(heap: str) -> str:
@@ -47,11 +47,10 @@ def settings(heap: str) -> str:
 
 SETTINGS = settings(HEAP)
 
-# Addresses, paths, and one replica of each internal topic.
-_NODE = """\
+NODE = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+node.id={node_id}
+controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -64,6 +63,7 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
+"""Configuration of one node: addresses, paths, and one replica of each internal topic."""
 LOGGING = """\
 Configuration:
   Appenders:
@@ -112,7 +112,7 @@ class KafkaBroker:
         conf = self.folder / "conf"
         conf.mkdir(exist_ok=True)
         properties = conf / "server.properties"
-        node = _NODE.format(port=self.port, controller_port=free_port(), data=self.data)
+        node = NODE.format(node_id=1, port=self.port, controller_port=free_port(), data=self.data)
         properties.write_text(node + "".join(f"{name}={value}\n" for name, value in OPTIONS.items()))
         (conf / "log4j2.yaml").write_text(LOGGING)
         if not (self.data / "meta.properties").exists():

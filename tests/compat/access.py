@@ -35,7 +35,7 @@ from ..integration.access_cases import Need
 from ..integration.kafka_wire import KafkaWire
 from ..integration.test_kafka_access_matrix import CALLS, NAMES, OF_CALL, error_codes, filled, is_refused, ways
 from . import install
-from .brokers import _wait_until_ready
+from .brokers import wait_until_ready
 
 _SECONDS_MAX: Final = 30
 _PROPERTIES: Final = """\
@@ -117,7 +117,7 @@ def kafka() -> Iterator[tuple[str, int]]:
     command: Sequence[str | Path] = ["java", "-Xmx1g", "-cp", f"{home}/libs/*", "kafka.Kafka", properties]
     process = start(command, log)
     try:
-        _wait_until_ready(process, f"127.0.0.1:{plain}", log)
+        wait_until_ready(process, f"127.0.0.1:{plain}", log)
         yield f"127.0.0.1:{plain}", client
     finally:
         stop(process)

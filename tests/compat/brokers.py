@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.peers import kafka
 from benchmarks.workspace import free_port, start, stop, tail
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -35,22 +36,6 @@ broker.id=0
 listeners=PLAINTEXT://{address}
 advertised.listeners=PLAINTEXT://{address}
 log.dirs={data}
-"""
-_KAFKA = """\
-process.roles=broker,controller
-node.id=0
-controller.quorum.voters=0@{controller}
-listeners=PLAINTEXT://{address},CONTROLLER://{controller}
-advertised.listeners=PLAINTEXT://{address}
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={data}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
 """
 _KAFKA_LOG = """\
 rootLogger.level=INFO
@@ -77,7 +62,7 @@ def broker(kind: str, options: Mapping[str, str] = OPTIONS) -> Iterator[str]:
     log = install.cache("logs") / f"{kind}.log"
     process = start(command, log)
     try:
-        _wait_until_ready(process, address, log)
+        wait_until_ready(process, address, log)
         yield address
     finally:
         stop(process)
@@ -91,8 +76,8 @@ def _millrace(folder: Path, address: str, options: Mapping[str, str]) -> Sequenc
 
 def _kafka(folder: Path, address: str, options: Mapping[str, str]) -> Sequence[str | Path]:
     home = install.kafka()
-    controller = f"127.0.0.1:{free_port()}"
-    own = _KAFKA.format(address=address, controller=controller, data=folder / "data")
+    port = address.rpartition(":")[2]
+    own = kafka.NODE.format(node_id=0, port=port, controller_port=free_port(), data=folder / "data")
     properties = _properties(folder, own, options)
     logging = folder / "log4j2.properties"
     logging.write_text(_KAFKA_LOG)
@@ -108,7 +93,7 @@ def _properties(folder: Path, own: str, options: Mapping[str, str]) -> Path:
     return path
 
 
-def _wait_until_ready(process: subprocess.Popen[str], address: str, log: Path) -> None:
+def wait_until_ready(process: subprocess.Popen[str], address: str, log: Path) -> None:
     """Wait until the broker answers and has loaded its groups, because no suite waits for that."""
     admin = AdminClient({"bootstrap.servers": address, "reconnect.backoff.max.ms": 500, "log_level": 0})
     deadline = time.monotonic() + _START_SECONDS_MAX

@@ -406,7 +406,7 @@ class BrokerClient:
         return split.range.end
 
 
-CLUSTERS: Final[KeptClients[tuple[str, tuple[tuple[str, str], ...]], BrokerClient]] = KeptClients(
+BROKER_CLIENTS: Final[KeptClients[tuple[str, tuple[tuple[str, str], ...]], BrokerClient]] = KeptClients(
     lambda key: BrokerClient({**dict(key[1]), "bootstrap.servers": key[0]}), kept_max=8
 )
 """Connections shared by the tasks of one worker process, by bootstrap servers and client settings."""

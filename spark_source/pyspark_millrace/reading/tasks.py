@@ -53,9 +53,9 @@ def read_task(task: InputPartition, layout: ReadLayout, options: SourceOptions) 
 
     def cluster() -> BrokerClient:
         # Connect lazily: a task that reads files needs no connection.
-        from pyspark_millrace.planning.broker_client import CLUSTERS
+        from pyspark_millrace.planning.broker_client import BROKER_CLIENTS
 
-        return CLUSTERS.get((options.bootstrap_servers, tuple(sorted(options.task_client_config().items()))))
+        return BROKER_CLIENTS.get((options.bootstrap_servers, tuple(sorted(options.task_client_config().items()))))
 
     sources = Sources(
         read_range=lambda split, start, end: cluster().read_range(split, start, end),

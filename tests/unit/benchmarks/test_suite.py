@@ -66,7 +66,7 @@ def test_the_settings_of_both_brokers_name_their_options() -> None:
     for options, settings in ((ours.OPTIONS, ours.SETTINGS), (kafka.OPTIONS, kafka.SETTINGS)):
         assert all(f"{name}={value}" in settings for name, value in options.items())
         assert "otherwise its defaults" in settings
-    named = {line.partition("=")[0] for line in kafka._NODE.splitlines()}
+    named = {line.partition("=")[0] for line in kafka.NODE.splitlines()}
     assert {name for name in named if not name.endswith((".replication.factor", ".min.isr"))} == {
         "process.roles",
         "node.id",
