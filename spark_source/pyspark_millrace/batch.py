@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.errors import UsageError
 from pyspark_millrace.options.positions import OffsetSpec
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import BATCH_SIZING
 from pyspark_millrace.reading.task_planning import plan_tasks

@@ -34,8 +34,9 @@ from millrace.errors import MillraceError, UnknownTopicOrPartitionError, UsageEr
 from pyspark_millrace.eventually import Eventually
 from pyspark_millrace.options.source import IsolationLevel
 from pyspark_millrace.origin import QueryOrigin, with_origin
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.backlog import Backlog
+from pyspark_millrace.planning.log_divergence import epochs_of_replaced_leaders, epochs_to_look_up, find_partings
 from pyspark_millrace.planning.offsets import (
     LossReport,
     OffsetRange,
@@ -44,7 +45,6 @@ from pyspark_millrace.planning.offsets import (
     ranges_between,
     truncated,
 )
-from pyspark_millrace.planning.parting import epochs_of_replaced_leaders, epochs_to_look_up, find_partings
 from pyspark_millrace.planning.splits import STREAM_SIZING
 from pyspark_millrace.planning.tombstones import late_for_tombstones
 from pyspark_millrace.reading.references import plan_references, references
@@ -283,7 +283,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return Backlog(begin, end, newest.topic_ids)
 
     def _partings(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> dict[PartitionKey, int]:
-        """Return the offsets at which to resume in diverged logs (see ``parting``), and report them."""
+        """Return the offsets at which to resume in diverged logs (see ``log_divergence``), and report them."""
         return find_partings(since, self._connected().epoch_ends(epochs_to_look_up(since, newest)), report)
 
     def _as_logged(self, ranges: Sequence[OffsetRange], until: StreamOffsets) -> list[OffsetRange]:

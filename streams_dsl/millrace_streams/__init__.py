@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from millrace_streams.queries import open_state
     from millrace_streams.runners.batch import BatchResult, run_batch
     from millrace_streams.runners.driver import TestRecord, TopologyTestDriver
-    from millrace_streams.runners.stream import run_stream
+    from millrace_streams.runners.streaming_query import run_stream
 
 _LATE = {
     "BatchResult": "millrace_streams.runners.batch",
@@ -90,7 +90,7 @@ _LATE = {
     "explain": "millrace_streams.compiler",
     "open_state": "millrace_streams.queries",
     "run_batch": "millrace_streams.runners.batch",
-    "run_stream": "millrace_streams.runners.stream",
+    "run_stream": "millrace_streams.runners.streaming_query",
 }
 
 __all__ = [

@@ -37,7 +37,7 @@ from pyspark_millrace.job import (
 )
 
 if TYPE_CHECKING:
-    from millrace_streams.runners.stream import BatchReport
+    from millrace_streams.runners.streaming_query import BatchReport
 
 _DEFAULT_FUNCTION: Final = "topology"
 
@@ -166,7 +166,7 @@ def batch_main(arguments: Sequence[str], *, script: str, description: str | None
 
 
 def _stream(factory: TopologyFactory, parsed: TopologyStreamArguments, stopping: Event) -> None:
-    from millrace_streams.runners.stream import run_stream
+    from millrace_streams.runners.streaming_query import run_stream
 
     topology = factory()
     tables = _tables(parsed.table, topology)

@@ -26,7 +26,7 @@ from millrace_streams.runners.batch import bounded_results
 from millrace_streams.runners.packed_rows import OUT
 from millrace_streams.runners.results import Results
 from millrace_streams.runners.source import Job, JobInputs
-from millrace_streams.runners.stream import start
+from millrace_streams.runners.streaming_query import start
 from millrace_streams.steps.batch import Batch
 
 if TYPE_CHECKING:

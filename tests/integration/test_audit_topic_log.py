@@ -9,7 +9,7 @@ from millrace.config.client import Isolation
 from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace.audit.intervals import normalized
 from pyspark_millrace.audit.topic_log import TopicLog
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 
 from .waiting import Stall, eventually

@@ -18,7 +18,7 @@ from millrace.clients import Producer
 from millrace.schemas import parse_ddl
 from pyspark_millrace import DefaultSource
 from pyspark_millrace.reading.reports import ReadCounters
-from pyspark_millrace.reading.splits import Sources, read_split
+from pyspark_millrace.reading.split_reader import Sources, read_split
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3

@@ -28,7 +28,13 @@ Parts that act:
 """
 
 from millrace_broker.groups.consumer.classic_members import assignment_bytes, subscription_bytes
-from millrace_broker.groups.consumer.group import ConsumerGroup, Heartbeat, HeartbeatAnswer, Visible, every_topic
+from millrace_broker.groups.consumer.consumer_group import (
+    ConsumerGroup,
+    Heartbeat,
+    HeartbeatAnswer,
+    Visible,
+    every_topic,
+)
 from millrace_broker.groups.coordinator import GroupCoordinator, GroupStatistics
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.offsets import CommittedOffset

@@ -23,7 +23,7 @@ from millrace.errors import (
 )
 from millrace_broker.coordinators import OFFSETS_TOPIC, ShardFactory, StateLog
 from millrace_broker.groups.consumer.assignors import ASSIGNORS
-from millrace_broker.groups.consumer.group import ConsumerSettings
+from millrace_broker.groups.consumer.consumer_group import ConsumerSettings
 from millrace_broker.groups.consumer.topics import CatalogTopics
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.requests import GroupSettings

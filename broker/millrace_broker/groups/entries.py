@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from millrace.errors import CoordinatorNotAvailableError
 from millrace_broker.groups.classic_group import ClassicGroup
-from millrace_broker.groups.consumer.group import ConsumerGroup
+from millrace_broker.groups.consumer.consumer_group import ConsumerGroup
 from millrace_broker.groups.offsets import GroupOffsets
 from millrace_broker.groups.states import GroupState
 

@@ -16,7 +16,7 @@ from millrace.coordinator_records.offsets_topic import ConsumerGroupKey
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.records.control import ControlType
 from millrace_broker.coordinators import LoadedBatch, StateRecord
-from millrace_broker.groups.consumer.group import ConsumerGroup
+from millrace_broker.groups.consumer.consumer_group import ConsumerGroup
 from millrace_broker.groups.consumer.records import LoadedConsumerGroup
 from millrace_broker.groups.effects import StoredGroup
 from millrace_broker.groups.offsets import GroupOffsets

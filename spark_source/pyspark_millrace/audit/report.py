@@ -29,7 +29,7 @@ from pyspark_millrace.audit.transactions import (
     landings_of,
 )
 from pyspark_millrace.checkpoints.query_log import Checkpoint, LoggedBatch
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 
 EXIT_PROVED: Final = 0

@@ -20,7 +20,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.audit.delta_history import TableFile, TableHistory
 from pyspark_millrace.audit.intervals import Interval, compared, intersection, normalized
 from pyspark_millrace.audit.topic_log import Holding
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 
 _KNOWN: Final = (("__topic", "__partition", "__offset"), ("topic", "partition", "offset"))

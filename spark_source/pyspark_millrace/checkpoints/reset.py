@@ -25,7 +25,7 @@ from millrace.clients.model import TopicPartition
 from millrace.errors import EnvironmentProblemError, UsageError
 from pyspark_millrace.checkpoints.query_log import Checkpoint, OffsetEntry, read_checkpoint
 from pyspark_millrace.checkpoints.running import OWN_DIRECTORY, not_running
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import StreamOffsets
 
 

@@ -24,7 +24,7 @@ from pyspark_millrace.options.decoding import BadRecords
 
 if TYPE_CHECKING:
     from pyspark_millrace.options.source import SourceOptions
-    from pyspark_millrace.partitions import PartitionKey
+    from pyspark_millrace.partition_key import PartitionKey
 
 BadRecord = dict[str, Any]
 """``key``, ``value`` and ``headers`` of a record to send."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millrace.records import BatchHeader, BatchStatistics, ColumnStatistics, Wanted
-    from pyspark_millrace.partitions import PartitionKey
+    from pyspark_millrace.partition_key import PartitionKey
 
 _MICROSECONDS_PER_MS: Final = 1000
 _OPAQUE_COLUMNS: Final = ("key", "value")

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from millrace.errors import UsageError
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 
 
 class OffsetSpec(IntEnum):

@@ -33,7 +33,7 @@ from pyspark_millrace.options.positions import (
     parse_timestamps,
 )
 from pyspark_millrace.options.reference import READ_OPTIONS, names_of
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 
 DEFAULT_ROWS_PER_BATCH: Final = 50_000
 """Most rows of an Arrow batch handed to Spark; docs/design/0006-spark-source.md has the measurement."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.admission import admit, admit_bytes
 from pyspark_millrace.planning.offsets import LossReport, OffsetRange
 from pyspark_millrace.planning.splits import Extent, total_bytes

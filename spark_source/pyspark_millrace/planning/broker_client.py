@@ -34,7 +34,7 @@ from pyspark_millrace.options.source import (
     Subscription,
     TopicPattern,
 )
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import (
     LossReport,
     OffsetRange,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark_millrace.filters.row_filter import RowFilter
-    from pyspark_millrace.partitions import PartitionKey
+    from pyspark_millrace.partition_key import PartitionKey
     from pyspark_millrace.planning.offsets import OffsetRange
 
 FirstOffsetsFrom = Callable[[Mapping["PartitionKey", int]], Mapping["PartitionKey", int | None]]

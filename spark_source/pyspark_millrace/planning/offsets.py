@@ -8,7 +8,7 @@ Besides the topics it has these keys, which are no valid topic names:
 * ``@initial``    true in the first offsets of a new query;
 * ``@from``       in the end of the first batch: the offsets at which it starts;
 * ``@leader-epochs``  the last leader epoch of each log at planning. It detects a log that lost records already read and
-  has grown again since (``parting``). Checkpoints of older versions lack it;
+  has grown again since (``log_divergence``). Checkpoints of older versions lack it;
 * ``@parted``     in the end of the next batch after such a loss: the offsets at which it starts in these logs;
 * ``@reset``      true in offsets that ``millrace offsets reset`` wrote to the checkpoint. They are the end of a batch
   without records, whatever offsets lie between.
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import OffsetsLostError, UsageError
 from millrace.ids import id_text, parse_id
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 
 if TYPE_CHECKING:
     from pyspark_millrace.options.source import Subscription

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millrace.errors import UsageError
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 
 if TYPE_CHECKING:
     import pyarrow as pa

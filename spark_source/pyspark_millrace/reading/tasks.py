@@ -49,7 +49,7 @@ def read_task(task: InputPartition, layout: ReadLayout, options: SourceOptions) 
     if not isinstance(task, SplitTask):
         # Spark plans one empty task if there is nothing to read.
         return
-    from pyspark_millrace.reading.splits import Sources, read_split
+    from pyspark_millrace.reading.split_reader import Sources, read_split
 
     def cluster() -> BrokerClient:
         # Connect lazily: a task that reads files needs no connection.

@@ -26,7 +26,7 @@ from millrace_streams.checkpoints.swap import stopped_checkpoint, swap
 from millrace_streams.graph import Topology
 from millrace_streams.runners.sinks import Sinks, writers_of
 from millrace_streams.runners.source import Job, JobInputs
-from millrace_streams.runners.stream import BatchReport, start
+from millrace_streams.runners.streaming_query import BatchReport, start
 from pyspark_millrace.checkpoints.query_log import Checkpoint, checkpoint_directory
 from pyspark_millrace.checkpoints.reset import offsets_of
 

@@ -51,6 +51,7 @@ _UNASKED: Final = r"is committed, which nobody has asked for"
 
 _REPLICATION: Final = "millrace_broker.replication.core"
 _TRANSACTIONS: Final = "millrace_broker.transactions"
+_CONSUMER_GROUP: Final = "millrace_broker.groups.consumer.consumer_group.ConsumerGroup"
 
 
 def _watermark_at_own_end(leader: Leader, now_ms: int) -> bool:
@@ -317,14 +318,14 @@ PLANTED: Final[Mapping[str, Fault]] = {
     "partitions are given to members before others have revoked them": Fault(
         r"gets Place.*, which consumer-\d owns, whose session has",
         {
-            "millrace_broker.groups.consumer.group.ConsumerGroup.is_free": lambda group, partition, member_id: True,
+            f"{_CONSUMER_GROUP}.is_free": lambda group, partition, member_id: True,
         },
         found_by=9,
     ),
     "members that were removed commit": Fault(
         r"consumer-\d: Place.* is committed at \d+, after \d+",
         {
-            "millrace_broker.groups.consumer.group.ConsumerGroup.check_commit": lambda group, identity, **_: None,
+            f"{_CONSUMER_GROUP}.check_commit": lambda group, identity, **_: None,
         },
         found_by=22,
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_millrace.options.source import parse_options
 from pyspark_millrace.origin import QueryOrigin, origin_of, with_origin
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import StreamOffsets
 
 SOURCE = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}

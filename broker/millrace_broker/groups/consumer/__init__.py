@@ -6,7 +6,7 @@ Pure parts, over frozen data:
 ``members``          members, with the partitions that they own or have to revoke
 ``assignors``        server-side assignors ``uniform`` and ``range``
 ``reconciliation``   the next step of a member towards its target assignment
-``group``            one group: heartbeats, removals, checks of commits
+``consumer_group``   one group: heartbeats, removals, checks of commits
 ``classic_members``  members with the classic protocol, and migration both ways
 ``records``          groups as records of ``__consumer_offsets``
 

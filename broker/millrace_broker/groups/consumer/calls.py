@@ -28,7 +28,7 @@ from millrace.errors import (
 from millrace_broker.coordinators import StateLog
 from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer import classic_members
-from millrace_broker.groups.consumer.group import (
+from millrace_broker.groups.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerSettings,
     Heartbeat,

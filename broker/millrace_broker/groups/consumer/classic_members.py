@@ -28,7 +28,7 @@ from millrace.errors import (
     UnknownMemberError,
     UnsupportedVersionError,
 )
-from millrace_broker.groups.consumer.group import ConsumerGroup, ConsumerSettings
+from millrace_broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerSettings
 from millrace_broker.groups.consumer.members import (
     NO_PARTITIONS,
     STATIC_LEAVE_EPOCH,

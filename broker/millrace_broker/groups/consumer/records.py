@@ -43,7 +43,7 @@ from millrace.kafka_protocol.data.consumer_group_target_assignment_metadata impo
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 from millrace_broker.coordinators import StateRecord
-from millrace_broker.groups.consumer.group import ConsumerGroup
+from millrace_broker.groups.consumer.consumer_group import ConsumerGroup
 from millrace_broker.groups.consumer.members import (
     NO_PARTITIONS,
     ClassicMetadata,

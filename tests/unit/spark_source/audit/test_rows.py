@@ -15,7 +15,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.audit.intervals import normalized
 from pyspark_millrace.audit.rows import OffsetColumns, _intervals, compare, find_offset_columns
 from pyspark_millrace.audit.topic_log import Holding
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 
 KEY = PartitionKey("t", 0)

@@ -10,7 +10,7 @@ import pytest
 from pyspark_millrace.audit.topic_log import Holding
 from pyspark_millrace.audit.transactions import Evidence, Landing, Verdict, judge
 from pyspark_millrace.checkpoints.query_log import LoggedBatch
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 
 RANGE = OffsetRange(PartitionKey("t", 0), uuid.UUID(int=7), 10, 20)

@@ -15,7 +15,7 @@ from millrace.errors import UsageError
 from pyspark_millrace.checkpoints.query_log import read_checkpoint
 from pyspark_millrace.checkpoints.reset import execute_reset, offsets_of, plan_reset
 from pyspark_millrace.checkpoints.running import RunningLock, RunningLocks
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import StreamOffsets
 
 ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=8)

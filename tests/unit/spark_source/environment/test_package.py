@@ -24,7 +24,7 @@ def test_it_has_every_module_as_source_and_bytecode(package):
     sources = {name for name in names if name.endswith(".py")}
     assert {f"{name}c" for name in sources} == {name for name in names if name.endswith(".pyc")}
     assert {name.partition("/")[0] for name in sources} == set(PACKAGES)
-    assert "pyspark_millrace/reading/splits.py" in sources
+    assert "pyspark_millrace/reading/split_reader.py" in sources
     assert not [name for name in names if "__pycache__" in name]
 
 

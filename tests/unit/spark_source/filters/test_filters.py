@@ -33,7 +33,7 @@ from pyspark_millrace.filters.evaluation import rows_matching
 from pyspark_millrace.filters.parsing import parse_filter
 from pyspark_millrace.filters.pushed import split_pushed
 from pyspark_millrace.filters.row_filter import _bounds
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.narrowing import within_offsets, within_times
 from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.reading.layout import and_pushed, default_layout, option_filter

@@ -21,7 +21,7 @@ from pyspark_millrace.filters.literals import UnfitLiteralError
 from pyspark_millrace.filters.parsing import parse_filter
 from pyspark_millrace.filters.pushed import split_pushed
 from pyspark_millrace.filters.row_filter import RowFilter, row_filter_of
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.reading.layout import and_pushed, default_layout, option_filter
 
 TOPIC = UUID(int=1)

@@ -17,7 +17,7 @@ from pyspark_millrace.monitor.lags import Lags
 from pyspark_millrace.monitor.measurements import Measurements
 from pyspark_millrace.monitor.progress import parse_progress
 from pyspark_millrace.origin import QueryOrigin, with_origin
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import StreamOffsets
 from pyspark_millrace.reading.reports import ReadReport
 

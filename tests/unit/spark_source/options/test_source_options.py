@@ -18,7 +18,7 @@ from pyspark_millrace.options.source import (
     Topics,
     parse_options,
 )
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 

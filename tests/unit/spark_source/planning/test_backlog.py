@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.admission import first_bytes
 from pyspark_millrace.planning.backlog import Backlog
 from pyspark_millrace.planning.offsets import LossReport, OffsetRange

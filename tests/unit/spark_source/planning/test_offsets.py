@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millrace.errors import OffsetsLostError, UsageError
 from millrace.ids import id_text, parse_id
 from pyspark_millrace.options.source import AssignedPartitions, TopicPattern, Topics
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import (
     LossReport,
     OffsetRange,

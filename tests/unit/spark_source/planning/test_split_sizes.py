@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import (
     SPLIT_BYTES_MIN,

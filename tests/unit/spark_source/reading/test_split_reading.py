@@ -14,11 +14,11 @@ from millrace.ids import id_text
 from millrace.records import Compression, Record, build_columnar_batch, build_rows_batch, headers_array
 from millrace.schemas import parse_ddl
 from pyspark_millrace.options.source import parse_options
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import Extent, PlannedSplit
 from pyspark_millrace.reading.layout import default_layout, named_layout
-from pyspark_millrace.reading.splits import Sources, read_split
+from pyspark_millrace.reading.split_reader import Sources, read_split
 
 ID = uuid.UUID(int=9)
 KEY = PartitionKey("orders", 3)

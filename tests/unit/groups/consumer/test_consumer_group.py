@@ -23,7 +23,7 @@ from millrace.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
-from millrace_broker.groups.consumer.group import (
+from millrace_broker.groups.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerGroupState,
     ConsumerSettings,

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millrace.errors import OffsetsLostError
-from pyspark_millrace.partitions import PartitionKey
+from pyspark_millrace.partition_key import PartitionKey
+from pyspark_millrace.planning.log_divergence import epochs_to_look_up, find_partings
 from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, ranges_between
-from pyspark_millrace.planning.parting import epochs_to_look_up, find_partings
 
 KEY = PartitionKey("t", 0)
 ID = uuid.UUID(int=7)
