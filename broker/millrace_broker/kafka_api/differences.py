@@ -10,8 +10,8 @@ DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
     "bad records.",
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served.",
-    ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Version 0, with messages of SASL outside Kafka's "
-    "framing, is not answered.",
+    ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. Version 0, with messages of SASL "
+    "outside Kafka's framing, is not answered.",
     ApiKey.API_VERSIONS: "The features are group.version 1, share.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import grpc
@@ -29,6 +29,7 @@ from millrace.errors import (
     MillraceError,
     RequestTimedOutError,
 )
+from millrace.protocol import grpc_sasl
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
 from millrace.security import refuse_for_grpc
@@ -42,6 +43,7 @@ from millrace_broker.api import (
     known_error,
 )
 from millrace_broker.broker import Broker
+from millrace_broker.listeners.grpc_sasl import GrpcSessions
 from millrace_broker.listeners.shared import (
     FRAMING_BYTES,
     RECEPTION_TIMEOUT_S,
@@ -78,6 +80,7 @@ class GrpcListener:
         self._name: Final = name
         self._access: Final = ListenerAccess(config, name)
         self._credentials: Final = _credentials(self._access, name)
+        self._sessions: Final = GrpcSessions() if self._access.protocol.has_sasl else None
         self._server: Final = grpc.aio.server(options=_options(config))
 
     def bind(self, address: Listener) -> int:
@@ -95,7 +98,10 @@ class GrpcListener:
 
     async def start(self, broker: Broker) -> None:
         """Start to answer calls."""
-        self._server.add_generic_rpc_handlers((_handlers(broker, self._name, self._access),))
+        callers = Callers(self._name, self._access, self._sessions)
+        self._server.add_generic_rpc_handlers((_handlers(broker, callers),))
+        if self._sessions is not None:
+            self._server.add_generic_rpc_handlers((_authentication(broker, callers, self._sessions),))
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -108,11 +114,6 @@ def _credentials(access: ListenerAccess, name: str) -> grpc.ServerCredentials | 
 
     Raises ``InvalidConfigError``.
     """
-    if access.protocol.has_sasl:
-        raise InvalidConfigError(
-            f"listener {name} of the protocol grpc cannot have SASL: set listener.security.protocol.map={name}:SSL and "
-            f"listener.name.{name.lower()}.ssl.client.auth=required"
-        )
     tls = access.tls
     if tls is None:
         return None
@@ -130,19 +131,56 @@ def _credentials(access: ListenerAccess, name: str) -> grpc.ServerCredentials | 
     )
 
 
-def _principal(context: _Context, access: ListenerAccess) -> KafkaPrincipal:
-    """Return the principal of a call. Raises ``SslAuthenticationError`` if no rule matches the certificate."""
-    if access.tls is None:
-        return ANONYMOUS
-    found = context.auth_context().get("x509_pem_cert")
-    return access.principal(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii")) if found else None)
+class Callers(NamedTuple):
+    """Who calls a listener, and how the listener finds it out."""
+
+    listener_name: str
+    access: ListenerAccess
+    sessions: GrpcSessions | None
+    """Sessions of SASL; None at a listener without."""
+
+    def principal(self, context: _Context) -> KafkaPrincipal:
+        """Return the principal of a call.
+
+        Raises ``SaslAuthenticationError`` without a session, and ``SslAuthenticationError`` if no rule matches the
+        certificate.
+        """
+        if self.sessions is not None:
+            return self.sessions.principal(context)
+        if self.access.tls is None:
+            return ANONYMOUS
+        found = context.auth_context().get("x509_pem_cert")
+        return self.access.principal(ssl.PEM_cert_to_DER_cert(found[0].decode("ascii")) if found else None)
 
 
-def _handlers(broker: Broker, listener_name: str, access: ListenerAccess) -> grpc.GenericRpcHandler[Any, Any]:
+def _authentication(broker: Broker, callers: Callers, sessions: GrpcSessions) -> grpc.GenericRpcHandler[Any, Any]:
+    """Return the handler of the call that authenticates."""
+
+    async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> None:
+        with ExitStack() as stack:
+            try:
+                admitted = broker.admission.begin(context.peer(), class_of("SaslAuthenticate"))
+                stack.callback(admitted.end)
+                stack.callback(admitted.response_lease.release)
+                conversation = callers.access.conversation(
+                    broker.scram_credentials.get, asyncio.get_running_loop().time
+                )
+                assert conversation is not None, "a listener with sessions has SASL"
+                await sessions.exchange(conversation, context)
+                return
+            except Exception as error:  # noqa: BLE001 - every error ends the call with its status
+                failure = known_error(error)
+        await _abort(context, failure)
+
+    handler = grpc.stream_stream_rpc_method_handler(behaviour)
+    return grpc.method_handlers_generic_handler(grpc_sasl.SERVICE, {grpc_sasl.METHOD: handler})
+
+
+def _handlers(broker: Broker, callers: Callers) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the broker's handlers of the ``Broker`` service."""
     handlers = {
         method.name: grpc.stream_unary_rpc_method_handler(
-            _unary(broker, listener_name, access, method.name, method.handler),
+            _unary(broker, callers, method.name, method.handler),
             request_deserializer=method.request.FromString,
             response_serializer=_serialized,
         )
@@ -150,7 +188,7 @@ def _handlers(broker: Broker, listener_name: str, access: ListenerAccess) -> grp
     }
     for name, handler in STREAM_HANDLERS.items():
         handlers[name] = grpc.stream_stream_rpc_method_handler(
-            _stream(broker, listener_name, access, name, handler),
+            _stream(broker, callers, name, handler),
             request_deserializer=GetMessageClass(_SERVICE.methods_by_name[name].input_type).FromString,
             response_serializer=_serialized,
         )
@@ -183,11 +221,11 @@ def _serialized(response: Any) -> bytes:
     return data
 
 
-def _unary(broker: Broker, listener_name: str, access: ListenerAccess, name: str, handler: UnaryHandler) -> Any:
+def _unary(broker: Broker, callers: Callers, name: str, handler: UnaryHandler) -> Any:
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> Any:
         with ExitStack() as stack:
             try:
-                request, request_context = await _admit(broker, listener_name, access, name, context, stack)
+                request, request_context = await _admit(broker, callers, name, context, stack)
                 return await handler(broker, request, request_context)
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -196,11 +234,11 @@ def _unary(broker: Broker, listener_name: str, access: ListenerAccess, name: str
     return behaviour
 
 
-def _stream(broker: Broker, listener_name: str, access: ListenerAccess, name: str, handler: StreamHandler) -> Any:
+def _stream(broker: Broker, callers: Callers, name: str, handler: StreamHandler) -> Any:
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> AsyncIterator[Any]:
         with ExitStack() as stack:
             try:
-                request, request_context = await _admit(broker, listener_name, access, name, context, stack)
+                request, request_context = await _admit(broker, callers, name, context, stack)
                 async for response in handler(broker, request, request_context):
                     with parked():  # until the caller takes it
                         yield response
@@ -213,7 +251,7 @@ def _stream(broker: Broker, listener_name: str, access: ListenerAccess, name: st
 
 
 async def _admit(
-    broker: Broker, listener_name: str, access: ListenerAccess, name: str, context: _Context, stack: ExitStack
+    broker: Broker, callers: Callers, name: str, context: _Context, stack: ExitStack
 ) -> tuple[Any, RequestContext]:
     """Count the call, wait for memory for its body, and receive the body. Return it with its context."""
     peer = context.peer()
@@ -223,8 +261,8 @@ async def _admit(
     stack.callback(admitted.end)
     request_context = RequestContext(
         api_name=name,
-        listener_name=listener_name,
-        principal=_principal(context, access),
+        listener_name=callers.listener_name,
+        principal=callers.principal(context),
         client_id=client_id,
         client_address=client_address(peer),
         response_lease=admitted.response_lease,

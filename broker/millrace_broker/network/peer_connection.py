@@ -20,7 +20,7 @@ from millrace.errors import BrokerUnavailableError, InvalidRequestError, Millrac
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.security import Reloading
-from millrace.security.sasl import LIFETIME_PART, RESPONSE_BYTES_MAX, SaslCredentials, SaslSession, authentication
+from millrace.security.sasl import LIFETIME_PART, RESPONSE_BYTES_MAX, CredentialsSource, SaslSession, authentication
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME
 
@@ -55,9 +55,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             return False
         return asyncio.get_running_loop().time() < self._expires
 
-    async def authenticate(self, credentials: SaslCredentials) -> None:
-        """Authenticate the new connection. Raises ``SaslAuthenticationError``, ``BrokerUnavailableError``."""
-        exchange = authentication(credentials)
+    async def authenticate(self, credentials: CredentialsSource) -> None:
+        """Authenticate the new connection.
+
+        Raises ``SaslAuthenticationError``, ``BrokerUnavailableError``, and ``OSError`` if the provider of tokens does
+        not answer.
+        """
+        exchange = authentication(await asyncio.get_running_loop().run_in_executor(None, credentials))
         request = next(exchange)
         while True:
             self._is_authenticating = True
@@ -213,7 +217,7 @@ async def connect(
     *,
     client_id: str,
     tls: Reloading[ssl.SSLContext] | None = None,
-    credentials: SaslCredentials | None = None,
+    credentials: CredentialsSource | None = None,
 ) -> tuple[PeerConnection, pb.HelloResponse]:
     """Connect and exchange greetings. Return the connection and the broker's description of itself.
 

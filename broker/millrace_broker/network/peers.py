@@ -22,6 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
+from millrace.config.security_options import SaslMechanism
 from millrace.errors import (
     BrokerUnavailableError,
     InvalidConfigError,
@@ -32,7 +33,7 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.frames import API_KEYS
 from millrace.security import Reloading, client_context
-from millrace.security.sasl import SaslCredentials
+from millrace.security.sasl import CredentialsSource, credentials_source
 from millrace_broker.network.peer_connection import PeerConnection, Received, connect
 from millrace_broker.network.sockets import is_refused
 from millrace_broker.quotas import parked
@@ -61,7 +62,7 @@ class Peers:
         cluster_id: str = "",
         client_id: str = "",
         tls: Reloading[ssl.SSLContext] | None = None,
-        credentials: SaslCredentials | None = None,
+        credentials: CredentialsSource | None = None,
     ) -> None:
         self.cluster_id = cluster_id
         self._listener: Final = listener
@@ -157,13 +158,16 @@ class Peers:
             await peer.close()
 
 
-def _credentials(config: BrokerConfig, listener: str) -> SaslCredentials | None:
+def _credentials(config: BrokerConfig, listener: str) -> CredentialsSource | None:
     """Return this broker's user at the listener between brokers. Raises ``InvalidConfigError`` if there is none."""
     if not (config.security_protocol_of(listener).has_sasl and config.is_clustered):
         return None
     security, mechanism = config.security_of(listener), config.sasl_mechanism_inter_broker_protocol
     login = security.login
-    if not (login.get("username") and login.get("password")):
+    username, password = login.get("username", ""), login.get("password", "")
+    if mechanism is SaslMechanism.OAUTHBEARER:
+        _check_tokens(config, listener)
+    elif not (username and password):
         raise InvalidConfigError(
             f"brokers call each other by listener {listener} with SASL: set "
             f"listener.name.{listener.lower()}.sasl.jaas.config with username and password of this broker"
@@ -173,7 +177,21 @@ def _credentials(config: BrokerConfig, listener: str) -> SaslCredentials | None:
             f"sasl.mechanism.inter.broker.protocol={mechanism} is not among sasl.enabled.mechanisms of listener "
             f"{listener}: add it there, or choose one of them"
         )
-    return SaslCredentials(mechanism, login["username"], login["password"])
+    return credentials_source(mechanism, username, password, security, login)
+
+
+def _check_tokens(config: BrokerConfig, listener: str) -> None:
+    """Raise ``InvalidConfigError`` unless the options of the listener are enough for brokers with tokens."""
+    security = config.security_of(listener)
+    try:
+        security.check_oauth_login(security.login, is_encrypted=config.security_protocol_of(listener).has_tls)
+    except ValueError as error:
+        raise InvalidConfigError(f"brokers call each other by listener {listener} with SASL: {error}") from None
+    if not config.broker_principals:
+        raise InvalidConfigError(
+            "sasl.mechanism.inter.broker.protocol=OAUTHBEARER needs broker.principals: the names that the brokers' "
+            "tokens have"
+        )
 
 
 class _Peer:

@@ -6,10 +6,12 @@ Kafka's classes are ``SslChannelBuilder`` and ``KafkaPrincipalBuilder``.
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.oauth_options import check_encryption
 from millrace.config.security_options import SaslMechanism, SecurityProtocol, parse_mapping_rules
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
@@ -17,6 +19,7 @@ from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
 from millrace_broker.security.sasl import SaslConversation, ScramLookup, users_of
+from millrace_broker.security.tokens import ProviderKeys, TokenValidator
 
 
 class ListenerTls(NamedTuple):
@@ -49,6 +52,22 @@ class ListenerAccess:
                 'sasl.jaas.config with user_<name>="<password>", or leave PLAIN out of sasl.enabled.mechanisms'
             )
 
+        self._validator: Final = self._token_validator(name)
+
+    def _token_validator(self, name: str) -> TokenValidator | None:
+        """Return the validation of tokens at a listener with OAUTHBEARER. Raises ``InvalidConfigError``."""
+        if not (self.protocol.has_sasl and SaslMechanism.OAUTHBEARER in self.options.mechanisms):
+            return None
+        try:
+            if self.protocol.has_tls:
+                check_encryption("sasl.oauthbearer.jwks.endpoint.url", self.options.sasl_oauthbearer_jwks_endpoint_url)
+            keys = ProviderKeys(self.options, self.options.login, time.monotonic)
+        except ValueError as error:
+            raise InvalidConfigError(f"listener {name}: {error}") from None
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"listener {name}: {error.message}") from None
+        return TokenValidator(self.options, keys)
+
     def _reloading(self, name: str) -> Reloading[ListenerTls]:
         def make(material: TlsMaterial) -> ListenerTls:
             context = server_context(self.options, material)
@@ -75,7 +94,7 @@ class ListenerAccess:
 
     def conversation(self, lookup: ScramLookup, monotonic: Callable[[], float]) -> SaslConversation | None:
         """Return the SASL of a new connection; None at a listener without SASL."""
-        return SaslConversation(self.options, lookup, monotonic) if self.protocol.has_sasl else None
+        return SaslConversation(self.options, lookup, self._validator, monotonic) if self.protocol.has_sasl else None
 
     def is_broker(self, principal: KafkaPrincipal) -> bool:
         """Return whether a connection of this listener with this principal is a broker's."""

@@ -1,6 +1,7 @@
 """SASL of a listener: one conversation for each connection, whatever carries its messages (KIP-43, KIP-152, KIP-368).
 
-Kafka's classes are ``SaslServerAuthenticator``, ``PlainServerCallbackHandler`` and ``ScramSaslServer``.
+Kafka's classes are ``SaslServerAuthenticator``, ``PlainServerCallbackHandler``, ``ScramSaslServer`` and
+``OAuthBearerSaslServer``.
 
 Invariants
 
@@ -14,18 +15,27 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from millrace.config.security_options import ListenerSecurity, SaslMechanism
 from millrace.errors import IllegalSaslStateError, SaslAuthenticationError, UnsupportedSaslMechanismError
-from millrace.security.scram import ITERATIONS_MIN, ScramCredential, ScramServer
+from millrace.security.oauth_login import TOKEN_BYTES_MAX
+from millrace.security.scram import ITERATIONS_MIN, ScramCredential, ScramServer, plain_name
 from millrace_broker.security.principal import USER, KafkaPrincipal
+from millrace_broker.security.tokens import TokenValidator
 
 _USER_OPTION: Final = "user_"
 _FAILURE_DELAY_S: Final = 0.1
 """Wait before a refusal, as Kafka's ``connection.failed.authentication.delay.ms``, which slows guesses down."""
+_BEARER: Final = re.compile(
+    rb"n,(?:a=(?P<authorization_id>[^,\x01]*))?,\x01(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)*?"
+    rb"auth=(?i:bearer) +(?P<token>[A-Za-z0-9_.\-]+)\x01(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)*\x01"
+)
+"""A client's message of OAUTHBEARER, whose extensions (KIP-342) nothing reads."""
 _SECRET: Final = secrets.token_bytes(32)
 """Key of the salts for unknown users, so that each of them always has the same salt."""
 
@@ -45,8 +55,10 @@ class _Mechanism(Protocol):
     """Server side of one exchange of a mechanism."""
 
     username: str
+    expires_s: float
+    """End of the validity of what the client has shown, in seconds since the epoch."""
 
-    def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+    async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         """Return the answer to a message, and whether the client is authenticated.
 
         Raises ``SaslAuthenticationError``.
@@ -60,8 +72,9 @@ class _Plain:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords: Final = passwords
         self.username = ""
+        self.expires_s = float("inf")
 
-    def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+    async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         parts = token.split(b"\0")
         if len(parts) != 3 or not (parts[1] and parts[2]):
             raise SaslAuthenticationError("the client's PLAIN message has no user and password")
@@ -85,8 +98,9 @@ class _Scram:
         self._server: ScramServer | None = None
         self._is_known = False
         self.username = ""
+        self.expires_s = float("inf")
 
-    def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+    async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         if self._server is None:
             self._server = ScramServer(self._mechanism, token)
             if self._server.wants_token:
@@ -101,6 +115,31 @@ class _Scram:
         return answer, True
 
 
+class _OAuthBearer:
+    """OAUTHBEARER (RFC 7628): the client sends a token that a provider has signed.
+
+    A refused client gets the reason at once, and not after another message, as in RFC 7628.
+    """
+
+    def __init__(self, validator: TokenValidator) -> None:
+        self._validator: Final = validator
+        self.username = ""
+        self.expires_s = float("inf")
+
+    async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+        if len(token) > TOKEN_BYTES_MAX:
+            raise SaslAuthenticationError(f"the client's token has more than {TOKEN_BYTES_MAX} bytes")
+        found = _BEARER.fullmatch(token)
+        if found is None:
+            raise SaslAuthenticationError("the client's OAUTHBEARER message is malformed")
+        valid = await self._validator.validate(found["token"].decode("ascii"))
+        authorization_id = plain_name((found["authorization_id"] or b"").decode("utf-8", "replace"))
+        if authorization_id not in ("", valid.principal_name):
+            raise SaslAuthenticationError("OAUTHBEARER for another authorization id than the token's is not supported")
+        self.username, self.expires_s = valid
+        return b"", True
+
+
 def _credential_of_nobody(mechanism: str, username: str) -> ScramCredential:
     salt = hmac.digest(_SECRET, username.encode(), "sha256")
     return ScramCredential.of_salted_password(mechanism, secrets.token_bytes(32), salt, ITERATIONS_MIN)
@@ -109,7 +148,14 @@ def _credential_of_nobody(mechanism: str, username: str) -> ScramCredential:
 class SaslConversation:
     """SASL of one connection, in the event loop."""
 
-    def __init__(self, options: ListenerSecurity, lookup: ScramLookup, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        options: ListenerSecurity,
+        lookup: ScramLookup,
+        validator: TokenValidator | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._validator: Final = validator
         self._mechanisms: Final = options.mechanisms
         self._passwords: Final = users_of(options)
         self._lifetime_ms: Final = options.connections_max_reauth_ms
@@ -135,7 +181,10 @@ class SaslConversation:
                 "this listener wants SASL first: set security.protocol=SASL_SSL (or SASL_PLAINTEXT), and the user"
             )
         if self._monotonic() > self._expires:
-            raise SaslAuthenticationError("the connection has not authenticated again within connections.max.reauth.ms")
+            raise SaslAuthenticationError(
+                "the connection has not authenticated again in time: within connections.max.reauth.ms, and before its "
+                "token expires"
+            )
 
     def is_too_slow(self, limit_s: float) -> bool:
         """Return whether the connection is not authenticated after ``limit_s`` seconds."""
@@ -154,9 +203,13 @@ class SaslConversation:
             raise UnsupportedSaslMechanismError(
                 f"SASL mechanism {mechanism} is not enabled here: the client may use {', '.join(self._mechanisms)}"
             )
-        self._exchange = (
-            _Plain(self._passwords) if mechanism == SaslMechanism.PLAIN else _Scram(mechanism, self._lookup)
-        )
+        if mechanism == SaslMechanism.PLAIN:
+            self._exchange = _Plain(self._passwords)
+        elif mechanism == SaslMechanism.OAUTHBEARER:
+            assert self._validator is not None, "a listener with OAUTHBEARER has one"
+            self._exchange = _OAuthBearer(self._validator)
+        else:
+            self._exchange = _Scram(mechanism, self._lookup)
 
     async def authenticate(self, token: bytes) -> SaslToken:
         """Take a message of the client. Raises ``SaslAuthenticationError`` after a pause, ``IllegalSaslStateError``."""
@@ -165,7 +218,7 @@ class SaslConversation:
             self.has_failed = True
             raise IllegalSaslStateError("SaslAuthenticate came without SaslHandshake")
         try:
-            answer, is_complete = exchange.evaluate(token)
+            answer, is_complete = await exchange.evaluate(token)
             if not is_complete:
                 return SaslToken(answer)
             principal = KafkaPrincipal(USER, exchange.username)
@@ -177,9 +230,13 @@ class SaslConversation:
             raise SaslAuthenticationError(f"authentication failed: {error.message}") from None
         self._exchange = None
         self.principal = principal
-        if self._lifetime_ms:
-            self._expires = self._monotonic() + self._lifetime_ms / 1000
-        return SaslToken(answer, self._lifetime_ms)
+        lifetime_ms = self._lifetime_ms
+        if exchange.expires_s < float("inf"):
+            left_ms = max(int((exchange.expires_s - time.time()) * 1000), 1)
+            lifetime_ms = min(lifetime_ms or left_ms, left_ms)
+        if lifetime_ms:
+            self._expires = self._monotonic() + lifetime_ms / 1000
+        return SaslToken(answer, lifetime_ms)
 
 
 def users_of(options: ListenerSecurity) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from millrace.config.jaas import parse_jaas
+from millrace.config.oauth_options import OAuthClient
 from millrace.config.references import resolve_references
 from millrace.config.security_options import SaslMechanism, SecurityProtocol, SslOptions
 from millrace.config.topic import Int32, Int64
@@ -121,7 +122,7 @@ class Transport(StrEnum):
     GRPC = "grpc"
 
 
-class ClientConfig(SslOptions):
+class ClientConfig(OAuthClient, SslOptions):
     """Options of all clients, and all options of an admin client."""
 
     bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
@@ -154,7 +155,7 @@ class ClientConfig(SslOptions):
     )
     sasl_mechanism: Annotated[SaslMechanism, BeforeValidator(_upper)] = Field(
         SaslMechanism.SCRAM_SHA_512,
-        description="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. Kafka's default is GSSAPI.",
+        description="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. Kafka's default is GSSAPI.",
     )
     sasl_username: str = Field("", description="User for SASL. The names are librdkafka's.")
     sasl_password: str = Field("", repr=False, description="Password of sasl.username.")
@@ -181,7 +182,11 @@ class ClientConfig(SslOptions):
     def _check_credentials(self) -> Self:
         if self.sasl_jaas_config and (self.sasl_username or self.sasl_password):
             raise ValueError("sasl.jaas.config and sasl.username or sasl.password are both set: remove one")
-        if self.security_protocol.has_sasl:
+        if not self.security_protocol.has_sasl:
+            return self
+        if self.sasl_mechanism is SaslMechanism.OAUTHBEARER:
+            self.check_oauth_login(self.login, is_encrypted=self.security_protocol.has_tls)
+        else:
             username, password = self.sasl_login
             if not (username and password):
                 raise ValueError(
@@ -195,8 +200,12 @@ class ClientConfig(SslOptions):
         """User and password for SASL."""
         if not self.sasl_jaas_config:
             return self.sasl_username, self.sasl_password
-        found = parse_jaas(self.sasl_jaas_config)
-        return found.get("username", ""), found.get("password", "")
+        return self.login.get("username", ""), self.login.get("password", "")
+
+    @property
+    def login(self) -> dict[str, str]:
+        """Options of the login module in ``sasl.jaas.config``."""
+        return parse_jaas(self.sasl_jaas_config) if self.sasl_jaas_config else {}
 
     @field_validator("bootstrap_servers")
     @classmethod

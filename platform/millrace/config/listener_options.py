@@ -46,7 +46,7 @@ def refuse_frame_ports(names: Iterable[str]) -> None:
 _OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl|sasl|connections)\..+)")
 """Option of one listener: ``listener.name.<name in lower case>.<option>``."""
 
-_OF_MECHANISM: Final = re.compile(r"(listener\.name\..+)\.(?:plain|scram-sha-\d+)(?=\.sasl\.jaas\.config$)")
+_OF_MECHANISM: Final = re.compile(r"(listener\.name\..+)\.(?:plain|scram-sha-\d+|oauthbearer)(?=\.sasl\.jaas\.config$)")
 """Kafka's name of ``sasl.jaas.config`` for one mechanism of a listener."""
 
 
@@ -59,7 +59,7 @@ def take_listener_overrides(values: dict[str, Any]) -> dict[str, str]:
     for name in [name for name in values if name.startswith("listener.name.")]:
         plain = _OF_MECHANISM.sub(r"\1", name)
         if plain != name:
-            values[plain] = values.pop(name)
+            values[plain] = f"{values.get(plain, '')}{values.pop(name)}"
     for name in [name for name in values if name.startswith("listener.name.")]:
         found = _OVERRIDE.fullmatch(name)
         if found is None or found["option"] not in ListenerSecurity.option_names():

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from millrace.config.base import Config
 from millrace.config.jaas import parse_jaas
+from millrace.config.oauth_options import OAuthClient, OAuthValidation
 
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _RULES: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,\s*|$)")
@@ -45,6 +46,7 @@ class SaslMechanism(StrEnum):
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
 
 
 def _store_type(value: object) -> object:
@@ -153,7 +155,7 @@ class SslOptions(Config):
         return [name for name in _TLS_VERSIONS if name in named]
 
 
-class ListenerSecurity(SslOptions):
+class ListenerSecurity(OAuthValidation, OAuthClient, SslOptions):
     """Options of a listener's security, each of which may be ``listener.name.<name>.<option>``."""
 
     ssl_client_auth: Literal["required", "requested", "none"] = Field(
@@ -169,14 +171,15 @@ class ListenerSecurity(SslOptions):
 
     sasl_enabled_mechanisms: str = Field(
         "SCRAM-SHA-512,SCRAM-SHA-256",
-        description="SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. Kafka's default is GSSAPI.",
+        description="SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default "
+        "is GSSAPI.",
     )
     sasl_jaas_config: str = Field(
         "",
         repr=False,
         description="Login module with username and password of this broker at the listener between brokers, and "
         'user_<name>="<password>" for each user of PLAIN. Kafka has listener.name.<name>.<mechanism>.sasl.jaas.config, '
-        "which is read too.",
+        "which is read too: the modules of all mechanisms together.",
     )
     connections_max_reauth_ms: int = Field(
         0,
@@ -207,6 +210,12 @@ class ListenerSecurity(SslOptions):
     def login(self) -> dict[str, str]:
         """Options of the login module in ``sasl.jaas.config``."""
         return parse_jaas(self.sasl_jaas_config) if self.sasl_jaas_config else {}
+
+    @model_validator(mode="after")
+    def _check_tokens(self) -> Self:
+        if SaslMechanism.OAUTHBEARER in self.mechanisms and not self.sasl_oauthbearer_jwks_endpoint_url:
+            raise ValueError("OAUTHBEARER needs the keys of the provider: set sasl.oauthbearer.jwks.endpoint.url")
+        return self
 
     @field_validator("ssl_client_auth", mode="before")
     @classmethod

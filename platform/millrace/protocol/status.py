@@ -55,6 +55,8 @@ _STATUS: Final[dict[type[errors.MillraceError], grpc.StatusCode]] = {
     errors.GroupMaxSizeReachedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.IncompatibleSchemaError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AuthorizationError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.SaslAuthenticationError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.UnsupportedSaslMechanismError: grpc.StatusCode.UNAUTHENTICATED,
     errors.UnsupportedVersionError: grpc.StatusCode.UNIMPLEMENTED,
     errors.ThrottledError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.UnknownServerError: grpc.StatusCode.INTERNAL,

@@ -6,29 +6,33 @@ Kafka's class is ``SaslClientAuthenticator``. A driver sends what ``authenticati
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from millrace.errors import SaslAuthenticationError
+from millrace.config.oauth_options import OAuthClient
+from millrace.errors import InvalidRequestError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from millrace.kafka_protocol.data.request_header import RequestHeader
 from millrace.kafka_protocol.lookup import request_header_version, response_header_version
 from millrace.kafka_protocol.message import Message
 from millrace.kafka_protocol.wire import WireError
-from millrace.security.scram import MECHANISMS as SCRAM_MECHANISMS
+from millrace.security.oauth_login import OAuthLogin
 from millrace.security.scram import ScramClient
 
 PLAIN: Final = "PLAIN"
-CLIENT_MECHANISMS: Final = (PLAIN, *SCRAM_MECHANISMS)
+OAUTHBEARER: Final = "OAUTHBEARER"
+_SEPARATOR: Final = "\x01"
 RESPONSE_BYTES_MAX: Final = 12 * 1024
 """Largest answer to a request of SASL."""
 LIFETIME_PART: Final = 0.85
 """Part of a session's lifetime after which a client no longer begins calls on the connection."""
 _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 2
-_CORRELATION_ID: Final = int.from_bytes(b"sasl")
+CORRELATION: Final = b"sasl"
+"""Start of a broker's answer, which no other protocol has there."""
+_CORRELATION_ID: Final = int.from_bytes(CORRELATION)
 _CORRELATION: Final = struct.Struct(">i")
 
 
@@ -42,6 +46,22 @@ class SaslCredentials:
     mechanism: str
     username: str
     password: str = field(repr=False)
+    """The password, or the token of OAUTHBEARER."""
+
+
+CredentialsSource = Callable[[], SaslCredentials]
+"""Credentials of a new connection. It may block, and raise ``SaslAuthenticationError`` and ``OSError``."""
+
+
+def credentials_source(
+    mechanism: str, username: str, password: str, oauth: OAuthClient, jaas: dict[str, str]
+) -> CredentialsSource:
+    """Return the credentials of a client. Raises ``InvalidConfigError``."""
+    if mechanism == OAUTHBEARER:
+        login = OAuthLogin(oauth, jaas)
+        return lambda: SaslCredentials(mechanism, "", login.token())
+    credentials = SaslCredentials(mechanism, username, password)
+    return lambda: credentials
 
 
 class SaslSession(NamedTuple):
@@ -56,7 +76,10 @@ Exchange = Generator[bytes, bytes, SaslSession]
 
 
 def authentication(credentials: SaslCredentials) -> Exchange:
-    """Authenticate a new connection. Raises ``SaslAuthenticationError`` in ``send``."""
+    """Authenticate a new connection.
+
+    Raises ``SaslAuthenticationError`` in ``send``, and ``InvalidRequestError`` at a listener of another protocol.
+    """
     mechanism = credentials.mechanism
     answer = yield _request(SaslHandshakeRequest(mechanism=mechanism), _HANDSHAKE_VERSION)
     handshake = _response(answer, SaslHandshakeResponse, _HANDSHAKE_VERSION)
@@ -67,14 +90,28 @@ def authentication(credentials: SaslCredentials) -> Exchange:
             if known
             else "this listener has no SASL: set security.protocol=PLAINTEXT or SSL"
         )
-    if mechanism == PLAIN:
-        first = f"\0{credentials.username}\0{credentials.password}".encode()
-        return SaslSession((yield from _step(first))[1])
-    scram = ScramClient(mechanism, credentials.username, credentials.password)
-    challenge, _ = yield from _step(scram.first())
-    final, lifetime_ms = yield from _step(scram.final(challenge))
-    scram.check(final)
-    return SaslSession(lifetime_ms)
+    steps = exchange(credentials)
+    message = next(steps)
+    while True:
+        answer, lifetime_ms = yield from _step(message)
+        try:
+            message = steps.send(answer)
+        except StopIteration:
+            return SaslSession(lifetime_ms)
+
+
+def exchange(credentials: SaslCredentials) -> Generator[bytes, bytes, None]:
+    """Yield the messages of the mechanism, and take the broker's. Raises ``SaslAuthenticationError`` in ``send``."""
+    mechanism, secret = credentials.mechanism, credentials.password
+    if mechanism == OAUTHBEARER:
+        # With an error the broker answers at once (RFC 7628 has another message), so that one message is enough.
+        yield f"n,,{_SEPARATOR}auth=Bearer {secret}{_SEPARATOR}{_SEPARATOR}".encode()
+    elif mechanism == PLAIN:
+        yield f"\0{credentials.username}\0{secret}".encode()
+    else:
+        scram = ScramClient(mechanism, credentials.username, secret)
+        challenge = yield scram.first()
+        scram.check((yield scram.final(challenge)))
 
 
 def _step(token: bytes) -> Generator[bytes, bytes, tuple[bytes, int]]:
@@ -97,10 +134,10 @@ def _request(request: Message, version: int) -> bytes:
 
 
 def _response(data: bytes, kind: type[R], version: int) -> R:
-    """Decode a response. Raises ``SaslAuthenticationError`` if it is none."""
+    """Decode a response. Raises ``InvalidRequestError`` if it is of another protocol, ``SaslAuthenticationError``."""
     try:
         if _CORRELATION.unpack_from(data)[0] != _CORRELATION_ID:
-            raise SaslAuthenticationError("the answer to SASL is not from a listener for Kafka's framing")
+            raise InvalidRequestError("the answer to SASL is not from a listener for Kafka's framing")
         start = _CORRELATION.size + response_header_version(kind.API_KEY, version)  # there are no tagged fields
         return kind.decode_from(memoryview(data), version, start)[0]
     except (struct.error, WireError) as error:

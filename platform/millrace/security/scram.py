@@ -145,8 +145,8 @@ class ScramServer:
         if found is None:
             raise SaslAuthenticationError("the client's first SCRAM message is malformed")
         self._mechanism: Final = mechanism
-        self.username: Final = _plain_name(found[3])
-        if found[1] and _plain_name(found[1]) != self.username:
+        self.username: Final = plain_name(found[3])
+        if found[1] and plain_name(found[1]) != self.username:
             raise SaslAuthenticationError("SCRAM for another authorization id than the user's is not supported")
         self.wants_token: Final = "tokenauth=true" in found[5].split(",")
         self._first_bare: Final = found[2]
@@ -176,8 +176,8 @@ class ScramServer:
         return b"v=" + base64.b64encode(_mac(self._mechanism, self._credential.server_key, message))
 
 
-def _plain_name(text: str) -> str:
-    """Return the name without its escapes. Raises ``SaslAuthenticationError``."""
+def plain_name(text: str) -> str:
+    """Return a name in a message without its escapes. Raises ``SaslAuthenticationError``."""
     if re.search("=(?!2C|3D)", text):
-        raise SaslAuthenticationError("the user name of SCRAM is malformed")
+        raise SaslAuthenticationError("the user name in the client's message is malformed")
     return text.replace("=2C", ",").replace("=3D", "=")

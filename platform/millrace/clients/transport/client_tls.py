@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from millrace.clients.transport.tls_socket import GRPC_ALPN, TlsSocket
 from millrace.config.client import ClientConfig, Transport
-from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, client_context, refuse_for_grpc
-from millrace.security.sasl import SaslCredentials
+from millrace.security.sasl import CredentialsSource, credentials_source
 
 
 class ClientTls(NamedTuple):
@@ -19,16 +18,11 @@ class ClientTls(NamedTuple):
     material: TlsMaterial
 
 
-def credentials_of(config: ClientConfig) -> SaslCredentials | None:
-    """Return the user of a client with SASL. Raises ``InvalidConfigError`` for gRPC, which has no SASL yet."""
+def credentials_of(config: ClientConfig) -> CredentialsSource | None:
+    """Return the credentials of a client with SASL. Raises ``InvalidConfigError``."""
     if not config.security_protocol.has_sasl:
         return None
-    if config.transport is Transport.GRPC:
-        raise InvalidConfigError(
-            f"security.protocol={config.security_protocol} cannot be set with transport=grpc: use SSL with a "
-            "certificate of the client, or transport=auto"
-        )
-    return SaslCredentials(config.sasl_mechanism, *config.sasl_login)
+    return credentials_source(config.sasl_mechanism, *config.sasl_login, config, config.login)
 
 
 def tls_of(config: ClientConfig) -> Reloading[ClientTls] | None:

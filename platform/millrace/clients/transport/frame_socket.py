@@ -24,13 +24,19 @@ from millrace.clients.transport.tls_socket import TlsSocket, refusal_of, tls_soc
 from millrace.errors import (
     InvalidRequestError,
     MessageTooLargeError,
-    SaslAuthenticationError,
     SslAuthenticationError,
     error_of,
 )
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
-from millrace.security.sasl import LIFETIME_PART, RESPONSE_BYTES_MAX, SaslCredentials, SaslSession, authentication
+from millrace.security.sasl import (
+    CORRELATION,
+    LIFETIME_PART,
+    RESPONSE_BYTES_MAX,
+    CredentialsSource,
+    SaslSession,
+    authentication,
+)
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _SMALL_BYTES: Final = 64 * 1024
@@ -232,7 +238,7 @@ def connect(
     hello: pb.HelloRequest,
     *,
     tls: ssl.SSLContext | None = None,
-    credentials: SaslCredentials | None = None,
+    credentials: CredentialsSource | None = None,
     timeout_s: float,
     response_bytes_max: int,
 ) -> tuple[FrameSocket, pb.HelloResponse]:
@@ -271,18 +277,19 @@ def connect(
         raise
 
 
-def _authenticate(sock: socket.socket, credentials: SaslCredentials, deadline: float) -> SaslSession:
-    """Authenticate a new connection. Raises ``SaslAuthenticationError``, ``OSError``."""
-    exchange = authentication(credentials)
+def _authenticate(sock: socket.socket, credentials: CredentialsSource, deadline: float) -> SaslSession:
+    """Authenticate a new connection. Raises ``SaslAuthenticationError``, ``InvalidRequestError``, ``OSError``."""
+    exchange = authentication(credentials())
     request = next(exchange)
     while True:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(request)
-        (size_bytes,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size, deadline))
-        if not 0 <= size_bytes <= RESPONSE_BYTES_MAX:
-            raise SaslAuthenticationError("the answer to SASL is none of a broker: is this a listener with SASL?")
+        head = _exactly(sock, _LENGTH.size + len(CORRELATION), deadline)
+        (size_bytes,) = _LENGTH.unpack_from(head)
+        if head[_LENGTH.size :] != CORRELATION or not len(CORRELATION) <= size_bytes <= RESPONSE_BYTES_MAX:
+            raise InvalidRequestError("the answer to SASL is none of a broker: is this a listener with SASL?")
         try:
-            request = exchange.send(_exactly(sock, size_bytes, deadline))
+            request = exchange.send(CORRELATION + _exactly(sock, size_bytes - len(CORRELATION), deadline))
         except StopIteration as done:
             session: SaslSession = done.value
             return session

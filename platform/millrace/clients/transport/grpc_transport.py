@@ -24,10 +24,12 @@ from millrace.clients.transport.calls import (
     not_reached,
 )
 from millrace.clients.transport.client_tls import ClientTls
+from millrace.clients.transport.grpc_session import GrpcSession, Metadata
 from millrace.config.client import ClientConfig
-from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError
+from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError, SaslAuthenticationError
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 from millrace.security import Reloading
+from millrace.security.sasl import CredentialsSource
 
 _SERVICE: Final = "/millrace.v1.Broker/"
 _KEEPALIVE_MS: Final = 300_000
@@ -47,6 +49,7 @@ class GrpcTransport:
         find: Callable[[], str],
         config: ClientConfig,
         tls: Reloading[ClientTls] | None,
+        credentials: CredentialsSource | None,
         response_bytes_max: int,
         threads: CallThreads,
     ) -> None:
@@ -54,6 +57,7 @@ class GrpcTransport:
         self._find = find
         self._config = config
         self._tls = tls
+        self._session = None if credentials is None else GrpcSession(credentials)
         self._response_bytes_max = response_bytes_max
         self._threads = threads
         self._lock = threading.Lock()
@@ -94,8 +98,8 @@ class GrpcTransport:
 
     @property
     def is_open(self) -> bool:
-        """Whether the channel exists, so that a call begins without a wait."""
-        return self._channel is not None
+        """Whether the channel and the session of SASL exist, so that a call begins without a wait."""
+        return self._channel is not None and (self._session is None or self._session.is_open)
 
     def _options(self) -> list[tuple[str, Any]]:
         config = self._config
@@ -127,12 +131,29 @@ class GrpcTransport:
             self._methods[name] = method
         return method
 
-    def call(self, call: UnaryCall[Request, Response], request: Request, timeout_s: float) -> Response:
-        """Make a call and wait for it; raises the broker's error, ``BrokerUnavailableError``, ``ClientClosedError``."""
+    def _metadata(self, timeout_s: float) -> Metadata:
+        """Return the metadata of a call: the session of a client with SASL.
+
+        Raises ``SaslAuthenticationError``, ``BrokerUnavailableError``, ``ClientClosedError``.
+        """
+        if self._session is None:
+            return ()
         try:
-            data = self._method(call.name)(call.encode(request), timeout=timeout_s)
+            return self._session.metadata(self.channel(), timeout_s)
         except grpc.RpcError as error:
             raise self.explain(error) from error
+        except ValueError as error:
+            raise self._closed_under(error) from error
+        except OSError as error:
+            raise not_reached(self._address, str(error)) from error
+
+    def call(self, call: UnaryCall[Request, Response], request: Request, timeout_s: float) -> Response:
+        """Make a call and wait for it; raises the broker's error, ``BrokerUnavailableError``, ``ClientClosedError``."""
+        metadata = self._metadata(timeout_s)
+        try:
+            data = self._method(call.name)(call.encode(request), timeout=timeout_s, metadata=metadata)
+        except grpc.RpcError as error:
+            raise self._explain_call(error) from error
         except ValueError as error:  # grpc raises this if the channel was closed during the call
             raise self._closed_under(error) from error
         return decoded(call, data)
@@ -169,7 +190,9 @@ class GrpcTransport:
         self, call: UnaryCall[Request, Response], request: Request, timeout_s: float, pending: PendingCall[Response]
     ) -> None:
         try:
-            future: Any = self._method(call.name).future(call.encode(request), timeout=timeout_s)
+            future: Any = self._method(call.name).future(
+                call.encode(request), timeout=timeout_s, metadata=self._metadata(timeout_s)
+            )
         except ValueError as error:
             raise self._closed_under(error) from error
 
@@ -177,7 +200,7 @@ class GrpcTransport:
             try:
                 response = decoded(call, future.result())
             except grpc.RpcError as error:
-                pending.complete(None, self.explain(error))
+                pending.complete(None, self._explain_call(error))
             except (grpc.FutureCancelledError, ValueError) as error:
                 pending.complete(None, self._closed_under(error))
             except MillraceError as error:
@@ -188,6 +211,14 @@ class GrpcTransport:
         if not pending.aborts_by(future.cancel):
             future.cancel()
         future.add_done_callback(done)
+
+    def _explain_call(self, error: grpc.RpcError) -> MillraceError:
+        """Return the error of a failed call. A call with a session that has ended was not made, and may be repeated."""
+        explained = self.explain(error)
+        if self._session is None or not isinstance(explained, SaslAuthenticationError):
+            return explained
+        self._session.forget()
+        return not_reached(self._address, explained.message)
 
     def explain(self, error: grpc.RpcError) -> MillraceError:
         """Return the error of a failed call, with the address and a remedy if no broker answered."""

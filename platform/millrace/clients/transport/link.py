@@ -58,7 +58,7 @@ class Links:
         """Read the client's stores if it uses TLS. Raises ``InvalidConfigError``."""
         self._config = config
         self.tls: Final = tls_of(config)
-        self.credentials: Final = credentials_of(config)
+        self.credentials = credentials_of(config)
         self._lock = threading.RLock()
         self._links: dict[str, Link] = {}
         self._is_closed = False
@@ -72,6 +72,7 @@ class Links:
         for link in links:
             link.let_go()
         self._lock = threading.RLock()
+        self.credentials = credentials_of(self._config)  # a thread of the parent may hold their lock
         self.threads = CallThreads("millrace-call")
         self._receiver = None
 
@@ -140,7 +141,7 @@ class Link:
         fetch_bytes = config.fetch_max_bytes if isinstance(config, ConsumerConfig) else 0
         self._response_bytes_max = fetch_bytes + _MESSAGE_OVERHEAD_BYTES
         self.grpc: Final = GrpcTransport(
-            address, self._find_grpc, config, owner.tls, self._response_bytes_max, owner.threads
+            address, self._find_grpc, config, owner.tls, owner.credentials, self._response_bytes_max, owner.threads
         )
         self._frames: FrameTransport | None = None
         if config.transport is not Transport.GRPC and _HAS_EPOLL:

@@ -1,0 +1,206 @@
+"""Listeners with OAUTHBEARER and a provider: clients of millrace and of Kafka, renewed tokens, brokers, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from millrace.clients import Admin, Consumer, Producer
+from millrace.clients.aio import AsyncProducer
+from millrace.errors import InvalidConfigError, SaslAuthenticationError
+from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
+from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
+from millrace_broker.testing import EmbeddedBroker
+
+from ..oidc_provider import AUDIENCE, CLIENT_ID, ISSUER, SECRET, Provider, running
+from .broker_cluster import Cluster
+from .kafka_clients import read, send
+from .kafka_wire import KafkaWire
+from .waiting import AN_HOUR_MS, STALL_S
+from .zookeeper_server import ZooKeeperServer
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running() as found:
+        yield found
+
+
+def listener_options(provider: Provider) -> dict[str, str]:
+    return {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": f"{provider.url}/jwks",
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+    }
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iterator[EmbeddedBroker]:
+    options = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": "x.OAuthBearerLoginModule required;",
+        "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        **listener_options(provider),
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("oauth"), options=options) as running_broker:
+        yield running_broker
+
+
+def address(broker: EmbeddedBroker) -> str:
+    return f"127.0.0.1:{broker.server.ports['SASL_PLAINTEXT']}"
+
+
+def client(broker: EmbeddedBroker, provider: Provider, **options: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": address(broker),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": f"{provider.url}/token",
+        "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
+        "sasl.oauthbearer.client.credentials.client.secret": SECRET,
+        **{name.replace("_", "."): value for name, value in options.items()},
+    }
+
+
+def test_clients_of_millrace_and_librdkafka_authenticate(
+    broker: EmbeddedBroker, provider: Provider, topic: str
+) -> None:
+    options = client(broker, provider)
+    with Admin(options) as admin:
+        admin.create_topic(topic)
+
+    async def send_async() -> None:
+        async with AsyncProducer(options) as producer:
+            await producer.send(topic, b"asyncio")
+
+    asyncio.run(send_async())
+    with Producer(options) as producer:
+        producer.send(topic, b"millrace").result(STALL_S)
+    librdkafka = {
+        "bootstrap.servers": address(broker),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": CLIENT_ID,
+        "sasl.oauthbearer.client.secret": SECRET,
+        "sasl.oauthbearer.token.endpoint.url": f"{provider.url}/token",
+    }
+    send(confluent_kafka.Producer(librdkafka), topic, [{"value": b"librdkafka"}])
+    reader = confluent_kafka.Consumer({**librdkafka, "group.id": topic, "auto.offset.reset": "earliest"})
+    reader.subscribe([topic])
+    assert [each.value() for each in read(reader, 3)] == [b"asyncio", b"millrace", b"librdkafka"]
+    reader.close()
+    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        assert consumer.poll(STALL_S * 1000)[0].value == b"asyncio"
+
+
+def test_a_session_ends_with_its_token(broker: EmbeddedBroker, provider: Provider) -> None:
+    provider.lifetime_s = 60
+    try:
+        with Admin(client(broker, provider)) as admin:
+            admin.list_topics()
+            frames = admin._connections._links.to(address(broker))._frames
+            assert frames is not None
+            (sock,) = frames._idle
+            assert sock.expires_at < time.monotonic() + 60 + 30, "the lifetime and the difference of the clocks"
+            sock.expires_at = 0.0
+            admin.list_topics()
+            assert sock not in frames._idle, "a new connection authenticates"
+    finally:
+        provider.lifetime_s = 3600
+
+
+def _refusal(broker: EmbeddedBroker, message: bytes) -> str:
+    with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+        assert wire.call(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code == 0
+        answer = wire.call(SaslAuthenticateRequest(auth_bytes=message), 2)
+        assert answer.error_code == 58
+        assert wire.received == b"", "the broker closes the connection"
+        return str(answer.error_message)
+
+
+def test_wrong_messages_are_refused_and_bounded(broker: EmbeddedBroker, provider: Provider) -> None:
+    good = provider.token()
+    assert "malformed" in _refusal(broker, b"n,,\x01auth=Basic abc\x01\x01")
+    assert "malformed" in _refusal(broker, b"n,,\x01" + b"a=b\x01" * 10_000)
+    assert "more than 65536 bytes" in _refusal(broker, f"n,,\x01auth=Bearer {'x' * 100_000}\x01\x01".encode())
+    assert "another authorization id" in _refusal(broker, f"n,a=admin,\x01auth=Bearer {good}\x01\x01".encode())
+    refused = _refusal(broker, f"n,,\x01auth=Bearer {provider.token(aud='payments')}\x01\x01".encode())
+    assert "another audience" in refused
+
+
+def test_a_message_with_extensions_and_the_own_authorization_id_is_taken(
+    broker: EmbeddedBroker, provider: Provider
+) -> None:
+    message = f"n,a={CLIENT_ID},\x01traceId=1\x01auth=Bearer {provider.token()}\x01cluster=a b\x01\x01".encode()
+    with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+        wire.call(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1)
+        answer = wire.call(SaslAuthenticateRequest(auth_bytes=message), 2)
+        assert answer.error_code == 0
+        assert 3_500_000 < answer.session_lifetime_ms <= 3_630_000, "the lifetime of the token"
+
+
+def test_a_client_that_is_refused_fails_at_once_without_its_secret(
+    broker: EmbeddedBroker, provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = {"sasl_oauthbearer_client_credentials_client_secret": "swordfish-wrong"}
+    options = client(broker, provider, default_api_timeout_ms=str(AN_HOUR_MS), **wrong)
+    with (
+        caplog.at_level(logging.DEBUG),
+        Admin(options) as admin,
+        pytest.raises(SaslAuthenticationError, match="answers with HTTP status 401") as raised,
+    ):
+        admin.list_topics()
+    assert "swordfish" not in caplog.text + str(raised.value) + repr(admin._connections.config)
+
+
+def test_a_listener_needs_the_keys_of_the_provider(tmp_path: Path) -> None:
+    options = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "OAUTHBEARER"}
+    with pytest.raises(InvalidConfigError, match=r"set sasl\.oauthbearer\.jwks\.endpoint\.url"):
+        EmbeddedBroker(tmp_path, options=options)
+
+
+def test_kafkas_admin_is_the_principal_of_its_token(broker: EmbeddedBroker, provider: Provider) -> None:
+    """A function of the application gives librdkafka its tokens, which are of another user."""
+    admin = AdminClient(
+        {
+            "bootstrap.servers": address(broker),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "OAUTHBEARER",
+            "oauth_cb": lambda _: (provider.token(sub="böb"), 4e9),
+        }
+    )
+    assert admin.list_topics(timeout=STALL_S).brokers
+
+
+def test_brokers_authenticate_to_each_other_with_tokens(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, provider: Provider
+) -> None:
+    options = {
+        "listeners": "INTERNAL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "listener.security.protocol.map": "INTERNAL:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "broker.principals": f"User:{CLIENT_ID}",
+        "sasl.oauthbearer.token.endpoint.url": f"{provider.url}/token",
+        "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
+        "sasl.oauthbearer.client.credentials.client.secret": SECRET,
+        **listener_options(provider),
+    }
+    with Cluster(zookeeper_server, tmp_path, **{k.replace(".", "_"): v for k, v in options.items()}) as cluster:
+        cluster.start(1, 2)
+        servers = ",".join(f"127.0.0.1:{each.server.ports['PLAINTEXT']}" for each in cluster.brokers.values())
+        with Admin(servers) as admin, Producer(servers) as producer:
+            admin.create_topic("t", assignment={0: [1, 2]}, configs={"min.insync.replicas": "2"})
+            producer.send("t", b"value").result(STALL_S)
