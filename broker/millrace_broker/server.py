@@ -20,7 +20,7 @@ from millrace_broker.log import Files
 from millrace_broker.log.recovery_threads import Progress
 from millrace_broker.opening import open_broker
 from millrace_broker.runtime import Clock
-from millrace_broker.security import check_plaintext
+from millrace_broker.security import check_authorizer, check_plaintext
 
 if TYPE_CHECKING:
     from millrace_broker.metrics import MetricsListener
@@ -154,6 +154,7 @@ class BrokerServer:
     def _bind(self) -> None:
         """Bind all listeners."""
         check_plaintext(self._config)
+        check_authorizer(self._config)
         state = KafkaState(self._config)
         calls = kafka_calls(state)
         for name, address in self._config.listener_addresses.items():

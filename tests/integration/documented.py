@@ -38,6 +38,7 @@ RUN_BY = {
     "docs/kafka-source-migration.md": "integration/test_guides.py",
     "docs/kafka-typed-topics.md": "integration/test_guides.py",
     "docs/schemas.md": "integration/test_guides.py",
+    "docs/security.md": "integration/test_secure_cluster.py",
     "docs/spark.md": "integration/test_guides.py",
     "docs/streams/guide.md": "integration/test_guides.py",
     "docs/streams/latency.md": "integration/test_guides.py",
@@ -54,6 +55,9 @@ NOT_RUN = {
     "make setup  ": "commands of the repository, described by make help",
     "AWS_PROFILE=logs": "needs a bucket of Amazon S3; tests/integration/test_tiered_storage.py runs against a store",
     "millrace spark submit": "needs a Spark cluster; tests/integration/test_spark_cluster.py runs the command",
+    "millrace cluster up --secure": "tests/integration/test_secure_cluster.py runs the section with a cluster",
+    "from pathlib import Path\nfrom confluent_kafka": "tests/integration/test_secure_cluster.py runs it",
+    "millrace security rotate --directory": "tests/integration/test_secure_cluster.py runs it",
     "export PYSPARK_PYTHON": "resolves packages from Maven; tests/integration/test_spark_jobs.py runs spark-submit",
 }
 """First words of the blocks that no test runs, and the reason."""

@@ -14,7 +14,7 @@ from millrace.errors import StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import ClientAddress, RequestContext, locate_range
 from millrace_broker.quotas import CallClass, Lease
-from millrace_broker.security import ANONYMOUS
+from millrace_broker.security import ACL_AUTHORIZER, ANONYMOUS
 from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import DefaultSource
 
@@ -72,7 +72,13 @@ def paths_told(broker, *, is_local):
 @pytest.mark.parametrize("transport", ["auto", "grpc"])
 def test_a_broker_at_an_address_of_its_host_names_files_to_local_clients(tmp_path, transport):
     address = own_address()
-    options = {"listeners": f"PLAINTEXT://{address}:0,GRPC://{address}:0", "allow.plaintext.listeners": "true"}
+    options = {
+        "listeners": f"PLAINTEXT://{address}:0,GRPC://{address}:0",
+        "allow.plaintext.listeners": "true",
+        "authorizer.class.name": ACL_AUTHORIZER,
+        "allow.everyone.if.no.acl.found": "true",
+        "direct.reads.enable": "local",
+    }
     with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
         servers = f"{address}:{broker.port}"
         fill(servers)

@@ -14,7 +14,7 @@ from millrace.clients import Admin, Producer
 from millrace.errors import BrokerUnavailableError, RequestTimedOutError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
-from millrace_broker.network.peers import Peers
+from millrace_broker.network.peers import PeerListener, Peers
 from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import framing
@@ -32,7 +32,7 @@ def with_peers(broker: EmbeddedBroker, work: Any, *, cluster_id: str = "") -> An
     """Run ``work(peers)``, which has the broker's address."""
 
     async def run() -> Any:
-        peers = Peers("PLAINTEXT", cluster_id)
+        peers = Peers(PeerListener("PLAINTEXT"), cluster_id)
         peers.know(1, broker.server.broker.endpoints)  # under its own broker id, and under another one
         peers.know(2, broker.server.broker.endpoints)
         try:
@@ -149,7 +149,7 @@ def test_a_broker_is_called_at_the_listener_between_brokers(tmp_path: Path) -> N
         return str((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)).cluster_id)
 
     async def run(broker: EmbeddedBroker) -> str:
-        peers = Peers("INTERNAL")
+        peers = Peers(PeerListener("INTERNAL"))
         peers.know(1, broker.server.broker.endpoints)
         try:
             return await work(peers)
@@ -168,7 +168,7 @@ def test_a_broker_is_called_at_the_listener_between_brokers(tmp_path: Path) -> N
 
 def test_a_listener_for_grpc_is_no_listener_between_brokers(tmp_path: Path) -> None:
     async def run(broker: EmbeddedBroker) -> None:
-        peers = Peers("PLAINTEXT")
+        peers = Peers(PeerListener("PLAINTEXT"))
         peers.know(1, {"PLAINTEXT": broker.server.grpc_address})
         try:
             await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)

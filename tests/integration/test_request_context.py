@@ -19,7 +19,7 @@ from millrace_broker import api
 from millrace_broker.api import RequestContext
 from millrace_broker.listeners import grpc_server
 from millrace_broker.listeners.shared import UNARY_METHODS
-from millrace_broker.network.peers import Peers
+from millrace_broker.network.peers import PeerListener, Peers
 from millrace_broker.security import KafkaPrincipal
 from millrace_broker.testing import EmbeddedBroker
 
@@ -161,7 +161,7 @@ def test_two_connections_for_frames_keep_their_own_contexts(
 
 def test_another_broker_is_a_client_with_the_id_of_that_broker(tmp_path: Path, contexts: list[RequestContext]) -> None:
     async def work(endpoints: Mapping[str, Listener]) -> None:
-        peers = Peers("PLAINTEXT", client_id="broker-7")
+        peers = Peers(PeerListener("PLAINTEXT"), client_id="broker-7")
         peers.know(1, endpoints)
         try:
             await peers.call(1, "Metadata", pb.MetadataRequest(), timeout_s=STALL_S)

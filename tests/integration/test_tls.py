@@ -19,6 +19,7 @@ from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace_broker.api import RequestContext
 from millrace_broker.listeners import tcp_listener
 from millrace_broker.listeners.shared import UNARY_METHODS
+from millrace_broker.security import ACL_AUTHORIZER
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority, Identity
@@ -330,6 +331,14 @@ def test_certificates_change_while_clients_work(tmp_path: Path, files: Files, ca
     [
         ({"listeners": "PLAINTEXT://0.0.0.0:0"}, "set allow.plaintext.listeners=true"),
         ({"listeners": "SASL_PLAINTEXT://0.0.0.0:0"}, "has no encryption, and its address is not loopback"),
+        (
+            {"listeners": "SSL://0.0.0.0:0", "ssl.keystore.location": "{broker}"},
+            "without an authorizer everyone who reaches it could do everything: set authorizer.class.name=",
+        ),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:0", "allow.plaintext.listeners": "true"},
+            "listener PLAINTEXT://0.0.0.0:0 is not on loopback, and without an authorizer",
+        ),
         ({"listeners": "SSL://127.0.0.1:0"}, "listener SSL: a listener with TLS needs a certificate"),
         (
             {
@@ -361,6 +370,11 @@ def test_a_broker_that_cannot_be_as_secure_as_configured_does_not_start(
 
 
 def test_a_plaintext_listener_beyond_loopback_is_possible_in_a_trusted_network(tmp_path: Path) -> None:
-    options = {"listeners": "PLAINTEXT://0.0.0.0:0", "allow.plaintext.listeners": "true"}
+    options = {
+        "listeners": "PLAINTEXT://0.0.0.0:0",
+        "allow.plaintext.listeners": "true",
+        "authorizer.class.name": ACL_AUTHORIZER,
+        "allow.everyone.if.no.acl.found": "true",
+    }
     with EmbeddedBroker(tmp_path / "data", options=options) as broker, Admin(f"127.0.0.1:{broker.port}") as admin:
         assert admin.list_topics() == []

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
     from millrace.cli.partition_views import PartitionView
     from millrace.clients import TopicDescription
+    from millrace_broker.cli.security_directory import SecurityDirectory
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Run and describe clusters."
 )
 
 _STOP_S = 60.0
+_DAYS = 365
+"""Validity of the certificates of a cluster on this machine."""
 
 
 @app.command()
@@ -45,6 +48,14 @@ def up(
         list[str] | None,
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="Option of all brokers. Repeatable."),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Encrypt, authenticate and authorize, with the files of *millrace security init* in "
+            "DATA_DIR/security, which are made if there are none.",
+        ),
+    ] = False,
 ) -> None:
     """Run ZooKeeper and brokers on this machine, for development, until Ctrl-C, SIGTERM, or the terminal is closed.
 
@@ -55,21 +66,18 @@ def up(
       millrace cluster up --brokers 3
 
       millrace topics create orders --partitions 6 --replication-factor 3 -b localhost:9092
+
+      millrace cluster up --secure
+
+      millrace topics list --client-config millrace-cluster/security/admin.properties
     """
     from millrace_broker.cli.local_zookeeper import LocalZooKeeper
+    from millrace_broker.cli.security_directory import replication_options
 
     if brokers < 1:
         raise UsageError(f"--brokers {brokers}: a cluster has at least one")
     options = dict(name_value(text, "-o") for text in option or ())
-    factor = str(min(3, brokers))
-    defaults = {
-        "default.replication.factor": factor,
-        "offsets.topic.replication.factor": factor,
-        "transaction.state.log.replication.factor": factor,
-        "transaction.state.log.min.isr": str(min(2, brokers)),
-        "share.coordinator.state.topic.replication.factor": factor,
-        "share.coordinator.state.topic.min.isr": str(min(2, brokers)),
-    }
+    security = _security(data_dir / "security", brokers, port) if secure else None
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:  # nohup
             signal.signal(each, signal.default_int_handler)  # as for Ctrl-C, so that every started process is stopped
@@ -79,14 +87,35 @@ def up(
             server = stack.enter_context(LocalZooKeeper(data_dir.absolute() / "zookeeper"))
             zookeeper, held = server.address, (server.lifeline,)
             typer.echo(f"ZooKeeper listening on {zookeeper}")
-        running = _Brokers(data_dir, port, {**defaults, "zookeeper.connect": zookeeper, **options}, held)
+        options = {**replication_options(brokers), "zookeeper.connect": zookeeper, **options}
+        running = _Brokers(data_dir, port, options, held, security)
         stack.callback(running.stop)
         for number in range(1, brokers + 1):
             running.start(number)
         for line in running.listening():
             typer.echo(line)
-        typer.echo(f"the cluster is up: --bootstrap-server {running.addresses}", err=True)
+        how = f"bootstrap-server {running.addresses}"
+        if security is not None:
+            how = f"client-config {security.path / 'admin.properties'}"
+        typer.echo(f"the cluster is up: --{how}", err=True)
         running.wait()
+
+
+def _security(directory: Path, brokers: int, port: int) -> SecurityDirectory:
+    """Return the security of a cluster on this machine, which is made if it is not there.
+
+    Raises ``UsageError`` if it was made for fewer brokers, or if clients could not know the ports.
+    """
+    from millrace_broker.cli.security_directory import Place, SecurityDirectory
+
+    if port == 0:
+        raise UsageError("--port 0 with --secure: the clients' properties have the ports, so name the first one")
+    files = SecurityDirectory.at(directory)
+    if not directory.exists():
+        files.create([Place("localhost", port + number) for number in range(brokers)], ["client"], _DAYS)
+    for number in range(1, brokers + 1):
+        files.broker_properties(number)
+    return files
 
 
 @app.command()
@@ -130,9 +159,17 @@ def migrate(
 class _Brokers:
     """Broker processes on this machine."""
 
-    def __init__(self, data_dir: Path, first_port: int, options: dict[str, str], held: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        first_port: int,
+        options: dict[str, str],
+        held: tuple[int, ...],
+        security: SecurityDirectory | None,
+    ) -> None:
         """Prepare the broker processes, which keep the file descriptors ``held`` open."""
         self._held = held
+        self._security = security
         self._data_dir = data_dir
         self._first_port = first_port
         self._options = options
@@ -146,7 +183,12 @@ class _Brokers:
         directory.parent.mkdir(parents=True, exist_ok=True)
         port = self._first_port + number - 1 if self._first_port else 0
         command = [sys.executable, "-m", "millrace.cli.main", "broker", "--data-dir", str(directory)]
-        command += ["--listen", f"127.0.0.1:{port}", "--until-input-ends"]
+        command += ["--until-input-ends"]
+        if self._security is None:
+            command += ["--listen", f"127.0.0.1:{port}"]
+        else:
+            # Only the file has secrets, because everybody on the machine sees a command.
+            command += ["--config", str(self._security.broker_properties(number))]
         for name, value in {**self._options, "broker.id": str(number)}.items():
             command += ["-o", f"{name}={value}"]
         with directory.with_suffix(".log").open("a") as log:

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, Self
 from urllib.parse import unquote
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.listener_options import parse_scram_credentials
 from millrace.coordination import Coordination, paths
-from millrace.errors import ResourceNotFoundError
+from millrace.errors import InvalidConfigError, ResourceNotFoundError
 from millrace.security.scram import MECHANISMS, ScramCredential
 from millrace_broker.metadata.config_nodes import change_config, read_config
 
@@ -37,8 +38,18 @@ class ScramCredentials:
 
     @classmethod
     def of(cls, coordination: Coordination, config: BrokerConfig) -> Self:
-        """Read the credentials of users. If brokers use SCRAM, add this broker's own one, unless it is there."""
+        """Read the credentials of users. Add those of the configuration to users without one.
+
+        If brokers use SCRAM, this broker's own user is one of these. Raises ``InvalidConfigError``.
+        """
         credentials = cls(coordination)
+        for mechanism, user, stored in parse_scram_credentials(config.sasl_scram_credentials):
+            try:
+                credential = ScramCredential.of_stored(stored)
+            except ValueError as error:
+                raise InvalidConfigError(f"sasl.scram.credentials of user {user}: {error}") from None
+            if credentials.get(user, mechanism) is None:
+                credentials.alter(user, [ScramChange(mechanism, credential)])
         listener, mechanism = config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol
         login = config.security_of(listener).login
         user, password = login.get("username", ""), login.get("password", "")

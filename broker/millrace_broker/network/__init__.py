@@ -5,6 +5,6 @@
 * ``sockets``          TCP keep-alive, this host's addresses, and the proof that no process listens at an address
 """
 
-from millrace_broker.network.peers import Peers
+from millrace_broker.network.peers import CONTROLLER_CALLS, PeerListener, Peers
 
-__all__ = ["Peers"]
+__all__ = ["CONTROLLER_CALLS", "PeerListener", "Peers"]

@@ -1,6 +1,7 @@
 """Calls from this broker to other brokers, and their addresses.
 
-Calls use Kafka's framing, at the listener ``inter.broker.listener.name`` of the other broker.
+Calls use Kafka's framing, at the listener ``inter.broker.listener.name`` of the other broker. Those between the
+controller and brokers use ``control.plane.listener.name``.
 
 Invariants
 
@@ -16,7 +17,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from google.protobuf.message_factory import GetMessageClass
 
@@ -43,31 +44,52 @@ _logger: Final = logging.getLogger(__name__)
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _GREETING_S: Final = 5.0
 
+CONTROLLER_CALLS: Final = frozenset(
+    ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "AlterPartition", "ControlledShutdown")
+)
+"""Calls between the controller and brokers, which use ``control.plane.listener.name``."""
+
 T = TypeVar("T")
 _Connect = Callable[[str, int], Awaitable[tuple[PeerConnection, pb.HelloResponse]]]
+
+
+class PeerListener(NamedTuple):
+    """Listener of other brokers, with this broker's certificate if it has TLS, and its user if it has SASL."""
+
+    name: str
+    tls: Reloading[ssl.SSLContext] | None = None
+    credentials: CredentialsSource | None = None
+
+    @classmethod
+    def of(cls, config: BrokerConfig, name: str) -> Self:
+        """Return a listener of brokers with this configuration. Raises ``InvalidConfigError``."""
+        security = config.security_of(name)
+        tls = None
+        if config.security_protocol_of(name).has_tls:
+            tls = Reloading(f"listener {name} between brokers", security, partial(client_context, security))
+        return cls(name, tls, _credentials(config, name))
 
 
 class Peers:
     """Calls to other brokers by their ids, in the event loop's thread.
 
-    ``listener`` is the name of the listener by which brokers call each other. ``cluster_id`` is the cluster of the
-    called brokers. It is empty until this broker knows its own cluster. ``client_id`` names this broker to the called
-    ones. ``tls`` has this broker's certificate if the listener has TLS,
-    and ``credentials`` its user if it has SASL.
+    ``listener`` is that by which brokers call each other, and ``control_plane`` that of ``CONTROLLER_CALLS``, if they
+    have one of their own. ``cluster_id`` is the cluster of the called brokers. It is empty until this broker knows its
+    own cluster. ``client_id`` names this broker to the called ones.
     """
 
     def __init__(
         self,
-        listener: str,
+        listener: PeerListener,
         cluster_id: str = "",
         client_id: str = "",
-        tls: Reloading[ssl.SSLContext] | None = None,
-        credentials: CredentialsSource | None = None,
+        control_plane: PeerListener | None = None,
     ) -> None:
         self.cluster_id = cluster_id
+        self._client_id: Final = client_id
         self._listener: Final = listener
-        self._connect: Final = partial(connect, client_id=client_id, tls=tls, credentials=credentials)
-        self._addresses: Final[dict[int, Listener | None]] = {}
+        self._control_plane: Final = control_plane or listener
+        self._endpoints: Final[dict[int, Mapping[str, Listener]]] = {}
         self._peers: Final[dict[tuple[int, Listener], _Peer]] = {}
 
     @classmethod
@@ -76,22 +98,22 @@ class Peers:
 
         Raises ``InvalidConfigError`` if the security of the listener between brokers cannot be as configured.
         """
-        listener = config.inter_broker_listener
-        security = config.security_of(listener)
-        tls = None
-        if config.security_protocol_of(listener).has_tls:
-            tls = Reloading(f"listener {listener} between brokers", security, partial(client_context, security))
+        control_plane = None
+        if config.control_plane_listener != config.inter_broker_listener:
+            control_plane = PeerListener.of(config, config.control_plane_listener)
         return cls(
-            listener, client_id=f"broker-{config.broker_id}", tls=tls, credentials=_credentials(config, listener)
+            PeerListener.of(config, config.inter_broker_listener),
+            client_id=f"broker-{config.broker_id}",
+            control_plane=control_plane,
         )
 
     def know(self, broker_id: int, endpoints: Mapping[str, Listener]) -> None:
         """Set the addresses of a broker, by the names of its listeners."""
-        self._addresses[broker_id] = endpoints.get(self._listener)
+        self._endpoints[broker_id] = endpoints
 
     def forget(self, broker_id: int) -> None:
         """Remove a broker's address. Its connections are kept, because the broker may return there."""
-        self._addresses.pop(broker_id, None)
+        self._endpoints.pop(broker_id, None)
 
     async def call(
         self,
@@ -107,7 +129,7 @@ class Peers:
         Raises the broker's error, ``RequestTimedOutError``, and ``BrokerUnavailableError`` if the broker cannot be
         reached or another broker answers at its address.
         """
-        peer = self._peer(broker_id)
+        peer = self._peer(broker_id, self._control_plane if name in CONTROLLER_CALLS else self._listener)
         message = request.SerializeToString()
         try:
             async with asyncio.timeout(timeout_s):
@@ -119,23 +141,24 @@ class Peers:
             ) from None
         return decode(body) if decode is not None else _message_class(name).FromString(body)
 
-    def _peer(self, broker_id: int) -> _Peer:
-        if broker_id not in self._addresses:
+    def _peer(self, broker_id: int, listener: PeerListener) -> _Peer:
+        if broker_id not in self._endpoints:
             raise BrokerUnavailableError(f"broker {broker_id} is not alive, as far as this broker knows")
-        address = self._addresses[broker_id]
+        address = self._endpoints[broker_id].get(listener.name)
         if address is None:
             raise BrokerUnavailableError(
-                f"broker {broker_id} advertises no listener {self._listener}, by which brokers call each other: give "
+                f"broker {broker_id} advertises no listener {listener.name}, by which brokers call each other: give "
                 "all brokers of the cluster the same listeners, or set inter.broker.listener.name"
             )
         peer = self._peers.get((broker_id, address))
         if peer is None:
-            peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id, self._connect)
+            how = partial(connect, client_id=self._client_id, tls=listener.tls, credentials=listener.credentials)
+            peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id, how)
         return peer
 
     def address(self, broker_id: int) -> Listener | None:
         """Return the address at which a broker is called; None if it is unknown."""
-        return self._addresses.get(broker_id)
+        return self._endpoints.get(broker_id, {}).get(self._listener.name)
 
     async def stay_connected(self, broker_id: int, connected: Callable[[], None]) -> bool:
         """Hold a connection without calls until it ends. Call ``connected`` once it is open.
@@ -143,7 +166,7 @@ class Peers:
         Return True if the connection broke, False if the broker announced its end. Raises ``BrokerUnavailableError`` if
         the broker cannot be reached.
         """
-        return await self._peer(broker_id).stay_connected(connected)
+        return await self._peer(broker_id, self._listener).stay_connected(connected)
 
     async def refuses(self, broker_id: int) -> bool:
         """Return whether new connections to a broker are refused, so that no process listens there."""

@@ -18,7 +18,7 @@ from millrace_broker.security.authorizer import (
     Authorizer,
     open_authorizer,
 )
-from millrace_broker.security.listeners import ListenerAccess, check_plaintext
+from millrace_broker.security.listeners import ListenerAccess, check_authorizer, check_plaintext
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
 from millrace_broker.security.sasl import SaslConversation
 
@@ -33,6 +33,7 @@ __all__ = [
     "KafkaPrincipal",
     "ListenerAccess",
     "SaslConversation",
+    "check_authorizer",
     "check_plaintext",
     "open_authorizer",
 ]

@@ -39,7 +39,7 @@ class ListenerAccess:
         self.protocol: Final = config.security_protocol_of(name)
         self.options: Final = config.security_of(name)
         self._rules: Final = parse_mapping_rules(self.options.ssl_principal_mapping_rules)
-        self._is_between_brokers: Final = name == config.inter_broker_listener
+        self._is_between_brokers: Final = name in (config.inter_broker_listener, config.control_plane_listener)
         self._brokers: Final = principals(config.broker_principals)
         self.tls: Final = self._reloading(name) if self.protocol.has_tls else None
         """The certificates of a listener with TLS."""
@@ -136,6 +136,20 @@ def check_plaintext(config: BrokerConfig) -> None:
                 f"listener {name}://{address} has no encryption, and its address is not loopback: everyone on the "
                 f"network could read and change its data. Give it TLS (listener.security.protocol.map={name}:SSL and "
                 "ssl.keystore.location), or set allow.plaintext.listeners=true in a network that you trust"
+            )
+
+
+def check_authorizer(config: BrokerConfig) -> None:
+    """Raise ``InvalidConfigError`` if a listener is not on loopback, and there is no authorizer."""
+    if config.authorizer_class_name:
+        return
+    for name, address in config.listener_addresses.items():
+        if not _is_loopback(address.host):
+            raise InvalidConfigError(
+                f"listener {name}://{address} is not on loopback, and without an authorizer everyone who reaches it "
+                "could do everything: set authorizer.class.name=millrace_broker.security.AclAuthorizer and super.users "
+                "(millrace security init writes both). In a network that you trust, "
+                "allow.everyone.if.no.acl.found=true lets everyone use what no ACL is for"
             )
 
 

@@ -13,6 +13,8 @@ from millrace.errors import UsageError
 
 BOOTSTRAP_VARIABLE: Final = "MILLRACE_BOOTSTRAP_SERVERS"
 
+CONFIG_VARIABLE: Final = "MILLRACE_CLIENT_CONFIG"
+
 BootstrapServer = Annotated[
     str | None,
     typer.Option(
@@ -29,6 +31,8 @@ ClientConfigFile = Annotated[
     typer.Option(
         "--client-config",
         metavar="FILE",
+        envvar=CONFIG_VARIABLE,
+        show_envvar=True,
         help="Properties file of the client. The default is millrace's client.properties.",
     ),
 ]

@@ -116,7 +116,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         "",
         description="Class that decides what clients may do, as module.Class. "
         "millrace_broker.security.AclAuthorizer, or one of Kafka's names, decides by ACLs. Without an authorizer "
-        "everybody may do everything.",
+        "everybody may do everything, which is possible only if all listeners are on loopback.",
     )
     super_users: str = Field(
         "", description="Principals that may do everything, separated by semicolons: User:admin;User:broker."

@@ -18,6 +18,7 @@ from millrace.config.listeners import (
     KAFKA_LISTENER,
     Listener,
     ListenerProtocol,
+    check_control_plane,
     check_listeners,
     listeners_at,
     parse_advertised_listeners,
@@ -71,6 +72,23 @@ def take_listener_overrides(values: dict[str, Any]) -> dict[str, str]:
     return taken
 
 
+_CREDENTIAL: Final = re.compile(r"\s*(SCRAM-SHA-\d+)=\[name=([^,\]]+),([^\]]+)\]\s*")
+
+
+def parse_scram_credentials(text: str) -> list[tuple[str, str, str]]:
+    """Parse ``sasl.scram.credentials``: mechanism, user, and Kafka's text of the stored credential, of each.
+
+    Raises ``ValueError``, which quotes nothing of the text.
+    """
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        match = _CREDENTIAL.fullmatch(part)
+        if match is None:
+            raise ValueError("expected SCRAM-SHA-512=[name=user,salt=...,stored_key=...,server_key=...,iterations=...]")
+        found.append((match[1], match[2], match[3]))
+    return found
+
+
 class ListenerOptions(ListenerSecurity):
     """Options of the broker's listeners."""
 
@@ -102,12 +120,20 @@ class ListenerOptions(ListenerSecurity):
     broker_principals: str = Field(
         "",
         description="Principals of the brokers of this cluster, as User:a;User:b. With security at the listener "
-        "between brokers, only they may make calls of brokers. The default is this broker's own principal. Kafka "
-        "has ACLs.",
+        "between brokers, only they may make calls of brokers. The default is this broker's own principal. "
+        "User:ANONYMOUS accepts brokers without an identity too, while a cluster changes from plaintext. Kafka has "
+        "ACLs.",
     )
     sasl_mechanism_inter_broker_protocol: SaslMechanism = Field(
         SaslMechanism.SCRAM_SHA_512,
         description="SASL mechanism by which brokers authenticate to each other. Kafka's default is GSSAPI.",
+    )
+    sasl_scram_credentials: str = Field(
+        "",
+        repr=False,
+        description="SCRAM credentials that the broker adds at its start to users who have none, separated by "
+        "semicolons: SCRAM-SHA-512=[name=admin,salt=...,stored_key=...,server_key=...,iterations=4096]. "
+        "`millrace security init` writes them. Kafka adds them by kafka-storage format --add-scram.",
     )
     listener_overrides: dict[str, str] = Field({}, exclude=True, repr=False)
     """Options of single listeners, by their dotted names ``listener.name.<name>.<option>``."""
@@ -115,6 +141,13 @@ class ListenerOptions(ListenerSecurity):
         "",
         description="Listener by which brokers call each other, with the same name at all brokers of a cluster. The "
         "default is the first one that takes kafka.",
+    )
+
+    control_plane_listener_name: str = Field(
+        "",
+        description="Listener by which the controller calls brokers, with the same name at all brokers of a cluster. "
+        "Its calls (LeaderAndIsr, StopReplica, UpdateMetadata) are refused at all other listeners. The default is the "
+        "listener between brokers.",
     )
 
     @property
@@ -156,6 +189,16 @@ class ListenerOptions(ListenerSecurity):
         """Whether brokers authenticate to each other, so that nobody else may make calls of brokers."""
         return self.security_protocol_of(self.inter_broker_listener) is not SecurityProtocol.PLAINTEXT
 
+    @cached_property
+    def broker_principal_names(self) -> frozenset[str]:
+        """The principals of ``broker.principals``."""
+        return frozenset(part.strip() for part in self.broker_principals.split(";") if part.strip())
+
+    @cached_property
+    def control_plane_listener(self) -> str:
+        """Name of the listener by which the controller calls brokers."""
+        return self.control_plane_listener_name.upper() or self.inter_broker_listener
+
     @property
     def inter_broker_listener(self) -> str:
         """Name of the listener by which brokers call each other."""
@@ -185,6 +228,12 @@ class ListenerOptions(ListenerSecurity):
         parse_protocols(value)
         return value
 
+    @field_validator("sasl_scram_credentials")
+    @classmethod
+    def _check_credentials(cls, value: str) -> str:
+        parse_scram_credentials(value)
+        return value
+
     @field_validator("listener_security_protocol_map")
     @classmethod
     def _check_security_protocols(cls, value: str) -> str:
@@ -193,7 +242,11 @@ class ListenerOptions(ListenerSecurity):
 
     @model_validator(mode="after")
     def _check_all_listeners(self) -> Self:
-        assert self.inter_broker_listener
+        inter_broker = self.inter_broker_listener
+        if control_plane := self.control_plane_listener_name.upper():
+            check_control_plane(
+                control_plane, inter_broker, self.advertised_addresses, parse_protocols(self.listener_protocol_map)
+            )
         names = {name.lower(): name for name in self.listener_addresses}
         for option in self.listener_overrides:
             found = _OVERRIDE.fullmatch(option)

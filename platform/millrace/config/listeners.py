@@ -166,3 +166,22 @@ def check_listeners(
             f"{' or '.join(framing)}"
         )
     return inter_broker.upper()
+
+
+def check_control_plane(
+    name: str,
+    inter_broker: str,
+    advertised: Mapping[str, Listener],
+    protocols: Mapping[str, ListenerProtocol],
+) -> None:
+    """Check that ``control.plane.listener.name`` is a listener of its own. Raises ``ValueError``."""
+    if name == inter_broker:
+        raise ValueError(
+            f"control.plane.listener.name={name} is the listener between brokers too: name another one, or leave the "
+            "option out"
+        )
+    if name not in advertised or protocols.get(name, ListenerProtocol.KAFKA) is not ListenerProtocol.KAFKA:
+        raise ValueError(
+            f"control.plane.listener.name={name} is no advertised listener of the protocol kafka: add "
+            f"{name}://host:port to listeners, and to advertised.listeners if that is set"
+        )

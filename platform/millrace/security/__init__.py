@@ -3,6 +3,7 @@
 * ``stores``     key stores, trust stores and revocation lists (PEM, PKCS12)
 * ``tls``        contexts of TLS for both ends of a connection
 * ``reloading``  what is made of files, made again when their content changes
+* ``authority``  the authority of a cluster, which issues certificates
 """
 
 from millrace.security.reloading import Reloading

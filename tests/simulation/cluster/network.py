@@ -35,7 +35,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.kafka_api.call import KafkaCall
 from millrace_broker.listeners.shared import UNARY_METHODS
-from millrace_broker.network.peers import Peers
+from millrace_broker.network.peers import PeerListener, Peers
 from millrace_broker.quotas import class_of, current_call, parked
 from millrace_broker.security import ANONYMOUS
 
@@ -331,7 +331,7 @@ class SimulatedPeers(Peers):
     """
 
     def __init__(self, network: Network, host: str) -> None:
-        super().__init__(LISTENER)
+        super().__init__(PeerListener(LISTENER))
         self._network: Final = network
         self._host: Final = host
         self._hosts: Final[dict[int, str]] = {}

@@ -19,7 +19,7 @@ from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
 from millrace_broker.metadata import BrokerConfigs, GroupConfigs, PayloadSchemas, ScramCredentials, TopicChanges
 from millrace_broker.metadata.gone_topics import GoneTopics
-from millrace_broker.network import Peers
+from millrace_broker.network import PeerListener, Peers
 from millrace_broker.purgatory import Timer
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
 from millrace_broker.runtime import Executors, Failure, SystemClock
@@ -55,7 +55,7 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
     )
     gone = GoneTopics(executors)
     waiters = Waiters(timer)
-    peers = Peers("PLAINTEXT")
+    peers = Peers(PeerListener("PLAINTEXT"))
     replicas = ReplicaManager(
         config,
         clock=clock,

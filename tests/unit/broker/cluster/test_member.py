@@ -19,7 +19,7 @@ from millrace_broker.decisions import LeaderAndIsrRequest, StopReplicaRequest
 from millrace_broker.log import OsFiles
 from millrace_broker.metadata import TopicCatalog
 from millrace_broker.metadata.gone_topics import GoneTopics
-from millrace_broker.network.peers import Peers
+from millrace_broker.network.peers import PeerListener, Peers
 from millrace_broker.purgatory import Timer
 from millrace_broker.runtime import Executors, SystemClock
 
@@ -77,7 +77,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
 def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says() -> None:
     # Without this limit an ISR could not change for so long, even when there is a new controller.
     options = {"zookeeper.connect": "nowhere:2181", "controller.socket.timeout.ms": "1500"}
-    peers = SilentPeers("PLAINTEXT")
+    peers = SilentPeers(PeerListener("PLAINTEXT"))
 
     async def ask() -> None:
         member = member_of(BrokerConfig.load(options), peers)
@@ -98,7 +98,7 @@ def test_before_it_is_registered_a_broker_cannot_know_whether_it_is_meant_and_ta
     stopped = StopReplicaRequest(controller_id=2, controller_epoch=3, broker_epoch=17, partitions={})
 
     async def tell() -> None:
-        member = member_of(BrokerConfig.load(options), SilentPeers("PLAINTEXT"))
+        member = member_of(BrokerConfig.load(options), SilentPeers(PeerListener("PLAINTEXT")))
         with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
             await member.leader_and_isr(led, ())
         with pytest.raises(BrokerUnavailableError, match="is not registered yet"):
@@ -115,7 +115,7 @@ def test_between_the_removal_of_its_registration_and_the_next_one_a_broker_takes
     )
 
     async def tell() -> None:
-        member = member_of(BrokerConfig.load(options), SilentPeers("PLAINTEXT"))
+        member = member_of(BrokerConfig.load(options), SilentPeers(PeerListener("PLAINTEXT")))
         member._registration.epoch = 17
         member._registration.is_removed = True
         with pytest.raises(BrokerUnavailableError, match="was removed"):

@@ -13,7 +13,7 @@ import pytest
 from millrace.config.broker import BrokerConfig
 from millrace.config.topic import TopicConfig
 from millrace_broker.log import LogManager
-from millrace_broker.network import Peers
+from millrace_broker.network import PeerListener, Peers
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.runtime.replica_fetchers import SourceFetcher
 from millrace_broker.replication.runtime.throttles import Throttles
@@ -47,7 +47,13 @@ def test_a_fetcher_that_is_woken_and_closed_at_about_the_same_time_ends(tmp_path
         executors = Executors(1, lambda: 0.0)
         logs = LogManager.open([tmp_path], broker_id=1, cluster_id="c", defaults=TopicConfig())
         fetcher = SourceFetcher(
-            2, 0, config=BrokerConfig(), executors=executors, logs=logs, peers=Peers("PLAINTEXT"), replicas=NoReplicas()
+            2,
+            0,
+            config=BrokerConfig(),
+            executors=executors,
+            logs=logs,
+            peers=Peers(PeerListener("PLAINTEXT")),
+            replicas=NoReplicas(),
         )
         for _ in range(10):
             await asyncio.sleep(0)  # the fetcher has no partition to ask for, and waits

@@ -1,0 +1,144 @@
+"""``millrace security``, for the certificates and credentials of a secure cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from millrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from millrace_broker.cli.security_directory import Place
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Make and renew the certificates of a cluster, its first users, and properties files with them.",
+)
+
+DEFAULT_DIRECTORY: Final = "millrace-security"
+_OVERLAP_S: Final = 20.0
+"""Twice the default of ``ssl.reload.interval.ms``."""
+_DAYS_MAX: Final = 825
+"""Longest validity that the clients of all systems accept."""
+
+Directory = Annotated[Path, typer.Option(help="Directory of the files.")]
+Days = Annotated[int, typer.Option(min=1, max=_DAYS_MAX, help="Days for which certificates are valid.")]
+
+
+@app.command()
+def init(
+    directory: Directory = Path(DEFAULT_DIRECTORY),
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="Host and port at which clients reach a broker, in the order of the ids. Repeatable. The default is "
+            "one broker on this machine, localhost:9092.",
+        ),
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="User, beside admin. Repeatable. The default is client.")
+    ] = None,
+    zookeeper: Annotated[
+        str, typer.Option(metavar="HOST:PORT/CHROOT", help="ZooKeeper of the brokers, of which a cluster has several.")
+    ] = "",
+    location: Annotated[
+        Path | None,
+        typer.Option(help="Directory of the files on the machines that use them. The default is --directory."),
+    ] = None,
+    days: Days = 365,
+) -> None:
+    """Make an authority, certificates, users with passwords, and the properties of brokers and clients.
+
+    Every broker has two listeners: *SASL_SSL* for users with passwords, and *SSL*, 100 ports above it, for brokers and
+    for users with certificates. *admin* may do everything, and other users what ACLs allow them. It overwrites nothing.
+
+    Examples:
+
+      millrace security init
+
+      millrace broker --config millrace-security/broker-1.properties --data-dir ./data
+
+      millrace topics create orders --client-config millrace-security/admin.properties
+
+      millrace security init --broker b1.example --broker b2.example --zookeeper zk.example:2181/millrace
+    """
+    from millrace_broker.cli.security_directory import ADMIN, SecurityDirectory
+
+    brokers = [_place(text) for text in broker or ("localhost:9092",)]
+    if len(set(brokers)) < len(brokers):
+        raise UsageError("two of --broker have the same address: each broker has its own")
+    if len(brokers) > 1 and not zookeeper:
+        raise UsageError(f"{len(brokers)} brokers have their metadata in ZooKeeper: name it with --zookeeper")
+    clients = client or ["client"]
+    SecurityDirectory.at(directory, location).create(brokers, clients, days, zookeeper)
+    typer.echo(f"{directory} has the files of {len(brokers)} broker(s) and of {', '.join([ADMIN, *clients])}")
+    typer.echo(
+        f"start a broker with --config {directory}/broker-1.properties, and give clients --client-config "
+        f"{directory}/{ADMIN}.properties\nkeep {directory}/ca-key.pem apart: its owner can become any broker and user",
+        err=True,
+    )
+
+
+def _place(text: str) -> Place:
+    from millrace.config.listeners import Listener
+    from millrace_broker.cli.security_directory import Place
+
+    try:
+        found = Listener.parse(text if re.search(r"[^:]:\d+$", text) else f"{text}:9092")
+    except ValueError:
+        raise UsageError(f"--broker {text}: expected HOST or HOST:PORT") from None
+    return Place(found.host, found.port)
+
+
+@app.command()
+def rotate(
+    directory: Directory = Path(DEFAULT_DIRECTORY),
+    days: Days = 365,
+    ca: Annotated[
+        bool, typer.Option("--ca", help="Add a new authority to the trust store. Certificates stay as they are.")
+    ] = False,
+    retire_ca: Annotated[
+        bool, typer.Option("--retire-ca", help="Remove the earlier authority from the trust store.")
+    ] = False,
+    overlap: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds for which a new authority must have been in the trust store before it issues."
+        ),
+    ] = _OVERLAP_S,
+) -> None:
+    """Renew the certificates of brokers and clients, which read them within ten seconds, without a restart.
+
+    Connections stay open. The authority is renewed in three steps, between which brokers and clients read the files:
+    *--ca* adds the new one, *rotate* issues all certificates by it, and *--retire-ca* removes the earlier one.
+
+    Examples:
+
+      millrace security rotate
+
+      millrace security rotate --ca
+
+      millrace security rotate
+
+      millrace security rotate --retire-ca
+    """
+    from millrace_broker.cli.security_directory import SecurityDirectory
+
+    if ca and retire_ca:
+        raise UsageError("--ca and --retire-ca are steps of their own: renew the certificates between them")
+    files = SecurityDirectory.at(directory)
+    if ca:
+        typer.echo(f"{directory}/ca.pem has the new {files.add_authority()} beside the earlier one")
+        typer.echo("next: millrace security rotate, when all brokers and clients have this file", err=True)
+    elif retire_ca:
+        names = files.retire()
+        typer.echo(f"{directory}/ca.pem is without {', '.join(names)}" if names else "there is no earlier authority")
+    else:
+        for name, end in files.renew(days, overlap).items():
+            typer.echo(f"{directory}/{name} is valid until {end:%Y-%m-%d}")

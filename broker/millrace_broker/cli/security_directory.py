@@ -1,0 +1,286 @@
+"""Directory of ``millrace security``: an authority, certificates, and properties of brokers and clients.
+
+Invariants
+
+- No file is written over by ``create``. ``renew`` replaces a file as a whole, so that a reader sees the earlier or the
+  new one.
+- A file with a private key or a password is never readable for others, also not while it is being written.
+- The first authority in the trust store is that whose key is there. It issues the next certificates. Certificates of
+  the others stay valid until ``retire`` removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from millrace.config.listeners import Listener
+from millrace.errors import EnvironmentProblemError, UsageError
+from millrace.security.authority import Authority
+from millrace.security.scram import ScramCredential
+from millrace.security.stores import certificates_of
+from millrace_broker.security import ACL_AUTHORIZER
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+TRUST_STORE: Final = "ca.pem"
+AUTHORITY: Final = "ca-key.pem"
+ADMIN: Final = "admin"
+"""The super user."""
+_BROKER: Final = "broker"
+"""Name of the principal of all brokers."""
+_MECHANISM: Final = "SCRAM-SHA-512"
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PASSWORD_BYTES: Final = 24
+_PUBLIC_MODE: Final = 0o644
+_SECRET_MODE: Final = 0o600
+_MAPPING_RULES: Final = f"RULE:^CN=[^,]*,OU=brokers$/{_BROKER}/,RULE:^CN=([^,]*),OU=clients$/$1/"
+"""The organizational unit keeps a client with the name of a broker apart from the brokers."""
+_TLS_PORT_DISTANCE: Final = 100
+_ANY: Final = "0.0.0.0"
+_LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class Place(NamedTuple):
+    """Host and port at which clients reach a broker."""
+
+    host: str
+    port: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the broker is for this machine alone."""
+        return self.host in _LOCAL_NAMES
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The names that the broker's certificate has."""
+        return _LOCAL_NAMES if self.is_local else (self.host,)
+
+    def tls(self) -> Place:
+        """Return the address for brokers and for clients with a certificate."""
+        return self._replace(port=self.port + _TLS_PORT_DISTANCE)
+
+    def __str__(self) -> str:
+        return str(Listener(self.host, self.port))
+
+
+def replication_options(brokers: int) -> dict[str, str]:
+    """Return the options for the replication of topics in a cluster of so many brokers."""
+    factor, in_sync = str(min(3, brokers)), str(min(2, brokers))
+    return {
+        "default.replication.factor": factor,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": factor,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityDirectory:
+    """The files of a cluster's security. ``location`` is where they are on the machines that use them."""
+
+    path: Path
+    location: Path
+
+    @classmethod
+    def at(cls, path: Path, location: Path | None = None) -> SecurityDirectory:
+        """Return the directory at a path, with absolute names in its properties."""
+        return cls(path.absolute(), (location or path).absolute())
+
+    def create(self, brokers: Sequence[Place], clients: Sequence[str], days: int, zookeeper: str = "") -> None:
+        """Write all files. Raises ``UsageError`` if the directory has files, or a name cannot be one."""
+        for name in clients:
+            if _NAME.fullmatch(name) is None or name == _BROKER:
+                raise UsageError(f"client {name!r}: expected letters, digits, '.', '_' or '-', and no {_BROKER!r}")
+        if self.path.exists() and any(self.path.iterdir()):
+            raise UsageError(
+                f"{self.path} has files, and none is overwritten: name another --directory, or renew its certificates "
+                "with millrace security rotate"
+            )
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority = Authority.new()
+        self._write(AUTHORITY, authority.pem(), _SECRET_MODE)
+        self._write(TRUST_STORE, authority.certificate_pem(), _PUBLIC_MODE)
+        passwords = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in dict.fromkeys((ADMIN, *clients))}
+        for number, place in enumerate(brokers, start=1):
+            name = f"{_BROKER}-{number}"
+            self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), _SECRET_MODE)
+        credentials = ";".join(
+            f"{_MECHANISM}=[name={name},{ScramCredential.of_password(_MECHANISM, password).stored()}]"
+            for name, password in passwords.items()
+        )
+        for number, place in enumerate(brokers, start=1):
+            options = self._broker_options(number, place, credentials)
+            if zookeeper:
+                options = {"zookeeper.connect": zookeeper} | replication_options(len(brokers)) | options
+            self._write_properties(f"{_BROKER}-{number}", "A broker: millrace broker --config THIS_FILE", options)
+        for name, password in passwords.items():
+            self._write(f"{name}.pem", authority.issue(f"CN={name},OU=clients", (), days), _SECRET_MODE)
+            self._write_client(name, password, brokers)
+
+    def _broker_options(self, number: int, place: Place, credentials: str) -> dict[str, str]:
+        listening = Place("127.0.0.1" if place.is_local else _ANY, place.port)
+        options = {
+            "broker.id": str(number),
+            "listeners": f"SASL_SSL://{listening},SSL://{listening.tls()}",
+            "inter.broker.listener.name": "SSL",
+            "listener.name.ssl.ssl.client.auth": "required",
+            "ssl.keystore.location": str(self.location / f"{_BROKER}-{number}.pem"),
+            "ssl.truststore.location": str(self.location / TRUST_STORE),
+            "ssl.principal.mapping.rules": _MAPPING_RULES,
+            "sasl.enabled.mechanisms": _MECHANISM,
+            "sasl.scram.credentials": credentials,
+            "authorizer.class.name": ACL_AUTHORIZER,
+            "super.users": f"User:{ADMIN}",
+        }
+        if not place.is_local:
+            options["advertised.listeners"] = f"SASL_SSL://{place},SSL://{place.tls()}"
+        return options
+
+    def _write_client(self, name: str, password: str, brokers: Sequence[Place]) -> None:
+        """Write the properties of a client, by password and by certificate, and those for librdkafka."""
+        trust_store = str(self.location / TRUST_STORE)
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        common = {"ssl.truststore.type": "PEM", "ssl.truststore.location": trust_store}
+        by_password = {
+            "bootstrap.servers": ",".join(map(str, brokers)),
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": _MECHANISM,
+        }
+        login = f'{module} required username="{name}" password="{password}";'
+        self._write_properties(
+            name,
+            "A client with a password: of millrace (--client-config THIS_FILE), and of Kafka in Java",
+            {**by_password, "sasl.jaas.config": login, **common},
+        )
+        self._write_properties(
+            f"{name}.librdkafka",
+            "A client with a password: librdkafka, in C, Python, Go, .NET and JavaScript",
+            {**by_password, "sasl.username": name, "sasl.password": password, "ssl.ca.location": trust_store},
+        )
+        self._write_properties(
+            f"{name}.tls",
+            "A client with a certificate: of millrace (--client-config THIS_FILE), and of Kafka in Java",
+            {
+                "bootstrap.servers": ",".join(str(each.tls()) for each in brokers),
+                "security.protocol": "SSL",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(self.location / f"{name}.pem"),
+                **common,
+            },
+        )
+
+    def renew(self, days: int, overlap_s: float) -> dict[str, datetime]:
+        """Issue all certificates again, by the newest authority. Return their ends by their files.
+
+        Raises ``UsageError`` if the newest authority is younger than ``overlap_s``.
+        """
+        authority = self._authority()
+        age_s = time.time() - (self.path / TRUST_STORE).stat().st_mtime
+        if len(self._authorities()) > 1 and age_s < overlap_s:
+            raise UsageError(
+                f"the authority in {self.path / TRUST_STORE} is {age_s:.0f} s old, and brokers and clients may not "
+                f"trust it yet: try again in {overlap_s - age_s:.0f} s, or give --overlap 0 if all of them have it"
+            )
+        ends = {}
+        for path, certificate in self._certificates():
+            renewed = authority.renew(certificate, days)
+            self._write(path.name, renewed, _SECRET_MODE, replaces=True)
+            ends[path.name] = certificates_of(str(path), renewed)[0].not_valid_after_utc
+        return ends
+
+    def add_authority(self) -> str:
+        """Add a new authority to the trust store, for the next certificates. Return its name.
+
+        Raises ``UsageError`` if an earlier authority is to be retired first.
+        """
+        self._authority()
+        if len(self._authorities()) > 1:
+            raise UsageError(
+                f"{self.path / TRUST_STORE} has two authorities already: renew the certificates with millrace security "
+                "rotate, and remove the earlier authority with --retire-ca"
+            )
+        authority = Authority.new()
+        trusted = authority.certificate_pem() + (self.path / TRUST_STORE).read_bytes()
+        # The trust store is first: with the key alone, certificates could be issued that nobody trusts.
+        self._write(TRUST_STORE, trusted, _PUBLIC_MODE, replaces=True)
+        self._write(AUTHORITY, authority.pem(), _SECRET_MODE, replaces=True)
+        return authority.certificate.subject.rfc4514_string()
+
+    def retire(self) -> list[str]:
+        """Remove the earlier authorities from the trust store. Return their names.
+
+        Raises ``UsageError`` if a certificate is still one of theirs.
+        """
+        authority = self._authority()
+        late = [path.name for path, certificate in self._certificates() if not authority.has_issued(certificate)]
+        if late:
+            raise UsageError(
+                f"{', '.join(late)} in {self.path} have certificates of an earlier authority: renew them with millrace "
+                "security rotate, and give brokers and clients time to read them"
+            )
+        names = [each.subject.rfc4514_string() for each in self._authorities() if each != authority.certificate]
+        if names:
+            self._write(TRUST_STORE, authority.certificate_pem(), _PUBLIC_MODE, replaces=True)
+        return names
+
+    def broker_properties(self, number: int) -> Path:
+        """Return the properties file of a broker. Raises ``UsageError`` if there is none."""
+        path = self.path / f"{_BROKER}-{number}.properties"
+        if not path.is_file():
+            raise UsageError(
+                f"{self.path} has no {path.name}: it was made for fewer brokers. Start as many as it has, or make "
+                "another one with millrace security init"
+            )
+        return path
+
+    def _authority(self) -> Authority:
+        path = self.path / AUTHORITY
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise EnvironmentProblemError(
+                f"{path} cannot be read: {error.strerror}. millrace security init makes such a directory"
+            ) from error
+        return Authority.of_pem(str(path), content)
+
+    def _authorities(self) -> list[Certificate]:
+        path = self.path / TRUST_STORE
+        return certificates_of(str(path), path.read_bytes())
+
+    def _certificates(self) -> Iterator[tuple[Path, Certificate]]:
+        for path in sorted(self.path.glob("*.pem")):
+            if path.name not in (TRUST_STORE, AUTHORITY):
+                yield path, certificates_of(str(path), path.read_bytes())[0]
+
+    def _write_properties(self, name: str, comment: str, options: Mapping[str, str]) -> None:
+        text = f"# {comment}\n" + "".join(f"{option}={value}\n" for option, value in options.items())
+        self._write(f"{name}.properties", text.encode(), _SECRET_MODE)
+
+    def _write(self, name: str, content: bytes, mode: int, *, replaces: bool = False) -> None:
+        """Write a file that only ever has this mode and the whole content."""
+        path = self.path / name
+        target = path.with_name(f".{name}.new") if replaces else path
+        if replaces:
+            target.unlink(missing_ok=True)  # of a command that was killed
+        try:
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if replaces:
+                target.replace(path)
+        except OSError as error:
+            raise EnvironmentProblemError(f"{target} cannot be written: {error.strerror}") from error

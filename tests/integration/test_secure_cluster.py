@@ -1,0 +1,139 @@
+"""The pages that make a secure broker and a secure cluster from nothing, as they stand except for ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millrace.config.base import read_properties
+
+from ..ports import free_port
+from .broker_cluster import MILLRACE
+from .documented import ROOT
+from .waiting import STALL_S, run_to_end
+
+_BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
+pytestmark = pytest.mark.slow
+
+
+def section(page: str, title: str) -> list[tuple[str, str]]:
+    """The blocks of a section, with their languages."""
+    text = (ROOT / page).read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return _BLOCK.findall(text)
+
+
+def port_with_room() -> int:
+    """A port for three brokers, whose listeners for certificates are 100 ports above it."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in (first + distance + number for distance in (0, 100) for number in range(3)):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+
+
+@contextlib.contextmanager
+def running(command: str, until: str, directory: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Run a command in the background until the block ends. Yield what it printed until it is ready."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    printed = ""
+    try:
+        while until not in printed:
+            line = process.stdout.readline()
+            assert line, printed
+            printed += line
+        yield printed
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=STALL_S)
+
+
+def follow(script: str, directory: Path, environment: dict[str, str]) -> str:
+    done = run_to_end(["bash", "-e", "-o", "pipefail"], input=script, cwd=directory, env=environment)
+    assert done.returncode == 0, script + done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def environment_of(directory: Path) -> dict[str, str]:
+    path = f"{MILLRACE.parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "MILLRACE_CLIENT_CONFIG": str(directory)} | {"COLUMNS": "120"}
+
+
+def leaks(secrets: set[str], directory: Path) -> set[str]:
+    """Where one of the secrets is: files of a directory that are not those of its security, and commands."""
+    found = set()
+    places = [path for path in directory.rglob("*") if path.is_file() and "security" not in path.parent.name]
+    places += [Path("/proc", name, "cmdline") for name in os.listdir("/proc") if name.isdigit()]
+    assert len(places) > 20
+    for path in places:
+        with contextlib.suppress(OSError):  # a process that has ended
+            content = path.read_bytes()
+            found |= {str(path) for secret in secrets if secret.encode() in content}
+    return found
+
+
+def test_the_readme_makes_a_secure_cluster_from_nothing(tmp_path: Path) -> None:
+    (_, start), (language, program), (_, rotate) = section("README.md", "A secure cluster in five minutes")
+    assert language == "python"
+    first, *rest = start.replace("9192", str(port_with_room())).splitlines()
+    environment = environment_of(tmp_path / "secure" / "security" / "admin.properties")
+    few = " -o offsets.topic.num.partitions=3"
+    with running(first.partition("&")[0] + few, "the cluster is up", tmp_path, environment):
+        follow("\n".join(rest), tmp_path, environment)
+        (tmp_path / "program.py").write_text(program)
+        follow("python program.py", tmp_path, environment)
+        printed = follow(rotate, tmp_path, environment)
+        assert "broker-3.pem is valid until" in printed
+        assert "a pen" in printed
+        assert "a book" in printed
+        security = tmp_path / "secure" / "security"
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in security.glob("*.properties"))
+        secrets = {read_properties(each)["sasl.password"] for each in security.glob("*.librdkafka.properties")}
+        assert len(secrets) == 2
+        assert leaks(secrets, tmp_path) == set()
+        refused = run_to_end(["millrace", "topics", "list", "-b", "localhost:1"], cwd=tmp_path, env=environment)
+        assert refused.returncode == 1
+
+
+def test_the_security_page_makes_a_secure_broker_from_nothing(tmp_path: Path) -> None:
+    [(_, script)] = section("docs/security.md", "From nothing")
+    init, broker, *rest = script.splitlines()
+    port = port_with_room()
+    environment = environment_of(tmp_path / "millrace-security" / "admin.properties")
+    follow(f"{init} --broker localhost:{port}", tmp_path, environment)
+    with running(broker.rstrip("& "), "listening on", tmp_path, environment):
+        printed = follow("\n".join(rest), tmp_path, environment)
+        assert "created topic orders" in printed
+        assert "User:client" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--port", "0"], "--port 0 with --secure: the clients' properties have the ports, so name the first one"),
+        (["--brokers", "2"], "has no broker-2.properties: it was made for fewer brokers"),
+    ],
+)
+def test_a_cluster_that_cannot_be_secure_is_refused(tmp_path: Path, arguments: list[str], problem: str) -> None:
+    made = run_to_end([str(MILLRACE), "security", "init", "--directory", "data/security"], cwd=tmp_path)
+    assert made.returncode == 0
+    done = run_to_end([str(MILLRACE), "cluster", "up", "--secure", "--data-dir", "data", *arguments], cwd=tmp_path)
+    assert done.returncode == 2
+    assert problem in done.stderr

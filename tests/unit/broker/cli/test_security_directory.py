@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+
+from millrace.config.base import read_properties
+from millrace.config.broker import BrokerConfig
+from millrace.config.client import ClientConfig
+from millrace.errors import EnvironmentProblemError, UsageError
+from millrace.security.stores import certificates_of, decode_stores, read_stores
+from millrace.security.tls import client_context
+from millrace_broker.cli.security_directory import Place, SecurityDirectory
+
+PLACES = [Place("broker-1.example", 9092), Place("broker-2.example", 9092)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SecurityDirectory:
+    made = SecurityDirectory.at(tmp_path / "security", Path("/etc/millrace"))
+    made.create(PLACES, ["client"], days=30, zookeeper="zk:2181/millrace")
+    return made
+
+
+def contents(files: SecurityDirectory) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in files.path.iterdir()}
+
+
+def trusts(files: SecurityDirectory, identity: bytes, trusted: bytes | None = None) -> bool:
+    """Return whether the trust store accepts a certificate, by the verification that OpenSSL does in a handshake."""
+    store = files.path.with_name("trusted.pem")
+    store.write_bytes(trusted if trusted is not None else (files.path / "ca.pem").read_bytes())
+    pem = files.path.with_name("identity.pem")
+    pem.write_bytes(identity)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=str(store))
+    server.load_cert_chain(pem)
+    ends = [ssl.MemoryBIO() for _ in range(2)]
+    one = client.wrap_bio(ends[0], ends[1], server_hostname="broker-1.example")
+    other = server.wrap_bio(ends[1], ends[0], server_side=True)
+    done = set()
+    try:
+        while len(done) < 2:
+            for each in (one, other):
+                try:
+                    each.do_handshake()
+                    done.add(each)
+                except ssl.SSLWantReadError:
+                    continue
+    except ssl.SSLCertVerificationError:
+        return False
+    return True
+
+
+def test_files_with_secrets_are_for_their_owner_alone(files: SecurityDirectory) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files.path.iterdir()}
+    assert modes.pop("ca.pem") == 0o644
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(files.path.stat().st_mode) == 0o700
+
+
+def test_a_file_has_its_mode_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = SecurityDirectory.at(tmp_path / "security")
+        files.create(PLACES[:1], [], days=1)
+        files.renew(1, 0)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((files.path / "broker-1.pem").stat().st_mode) == 0o600
+
+
+def test_nothing_is_overwritten(files: SecurityDirectory) -> None:
+    before = contents(files)
+    with pytest.raises(UsageError, match="has files, and none is overwritten: name another --directory, or renew"):
+        files.create(PLACES, ["client"], days=30)
+    assert contents(files) == before
+
+
+@pytest.mark.parametrize("name", ["broker", "a,b", "", "../x", "x" * 65])
+def test_a_name_that_a_client_cannot_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="expected letters, digits"):
+        SecurityDirectory.at(tmp_path / "security").create(PLACES, [name], days=1)
+    assert not (tmp_path / "security").exists()
+
+
+def test_a_broker_beyond_loopback_has_all_that_it_needs_to_start(files: SecurityDirectory) -> None:
+    config = BrokerConfig.load(read_properties(files.broker_properties(2)))
+    assert config.broker_id == 2
+    assert config.inter_broker_listener == "SSL"
+    assert str(config.advertised_addresses["SASL_SSL"]) == "broker-2.example:9092"
+    assert config.listener_addresses["SSL"].host == "0.0.0.0"
+    assert config.security_of("SSL").ssl_client_auth == "required"
+    assert config.authorizer_class_name
+    assert config.ssl_keystore_location == "/etc/millrace/broker-2.pem"
+    assert config.topic_defaults is not None
+    assert config.is_clustered
+
+
+@pytest.mark.parametrize("name", ["admin", "client", "client.tls"])
+def test_clients_of_millrace_take_the_properties(files: SecurityDirectory, name: str) -> None:
+    config = ClientConfig.load(read_properties(files.path / f"{name}.properties"))
+    assert config.ssl_truststore_location == "/etc/millrace/ca.pem"
+
+
+def test_the_passwords_of_users_are_not_in_the_brokers_files(files: SecurityDirectory) -> None:
+    password = read_properties(files.path / "admin.librdkafka.properties")["sasl.password"]
+    assert len(password) == 32
+    for number in (1, 2):
+        assert password not in files.broker_properties(number).read_text()
+
+
+def test_renewed_certificates_have_the_same_names_and_new_keys(files: SecurityDirectory) -> None:
+    before = contents(files)
+    ends = files.renew(60, 20)
+    assert set(ends) == {"broker-1.pem", "broker-2.pem", "admin.pem", "client.pem"}
+    for name in ends:
+        old, new = (certificates_of(name, each[name])[0] for each in (before, contents(files)))
+        assert old.subject == new.subject
+        assert old.public_key() != new.public_key()
+        assert new.not_valid_after_utc > old.not_valid_after_utc
+    for name in before.keys() - ends.keys():
+        assert contents(files)[name] == before[name]
+    config = ClientConfig.load(
+        {"ssl.keystore.location": str(files.path / "client.pem"), "ssl.truststore.location": str(files.path / "ca.pem")}
+    )
+    client_context(config, decode_stores(config, read_stores(config)))
+
+
+def test_an_authority_is_renewed_in_steps_that_each_trust_what_was_before(files: SecurityDirectory) -> None:
+    before = contents(files)
+    files.add_authority()
+    assert trusts(files, before["broker-1.pem"]), "certificates of the earlier authority stay valid"
+    with pytest.raises(UsageError, match=r"may not trust it yet: try again in \d+ s, or give --overlap 0"):
+        files.renew(30, 20)
+    with pytest.raises(UsageError, match="has two authorities already"):
+        files.add_authority()
+    with pytest.raises(UsageError, match=r"admin\.pem, broker-1\.pem, .* of an earlier authority: renew them"):
+        files.retire()
+    files.renew(30, 0)
+    new = contents(files)["broker-1.pem"]
+    assert trusts(files, new)
+    assert not trusts(files, new, before["ca.pem"])
+    assert len(files.retire()) == 1
+    assert trusts(files, new)
+    assert not trusts(files, before["broker-1.pem"])
+    assert files.retire() == []
+
+
+def test_a_directory_without_an_authority_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblemError, match="security init makes such a directory"):
+        SecurityDirectory.at(tmp_path).renew(1, 0)
+
+
+def test_a_missing_broker_is_named(files: SecurityDirectory) -> None:
+    with pytest.raises(UsageError, match=r"has no broker-3\.properties: it was made for fewer brokers"):
+        files.broker_properties(3)
