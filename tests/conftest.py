@@ -130,6 +130,7 @@ DIALS = {
     "REBUILD_KILL_ROUNDS": 1,
     "GENERATED_TOPOLOGIES": 16,
     "STATE_ROUNDS": 2,
+    "ROTATION_ROUNDS": 5,
 }
 """The number of rounds of each dial in ``make test``."""
 

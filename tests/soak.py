@@ -151,6 +151,14 @@ SUITES = (
         floor=2,
     ),
     Suite(
+        name="security",
+        what="certificates, authorities and ACLs that change while clients work: rounds",
+        arguments=["tests/integration/test_security_changes.py", "-k", "authorized_client"],
+        dials={"ROTATION_ROUNDS": 100},
+        floor=5,
+        portion=20,
+    ),
+    Suite(
         name="sink",
         what="topic to topic with Spark, with kills of driver, executors, workers and broker: rounds",
         arguments=["tests/integration/test_spark_sink_kills.py", "-k", "random_moments"],

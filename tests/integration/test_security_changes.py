@@ -1,0 +1,263 @@
+"""Security that changes while a cluster works: from plaintext to TLS, new certificates and authorities, and ACLs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.acls import (
+    AccessControlEntry,
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+)
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
+from millrace.errors import AuthorizationError, MillraceError, UsageError
+from millrace.protocol import millrace_pb2 as pb
+
+from ..ports import free_port
+from .broker_cluster import Cluster
+from .security_files import RELOAD_MS, SecurityFiles
+from .waiting import STALL_S, eventually
+from .zookeeper_server import ZooKeeperServer
+
+TOPIC = "orders"
+_OVERLAP_S = 4 * RELOAD_MS / 1000
+"""The time in which brokers and clients have read a file."""
+
+
+class Load:
+    """A producer that sends until the end of its block, and what was acknowledged."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
+        self._is_ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: list[bytes] = []
+        self.errors: list[Exception] = []
+
+    def _run(self) -> None:
+        try:
+            with Producer(self._config) as producer:
+                number = 0
+                while not self._is_ending.is_set():
+                    value = b"%d-%d" % (id(self), number)
+                    producer.send(TOPIC, value).result(STALL_S)
+                    self.acknowledged.append(value)
+                    number += 1
+        except MillraceError as error:
+            self.errors.append(error)
+
+    def goes_on(self) -> None:
+        """Wait until more records are acknowledged."""
+        before = len(self.acknowledged)
+        eventually(lambda: len(self.acknowledged) >= before + 3 or self.errors)
+        assert self.errors == []
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ending.set()
+        self._thread.join()
+
+
+def read_all(config: dict[str, Any], partitions: int, expected: int) -> list[bytes]:
+    """Read all records of the topic."""
+    with Consumer(config) as consumer:
+        consumer.assign([TopicPartition(TOPIC, number) for number in range(partitions)])
+        consumer.seek_to_beginning()
+        found: list[bytes] = []
+
+        def has_all() -> bool:
+            found.extend(record.value or b"" for record in consumer.poll(timeout_ms=500))
+            return len(found) >= expected
+
+        eventually(has_all, progress=lambda: len(found))
+    return found
+
+
+def test_a_cluster_changes_from_plaintext_to_tls_while_a_producer_works(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """The three rolling restarts of docs/security.md, with clients that move between the second and the third."""
+    files = SecurityFiles(tmp_path / "security", brokers=3)
+    ports = {number: {name: free_port() for name in ("PLAINTEXT", "SASL_SSL", "SSL")} for number in (1, 2, 3)}
+
+    def listeners(number: int, *names: str) -> dict[str, str]:
+        return {"listeners": ",".join(f"{name}://127.0.0.1:{ports[number][name]}" for name in names)}
+
+    everything = ("PLAINTEXT", "SASL_SSL", "SSL")
+    step_names = ("inter.broker.listener.name", "broker.principals", "authorizer.class.name", "super.users")
+
+    def options(step: int, number: int) -> dict[str, str]:
+        if step == 0:
+            return listeners(number, "PLAINTEXT")
+        secure = {name: value for name, value in files.broker(number).items() if name not in step_names}
+        if step == 1:
+            return secure | listeners(number, *everything) | {"inter.broker.listener.name": "PLAINTEXT"}
+        between = {"inter.broker.listener.name": "SSL"}
+        if step == 2:
+            both = {"broker.principals": "User:broker;User:ANONYMOUS"}
+            return secure | listeners(number, *everything) | between | both
+        return files.broker(number) | listeners(number, "SASL_SSL", "SSL")
+
+    def client(name: str, listener: str) -> dict[str, Any]:
+        servers = ",".join(f"127.0.0.1:{each[listener]}" for each in ports.values())
+        given = {} if name == "plaintext" else files.client(name)
+        return given | {"bootstrap.servers": servers}
+
+    with Cluster(zookeeper_server, tmp_path / "cluster") as cluster:
+
+        def roll(step: int, load: Load, config: dict[str, Any]) -> None:
+            for number in (1, 2, 3):
+                cluster.stop(number)
+                cluster.start(number, **options(step, number))
+                load.goes_on()
+                with Admin(config) as admin:
+                    eventually(
+                        lambda admin=admin: all(len(each.isr) == 3 for each in admin.describe_topic(TOPIC).partitions)
+                    )
+
+        for number in (1, 2, 3):
+            cluster.start(number, **options(0, number))
+        plain, secure = client("plaintext", "PLAINTEXT"), client("admin", "SASL_SSL")
+        with Admin(plain) as admin:
+            replicas = {number: [1 + (number + each) % 3 for each in range(3)] for number in range(3)}
+            admin.create_topic(TOPIC, assignment=replicas, configs={"min.insync.replicas": "2"})
+        with Load(plain) as before:
+            roll(1, before, plain)
+            roll(2, before, plain)
+            with Load(secure) as both:
+                both.goes_on()
+                before.goes_on()
+        with Load(secure) as after:
+            roll(3, after, secure)
+        sent = [*before.acknowledged, *both.acknowledged, *after.acknowledged]
+        assert before.errors == both.errors == after.errors == []
+        assert set(sent) <= set(read_all(client("admin.tls", "SSL"), 3, len(sent)))
+        with pytest.raises(AuthorizationError), Admin(client("guest", "SASL_SSL")) as admin:
+            admin._connections.call(lambda stub: stub.LeaderAndIsr, pb.LeaderAndIsrRequest())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> SecurityFiles:
+    return SecurityFiles(tmp_path_factory.mktemp("files") / "security", brokers=2)
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    files: SecurityFiles, zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Two brokers, whose controller has a listener of its own."""
+    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
+        for number in (1, 2):
+            cluster.start(
+                number,
+                **files.broker(number)
+                | {
+                    "listeners": "SASL_SSL://127.0.0.1:0,SSL://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+                    "listener.security.protocol.map": "CONTROLLER:SSL",
+                    "control.plane.listener.name": "CONTROLLER",
+                    "listener.name.controller.ssl.client.auth": "required",
+                },
+            )
+        with Admin(files.client("admin", *cluster.brokers.values())) as admin:
+            admin.create_topic(TOPIC, assignment={0: [1, 2], 1: [2, 1]}, configs={"min.insync.replicas": "2"})
+            admin.create_acls([allowed(TOPIC, AclOperation.WRITE), allowed(TOPIC, AclOperation.READ)])
+        yield cluster
+
+
+def allowed(topic: str, operation: AclOperation, principal: str = "User:client") -> AclBinding:
+    pattern = ResourcePattern(ResourceType.TOPIC, topic, PatternType.LITERAL)
+    return AclBinding(pattern, AccessControlEntry(principal, "*", operation, AclPermission.ALLOW))
+
+
+OF_THE_CONTROLLER = {
+    "LeaderAndIsr": pb.LeaderAndIsrRequest(),
+    "StopReplica": pb.StopReplicaRequest(),
+    "UpdateMetadata": pb.UpdateMetadataRequest(),
+}
+
+
+@pytest.mark.parametrize(
+    ("listener", "call", "request_", "remedy"),
+    [
+        *(("SSL", call, request, "Brokers come by listener CONTROLLER") for call, request in OF_THE_CONTROLLER.items()),
+        ("CONTROLLER", "Fetch", pb.FetchRequest(replica_id=2), "Brokers come by listener SSL"),
+        ("CONTROLLER", "WriteTxnMarkers", pb.WriteTxnMarkersRequest(), "Brokers come by listener SSL"),
+        ("SASL_SSL", "UpdateMetadata", pb.UpdateMetadataRequest(), "Brokers come by listener CONTROLLER"),
+    ],
+)
+def test_a_broker_calls_by_the_listener_for_the_call_alone(
+    files: SecurityFiles, cluster: Cluster, listener: str, call: str, request_: Any, remedy: str
+) -> None:
+    broker = cluster.brokers[1]
+    config = files.client("admin.tls" if listener != "SASL_SSL" else "admin", broker)
+    if listener != "SASL_SSL":  # with the certificate of a broker
+        config["ssl.keystore.location"] = str(files.path / "broker-2.pem")
+        config["bootstrap.servers"] = f"127.0.0.1:{broker.server.ports[listener]}"
+    with Admin(config) as admin, pytest.raises(AuthorizationError, match=remedy):
+        admin._connections.call(lambda stub: getattr(stub, call), request_)
+
+
+@pytest.mark.dial("ROTATION_ROUNDS", seconds=5)
+def test_no_call_of_an_authorized_client_fails_while_certificates_and_acls_change(
+    files: SecurityFiles, cluster: Cluster, rounds: int
+) -> None:
+    """Each round renews certificates, or the authority in its three steps, and changes an ACL of another user."""
+    brokers = list(cluster.brokers.values())
+    by_password, by_certificate = (files.client(name, *brokers, retries=0) for name in ("client", "client.tls"))
+    directory, admin_config = files.directory, files.client("admin.tls", *brokers)
+    guest = files.client("guest.tls", *brokers)
+    renewals = (lambda: directory.renew(1, _OVERLAP_S), directory.add_authority, lambda: directory.renew(1, _OVERLAP_S))
+    steps = (*renewals, directory.retire)
+
+    def is_done(step: Callable[[], object]) -> bool:
+        try:
+            step()
+        except UsageError:  # the step before it is too recent
+            return False
+        return True
+
+    with Load(by_password) as one, Load(by_certificate) as other, Admin(admin_config) as admin:
+        for number in range(rounds):
+            eventually(lambda number=number: is_done(steps[number % len(steps)]))
+            changed = time.monotonic()
+            for broker_id, broker in enumerate(brokers, start=1):
+                for listener in ("SASL_SSL", "SSL"):
+                    eventually(lambda each=(broker_id, broker, listener): files.is_served(*each))
+            right = allowed(TOPIC, AclOperation.WRITE, "User:guest")
+            if number % 2 == 0:
+                assert set(admin.create_acls([right]).values()) == {None}
+            else:
+                admin.delete_acls([AclBindingFilter.of(right)])
+            eventually(lambda number=number: may_write(guest) == (number % 2 == 0))
+            # New connections of authorized clients, with the new files, while earlier ones go on.
+            for config in (by_password, by_certificate):
+                with Producer(config) as producer:
+                    producer.send(TOPIC, b"new connection").result(STALL_S)
+            one.goes_on()
+            other.goes_on()
+            eventually(lambda changed=changed: time.monotonic() - changed > _OVERLAP_S)
+    assert one.errors == other.errors == []
+
+
+def may_write(config: dict[str, Any]) -> bool:
+    """Return whether a client may write to the topic."""
+    try:
+        with Producer(config) as producer:
+            producer.send(TOPIC, b"of a guest").result(STALL_S)
+    except AuthorizationError:
+        return False
+    return True
