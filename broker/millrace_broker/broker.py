@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
 from millrace.coordination import Coordination
+from millrace_broker.audit import Audit, AuditStatistics
 from millrace_broker.cluster.member import Member
 from millrace_broker.config import LiveConfig
 from millrace_broker.controller.event_loop import ControllerLoopStatistics
@@ -70,6 +71,7 @@ class BrokerStatistics:
     share_groups: ShareStatistics
     transactions: TransactionStatistics
     controlling: ControllerLoopStatistics
+    audit: AuditStatistics | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +90,8 @@ class Broker:
     """Admission of the listeners' calls and connections."""
     authorizer: Authorizer | None
     """None if everybody may do everything."""
+    audit: Audit | None
+    """None if no decisions are recorded."""
 
     coordination: Coordination
     cluster_id: str
@@ -126,9 +130,13 @@ class Broker:
         """Register the advertised addresses, and start the periodic work."""
         await self.member.announce(self.endpoints)
         self.periodic_work.start()
+        if self.audit is not None:
+            self.audit.start()
 
     async def leave(self) -> None:
         """Hand leadership to other brokers, then answer all waiting calls, because the broker is about to stop."""
+        if self.audit is not None:
+            await self.audit.stop()
         await self.member.leave()
         self.share_groups.release()
         self.waiters.close()
@@ -139,6 +147,8 @@ class Broker:
     async def close(self) -> None:
         """Finish started work, write checkpoints and clean-shutdown marks, and unlock the directories."""
         self.replicas.release()
+        if self.audit is not None:
+            await self.audit.close()
         await self.transactions.close()
         await self.share_groups.close()
         await self.groups.close()
@@ -176,4 +186,5 @@ class Broker:
             share_groups=self.share_groups.statistics(),
             transactions=self.transactions.statistics(),
             controlling=self.member.controlling.statistics(),
+            audit=None if self.audit is None else self.audit.statistics(),
         )

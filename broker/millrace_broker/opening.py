@@ -16,6 +16,7 @@ from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import FOLLOWER_RATE, LEADER_RATE, MOVE_RATE
 from millrace.config.listeners import Listener
 from millrace.coordination import SessionStore
+from millrace_broker.audit import Audit, AuditQueue, AuditSpool, AuditTopic, Selection
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.member import Member
 from millrace_broker.cluster.notifications import acl_notice
@@ -26,6 +27,7 @@ from millrace_broker.coordinators import InternalTopics, ShardFactory
 from millrace_broker.groups import GroupCoordinator
 from millrace_broker.log import Files, LogManager, OsFiles
 from millrace_broker.log.cleaning.settings import cleaner_settings
+from millrace_broker.log.data_directory import AUDIT_SPOOL
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.periodic_work import PeriodicWork, check_directories
 from millrace_broker.log.read_threads import LogReads
@@ -188,6 +190,7 @@ def _assemble(
         peers=base.peers,
         admission=admission,
         authorizer=open_authorizer(storage.config, storage.acls),
+        audit=_make_audit(base, storage, partitions, appends, coordinators),
         coordination=storage.metadata.coordination,
         cluster_id=storage.metadata.cluster_id,
         catalog=storage.metadata.catalog,
@@ -436,6 +439,36 @@ def _make_share_groups(
         group_configs=storage.group_configs,
         shards=shards,
     )
+
+
+def _make_audit(
+    base: _Base,
+    storage: _Storage,
+    partitions: PartitionDirectory,
+    appends: Appends,
+    coordinators: _Coordinators,
+) -> Audit | None:
+    config = storage.config
+    if config.audit_decisions == "none":
+        return None
+    directory = Path(config.audit_spool_dir).expanduser().absolute() if config.audit_spool_dir else None
+    target = AuditTopic(
+        config.broker_id,
+        topics=coordinators.topics,
+        partitions=partitions,
+        appends=appends,
+        peers=base.peers,
+        executors=base.executors,
+        producer_ids=coordinators.producer_ids,
+    )
+    queue = AuditQueue(
+        Selection(config),
+        max_rows=config.audit_queue_max_rows,
+        now_ms=base.clock.now_ms,
+        monotonic=base.clock.monotonic,
+    )
+    spool = AuditSpool(directory or base.directories[0] / AUDIT_SPOOL, base.files, config.audit_spool_max_bytes)
+    return Audit(queue, spool, target, base.executors, interval_s=config.audit_interval_ms / 1000)
 
 
 def _forget_gone_topics(gone: GoneTopics, waiters: Waiters, coordinators: _Coordinators) -> None:

@@ -31,6 +31,7 @@ _FENCE = re.compile(r'^```(python|sh)(?: title="([\w.]+)")?\n(.*?)^```', re.MULT
 
 RUN_BY = {
     "README.md": "integration/test_guides.py",
+    "docs/audit.md": "integration/test_spark_authorization_audit.py",
     "docs/authorization.md": "integration/test_acls.py",
     "docs/clients.md": "integration/test_guides.py",
     "docs/delta.md": "integration/test_delta_writes.py",

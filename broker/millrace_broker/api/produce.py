@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from millrace.config.topic import MessageTimestampType
+from millrace.coordinator_records import AUDIT_TOPIC
 from millrace.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
@@ -25,6 +26,7 @@ from millrace.errors import (
     ProducerFencedError,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access import CLUSTER_ACTION, access_for
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.common.record_checks import Times, check_records, look_together
@@ -54,6 +56,8 @@ class Producing(NamedTuple):
     transactional_id: str = ""
     coordinator_key: str = ""
     adds_partitions: bool = False
+    writes_audit: bool = False
+    """Whether the request is a broker's, with rows of its audit."""
 
 
 @dataclass(slots=True)
@@ -76,7 +80,12 @@ class PartitionAppend:
 async def handle(broker: Broker, request: pb.ProduceRequest, context: RequestContext) -> pb.ProduceResponse:
     """Append, and answer with the offsets. With ``acks=0`` the answer is empty, and errors are only logged."""
     producing = Producing(
-        request.acks, request.timeout_ms, request.transactional_id, request.coordinator_key, request.adds_partitions
+        request.acks,
+        request.timeout_ms,
+        request.transactional_id,
+        request.coordinator_key,
+        request.adds_partitions,
+        any(each.name == AUDIT_TOPIC for each in request.topics) and _is_broker(broker, context),
     )
     response = pb.ProduceResponse()
     appends = []
@@ -98,6 +107,14 @@ async def handle(broker: Broker, request: pb.ProduceRequest, context: RequestCon
         for index, text in part.record_errors.items():
             result.record_errors.add(batch_index=index, message=text)
     return response
+
+
+def _is_broker(broker: Broker, context: RequestContext) -> bool:
+    """Return whether a request is another broker's. Brokers that do not authenticate need ``CLUSTER_ACTION``."""
+    if broker.config.authenticates_brokers or not broker.config.is_clustered:
+        return context.is_broker
+    access = access_for(broker, context)
+    return access is not None and access.would_allow(CLUSTER_ACTION)
 
 
 async def append(broker: Broker, request: Producing, appends: Sequence[PartitionAppend]) -> None:
@@ -124,7 +141,8 @@ async def append(broker: Broker, request: Producing, appends: Sequence[Partition
 async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> None:
     try:
         topic = broker.partitions.topic(data.topic, data.topic_id)
-        rules.check_not_internal(topic.name)
+        if not (request.writes_audit and topic.name == AUDIT_TOPIC):
+            rules.check_not_internal(topic.name)
         partition = broker.partitions.led(topic, data.partition)
         batches = await check_records(
             broker.executors,

@@ -1,4 +1,4 @@
-"""Internal topics of the coordinators, created at their first use (Kafka's ``AutoTopicCreationManager``)."""
+"""Internal topics of coordinators and the audit, created at their first use (``AutoTopicCreationManager``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
-from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
+from millrace.coordinator_records import (
+    AUDIT_COLUMNS,
+    AUDIT_TOPIC,
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from millrace.errors import CoordinatorNotAvailableError, InvalidReplicationFactorError, TopicExistsError
 from millrace_broker.metadata import TopicCatalog, TopicChanges, TopicInfo, TopicSpec
 from millrace_broker.runtime import Executors
@@ -66,6 +72,29 @@ class InternalTopics:
 
 
 def _spec(name: str, config: BrokerConfig) -> TopicSpec:
+    return _audit_spec(config) if name == AUDIT_TOPIC else _state_spec(name, config)
+
+
+def _audit_spec(config: BrokerConfig) -> TopicSpec:
+    from millrace.schemas import parse_ddl, serialize_schema
+
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(config.audit_retention_ms),
+        "kafka.value.format": "json",
+    }
+    if config.is_clustered:
+        configs["min.insync.replicas"] = str(config.audit_topic_min_isr)
+    return TopicSpec(
+        name=AUDIT_TOPIC,
+        partitions=config.audit_topic_num_partitions,
+        replication_factor=config.audit_topic_replication_factor if config.is_clustered else 1,
+        configs=configs,
+        arrow_schema=serialize_schema(parse_ddl(AUDIT_COLUMNS)),
+    )
+
+
+def _state_spec(name: str, config: BrokerConfig) -> TopicSpec:
     partitions, segment_bytes, replicas, in_sync = {
         OFFSETS_TOPIC: (
             config.offsets_topic_num_partitions,

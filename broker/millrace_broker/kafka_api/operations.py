@@ -19,5 +19,5 @@ def bits(request: KafkaRequest, resource_type: ResourceType, name: str = CLUSTER
     return sum(
         1 << operation
         for operation in SUPPORTED_OPERATIONS[resource_type]
-        if access is None or access.allows(Need(operation, resource_type, name), is_logged=False)
+        if access is None or access.would_allow(Need(operation, resource_type, name))
     )

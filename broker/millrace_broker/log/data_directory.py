@@ -30,6 +30,8 @@ from millrace_broker.log.files import TEMPORARY, Files, Lock, replace_file
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
+AUDIT_SPOOL: Final = "audit-spool"
+"""Directory of the audit's rows that could not be written, beside those of partitions."""
 
 _LOG: Final = logging.getLogger(__name__)
 

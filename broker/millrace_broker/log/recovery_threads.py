@@ -14,7 +14,7 @@ from typing import Final
 
 from millrace.errors import InvalidTopicError, StorageError
 from millrace.segments.names import DELETED_DIRECTORY, parse_partition_directory_name
-from millrace_broker.log.data_directory import DataDirectory
+from millrace_broker.log.data_directory import AUDIT_SPOOL, DataDirectory
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def find_partitions(directory: DataDirectory) -> list[str]:
         # name back.
         files.sync_directory(directory.path)
         for name in files.names(directory.path):
-            if not files.is_directory(directory.path / name):
+            if name == AUDIT_SPOOL or not files.is_directory(directory.path / name):
                 continue
             if name.endswith(DELETED_DIRECTORY):
                 files.remove_tree(directory.path / name)

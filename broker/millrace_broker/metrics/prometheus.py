@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from millrace.errors import EnvironmentProblemError
+from millrace_broker.audit import AuditStatistics
 from millrace_broker.broker import BrokerStatistics
 from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.controller.statistics import ControllerStatistics
@@ -132,7 +133,24 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
         yield from _cleaner(found.cleaner)
     if found.tiering is not None:
         yield from _tiering(found.tiering)
+    if found.audit is not None:
+        yield from _audit(found.audit)
     yield from _controlling(found.controlling)
+
+
+def _audit(found: AuditStatistics) -> Iterator[Metric]:
+    yield CounterMetricFamily("millrace_audit_decisions", "Decisions that the audit took.", found.recorded)
+    yield CounterMetricFamily("millrace_audit_written", "Decisions that this broker wrote to __audit.", found.written)
+    yield CounterMetricFamily("millrace_audit_lost", "Decisions that were lost at a bound of the audit.", found.dropped)
+    yield GaugeMetricFamily("millrace_audit_waiting_rows", "Rows of the audit in memory.", found.waiting_rows)
+    yield GaugeMetricFamily("millrace_audit_spooled_batches", "Batches in audit.spool.dir.", found.spooled_batches)
+    yield GaugeMetricFamily("millrace_audit_spooled_bytes", "Bytes in audit.spool.dir.", found.spooled_bytes)
+    yield CounterMetricFamily(
+        "millrace_audit_damaged_files", "Files of audit.spool.dir that could not be read.", found.damaged_files
+    )
+    yield GaugeMetricFamily(
+        "millrace_audit_failing", "1 while __audit cannot be written, 0 otherwise.", int(found.is_failing)
+    )
 
 
 def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:

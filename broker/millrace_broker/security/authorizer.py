@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from millrace.acls import AclBinding, AclBindingFilter, AclOperation, ResourceType
 from millrace.config.broker import BrokerConfig
+from millrace.coordinator_records import AUDIT_TOPIC
 from millrace.errors import InvalidConfigError, MillraceError
 from millrace_broker.security.acl_index import canonical_host
 from millrace_broker.security.acl_store import AclStore
@@ -134,7 +135,8 @@ class AclAuthorizer:
             allowed, denied = index.bits(principal, host, resource_type, name)
             bit = 1 << operation
             is_allowed = not denied & bit and (
-                bool(allowed & bit) or (self._allow_if_no_acl and not index.has_any(resource_type, name))
+                bool(allowed & bit)
+                or (self._allow_if_no_acl and _may_be_open(name) and not index.has_any(resource_type, name))
             )
         if _decisions.isEnabledFor(logging.DEBUG if is_allowed else logging.INFO) and (is_logged or is_allowed):
             _log(request, principal, operation, f"{resource_type.title}:{name}", is_allowed=is_allowed)
@@ -167,6 +169,11 @@ class AclAuthorizer:
     def delete_acls(self, filters: Sequence[AclBindingFilter]) -> list[list[AclBinding] | MillraceError]:
         """See ``Authorizer``."""
         return self._store.delete(filters)
+
+
+def _may_be_open(name: str) -> bool:
+    """Return whether ``allow.everyone.if.no.acl.found`` applies to a resource. The audit always needs an ACL."""
+    return name != AUDIT_TOPIC
 
 
 def _log(

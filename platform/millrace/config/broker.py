@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator
 
+from millrace.config.authorization_options import AuthorizationOptions
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, take_listener_overrides
@@ -81,7 +82,7 @@ ONLY_OF_TOPICS: Final = frozenset(
 """Topic options without a default at the broker, as in Kafka."""
 
 
-class BrokerConfig(ListenerOptions, ClusterOptions):
+class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions):
     """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
     broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Id of this broker, unique in its cluster.")
@@ -111,18 +112,6 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         description="Clients that get the paths of segment files, so that they can read them directly. local "
         "(or true): clients on this host. all: every client, if machines share file systems. false: none. auto: local, "
         "but false with an authorizer, where a client also needs READ on the topic.",
-    )
-    authorizer_class_name: str = Field(
-        "",
-        description="Class that decides what clients may do, as module.Class. "
-        "millrace_broker.security.AclAuthorizer, or one of Kafka's names, decides by ACLs. Without an authorizer "
-        "everybody may do everything, which is possible only if all listeners are on loopback.",
-    )
-    super_users: str = Field(
-        "", description="Principals that may do everything, separated by semicolons: User:admin;User:broker."
-    )
-    allow_everyone_if_no_acl_found: bool = Field(
-        False, description="Whether everybody may use a resource that no ACL is for."
     )
     socket_request_max_bytes: int = Field(
         104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the largest request, in bytes."
@@ -434,24 +423,11 @@ class BrokerConfig(ListenerOptions, ClusterOptions):
         return [part.strip() for part in self.log_dirs.split(",")]
 
     @property
-    def super_user_principals(self) -> list[str]:
-        """Principals of ``super.users``. Semicolons separate them, because names in certificates have commas."""
-        return [each for part in self.super_users.split(";") if (each := part.strip())]
-
-    @property
     def direct_reads(self) -> Literal["local", "all", "false"]:
         """Clients that get paths."""
         if self.direct_reads_enable == "auto":
             return "false" if self.authorizer_class_name else "local"
         return self.direct_reads_enable
-
-    @field_validator("super_users")
-    @classmethod
-    def _check_super_users(cls, value: str) -> str:
-        for each in filter(None, map(str.strip, value.split(";"))):
-            if not all(each.partition(":")):
-                raise ValueError(f"{each!r} is no principal: expected Type:name, as User:admin")
-        return value
 
     @field_validator("direct_reads_enable", mode="before")
     @classmethod

@@ -19,6 +19,8 @@ from millrace.coordinator_records.consumer_protocol import (
     read_subscription,
 )
 from millrace.coordinator_records.internal_topics import (
+    AUDIT_COLUMNS,
+    AUDIT_TOPIC,
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -59,6 +61,8 @@ from millrace.coordinator_records.transactions_topic import (
 from millrace.kafka_protocol import Message, read_versioned, write_versioned
 
 __all__ = [
+    "AUDIT_COLUMNS",
+    "AUDIT_TOPIC",
     "INTERNAL_TOPICS",
     "OFFSETS_TOPIC",
     "SHARE_STATE_TOPIC",

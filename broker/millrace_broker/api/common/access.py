@@ -20,7 +20,7 @@ from enum import Enum
 from functools import wraps
 from typing import Any, Final, NamedTuple, TypeVar
 
-from millrace.acls import CLUSTER_NAME, AclOperation, ResourceType
+from millrace.acls import CLUSTER_NAME, WILDCARD, AclOperation, ResourceType
 from millrace.errors import (
     AuthorizationError,
     ClusterAuthorizationError,
@@ -78,15 +78,29 @@ class Access:
         assert broker.authorizer is not None
         self.broker: Final = broker
         self._authorizer: Final = broker.authorizer
+        self._audit: Final = broker.audit
         self._context: Final = context
 
     def allows(self, need: Need, *, is_logged: bool = True) -> bool:
-        """Return whether the client may do this."""
-        return self._authorizer.authorize(self._context, *need, is_logged=is_logged)
+        """Return whether the client may do this, and record it in the audit.
+
+        A denial that is not logged only leaves the resource out of an answer, and is not recorded.
+        """
+        is_allowed = self._authorizer.authorize(self._context, *need, is_logged=is_logged)
+        if self._audit is not None and (is_logged or is_allowed):
+            self._audit.record(self._context, *need, is_allowed=is_allowed)
+        return is_allowed
+
+    def would_allow(self, need: Need) -> bool:
+        """Return whether the client could do this, which it does not ask for now."""
+        return self._authorizer.authorize(self._context, *need, is_logged=False)
 
     def allows_any(self, right: Right) -> bool:
-        """Return whether the client may do this to some resource of the type."""
-        return self._authorizer.authorize_by_resource_type(self._context, *right)
+        """Return whether the client may do this to some resource of the type, and record it in the audit."""
+        is_allowed = self._authorizer.authorize_by_resource_type(self._context, *right)
+        if self._audit is not None:
+            self._audit.record(self._context, *right, WILDCARD, is_allowed=is_allowed)
+        return is_allowed
 
     def check(self, need: Need) -> None:
         """Raise the error of the resource's type if the client may not do this."""

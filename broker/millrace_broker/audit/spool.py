@@ -1,0 +1,93 @@
+"""Batches of the audit on disk, in order, while the topic cannot be written.
+
+Each batch is a file, named by its place in the order. ``first`` and ``remove_first`` read them back.
+
+Invariants
+
+- The files have at most ``max_bytes``, each counted as at least ``BLOCK_BYTES``.
+- A file appears as a whole, and is on the disk when ``append`` returns.
+- A file that cannot be read is set aside and kept, and the next ones are read.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from millrace_broker.audit.events import AuditBatch
+from millrace_broker.log.files import Files, replace_file
+
+_logger: Final = logging.getLogger(__name__)
+
+BLOCK_BYTES: Final = 4096
+_SUFFIX: Final = ".json"
+_DAMAGED: Final = ".damaged"
+
+
+class AuditSpool:
+    """Directory of batches; see the module. It is for one thread at a time."""
+
+    def __init__(self, directory: Path, files: Files, max_bytes: int) -> None:
+        self.directory: Final = directory
+        self._files: Final = files
+        self._max_bytes: Final = max_bytes
+        self._sizes: Final[dict[int, int]] = {}
+        """Counted sizes of the files, by their numbers in ascending order."""
+        self.size_bytes = 0
+        self.damaged = 0
+        """Files that were set aside since the start."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._sizes)
+
+    def open(self) -> None:
+        """Find the batches of an earlier run. Raises ``StorageError``."""
+        for name in self._files.names(self.directory):
+            if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX).isdecimal():
+                size = self._files.size_bytes(self.directory / name) or 0
+                self._count(int(name.removesuffix(_SUFFIX)), size)
+
+    def append(self, batch: AuditBatch) -> bool:
+        """Append a batch; return False if it would exceed the bound. Raises ``StorageError``."""
+        data = batch.encode()
+        if self.size_bytes + max(len(data), BLOCK_BYTES) > self._max_bytes:
+            return False
+        self._files.make_directory(self.directory)
+        number = next(reversed(self._sizes), -1) + 1
+        replace_file(self._files, self._path(number), data)
+        self._count(number, len(data))
+        return True
+
+    def first(self) -> AuditBatch | None:
+        """Return the first batch; None if there is none. Raises ``StorageError``."""
+        while self._sizes:
+            path = self._path(next(iter(self._sizes)))
+            data = self._files.read_bytes(path)
+            try:
+                if data is None:
+                    raise ValueError("the file is gone")
+                return AuditBatch.decode(data)
+            except ValueError as error:
+                _logger.error("rows of the audit cannot be read, and are kept in %s%s: %s", path, _DAMAGED, error)
+                self.damaged += 1
+                if data is not None:
+                    self._files.rename(path, path.with_name(path.name + _DAMAGED))
+                self._forget_first()
+        return None
+
+    def remove_first(self) -> None:
+        """Remove the first batch. Raises ``StorageError``."""
+        self._files.remove(self._path(next(iter(self._sizes))))
+        self._forget_first()
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number:020}{_SUFFIX}"
+
+    def _count(self, number: int, size_bytes: int) -> None:
+        self._sizes[number] = max(size_bytes, BLOCK_BYTES)
+        self.size_bytes += self._sizes[number]
+
+    def _forget_first(self) -> None:
+        self.size_bytes -= self._sizes.pop(next(iter(self._sizes)))
