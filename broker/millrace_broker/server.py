@@ -176,13 +176,15 @@ class BrokerServer:
     def _serve_metrics(self) -> None:
         if self._config.metrics_port < 0:
             return
-        from millrace_broker.metrics import MetricsListener
+        from millrace_broker.metrics import MetricsListener, metrics_access
 
-        metrics = MetricsListener(self.broker.statistics)
         host = next(iter(self._config.listener_addresses.values())).host
+        access = metrics_access(self._config, host)
+        metrics = MetricsListener(self.broker.statistics, access)
         self._metrics_port = metrics.serve(host, self._config.metrics_port)
         self._metrics = metrics
-        _logger.info("metrics are served at http://%s:%d/metrics", host, self._metrics_port)
+        scheme = "http" if access.tls is None else "https"
+        _logger.info("metrics are served at %s://%s:%d/metrics", scheme, host, self._metrics_port)
 
     async def _stop_listening(self, grace_s: float) -> None:
         stopping: list[Awaitable[None]] = [listener.stop(grace_s) for listener in self._listeners]

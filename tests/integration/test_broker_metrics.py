@@ -1,15 +1,19 @@
 """Tests of a broker's metrics in Prometheus, while clients use the broker."""
 
+import base64
 import socket
+import ssl
+import urllib.error
 import urllib.request
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from millrace.clients import Admin, Consumer, Producer
-from millrace.errors import EnvironmentProblemError
+from millrace.errors import EnvironmentProblemError, InvalidConfigError
 from millrace_broker.testing import EmbeddedBroker
 
+from ..certificates import Authority
 from .waiting import STALL_S, eventually
 
 
@@ -79,3 +83,89 @@ def test_none_are_served_unless_asked_for_and_a_port_in_use_is_named(tmp_path):
         port = taken.getsockname()[1]
         with pytest.raises(EnvironmentProblemError, match=f"metrics cannot be served on 127.0.0.1:{port}: Address alr"):
             EmbeddedBroker(tmp_path / "taken", metrics_port=port).start()
+
+
+# --- over HTTPS --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return Authority.make()
+
+
+@pytest.fixture
+def stores(authority, tmp_path):
+    return {
+        "metrics.port": 0,
+        "metrics.security.protocol": "SSL",
+        "ssl.keystore.location": authority.issue("CN=broker").write(tmp_path / "broker.pem"),
+        "ssl.truststore.location": authority.write(tmp_path / "ca.pem"),
+        "ssl.reload.interval.ms": 0,
+    }
+
+
+def get(broker, authority, own="", **headers):
+    trusted = ssl.create_default_context(cadata=authority.identity.pem().decode())
+    if own:
+        trusted.load_cert_chain(own)
+    request = urllib.request.Request(f"https://127.0.0.1:{broker.metrics_port}/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=STALL_S, context=trusted) as answer:
+        return answer.read().decode()
+
+
+def basic(user, password):
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_they_are_served_over_https_to_users(tmp_path, authority, stores):
+    users = 'PlainLoginModule required user_prometheus="secret";'
+    options = {
+        **stores,
+        "metrics.security.protocol": "SASL_SSL",
+        "listener.name.metrics.plain.sasl.jaas.config": users,
+    }
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        assert "millrace_topics 0.0" in get(broker, authority, **basic("prometheus", "secret"))
+        wrong = [{}, basic("prometheus", "wrong"), basic("nobody", ""), {"Authorization": "Basic \u00e9"}]
+        for headers in [*wrong, {"Authorization": "Bearer secret"}]:
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                get(broker, authority, **headers)
+        with pytest.raises(OSError, match=r"reset|closed|aborted"):
+            urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=STALL_S)
+        assert get(broker, authority, **basic("prometheus", "secret")), "the server goes on"
+
+
+def test_only_clients_with_a_certificate_are_served(tmp_path, authority, stores):
+    options = {**stores, "listener.name.metrics.ssl.client.auth": "required"}
+    own = authority.issue("CN=prometheus").write(tmp_path / "own.pem")
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        assert "millrace_topics" in get(broker, authority, own)
+        with pytest.raises(OSError, match=r"(?i)certificate required|reset|closed"):
+            get(broker, authority)
+
+
+def test_a_new_certificate_is_used_without_a_restart(tmp_path, authority, stores):
+    with EmbeddedBroker(tmp_path / "data", options=stores) as broker:
+        assert "millrace_topics" in get(broker, authority)
+        other = Authority.make()
+        other.issue("CN=broker").write(tmp_path / "broker.pem")
+        assert "millrace_topics" in get(broker, other)
+        with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+            get(broker, authority)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ssl.keystore.location": ""}, "metrics: a listener with TLS needs a certificate"),
+        ({"metrics.security.protocol": "SASL_SSL"}, r"without users: set listener\.name\.metrics\.plain"),
+        (
+            {"metrics.security.protocol": "PLAINTEXT", "listeners": "SSL://0.0.0.0:0"},
+            r"metrics at 0\.0\.0\.0:0 have no encryption, .* set metrics\.security\.protocol=SSL",
+        ),
+    ],
+)
+def test_what_cannot_be_secured_is_refused_with_the_remedy(tmp_path, stores, options, message):
+    authorizer = {"authorizer.class.name": "millrace_broker.security.AclAuthorizer"}
+    with pytest.raises(InvalidConfigError, match=message):
+        EmbeddedBroker(tmp_path / "data", options={**stores, **authorizer, **options}).start()

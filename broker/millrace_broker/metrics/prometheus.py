@@ -9,17 +9,19 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from millrace.errors import EnvironmentProblemError
+from millrace.security.https import HttpServer
 from millrace_broker.audit import AuditStatistics
 from millrace_broker.broker import BrokerStatistics
 from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.controller.statistics import ControllerStatistics
 from millrace_broker.log.cleaning.log_cleaner import CleanerStatistics
 from millrace_broker.log.tiered.manager import TieringStatistics
+from millrace_broker.metrics.access import MetricsAccess
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.replication.runtime import ReplicationStatistics
 
@@ -30,8 +32,9 @@ _ANSWER_S: Final = 5.0
 class MetricsListener:
     """HTTP server of ``/metrics``, from ``serve`` to ``close``."""
 
-    def __init__(self, statistics: Callable[[], BrokerStatistics]) -> None:
+    def __init__(self, statistics: Callable[[], BrokerStatistics], access: MetricsAccess) -> None:
         """Create the server in an event loop, which then runs ``statistics``."""
+        self._access: Final = access
         self._collector: Final = BrokerCollector(statistics, asyncio.get_running_loop())
 
     def serve(self, host: str, port: int) -> int:
@@ -39,7 +42,9 @@ class MetricsListener:
         registry = CollectorRegistry()
         registry.register(self._collector)
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = HttpServer(
+                host, port, make_wsgi_app(registry), tls=self._access.tls, users=self._access.users
+            )
         except OSError as error:
             raise EnvironmentProblemError(
                 f"metrics cannot be served on {host}:{port}: {error.strerror}; "
@@ -49,9 +54,7 @@ class MetricsListener:
 
     def close(self) -> None:
         """Stop the server and wait for its thread. Do not call it in the event loop."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
 
 class BrokerCollector(Collector):

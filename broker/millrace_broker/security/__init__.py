@@ -18,9 +18,9 @@ from millrace_broker.security.authorizer import (
     Authorizer,
     open_authorizer,
 )
-from millrace_broker.security.listeners import ListenerAccess, check_authorizer, check_plaintext
+from millrace_broker.security.listeners import ListenerAccess, check_authorizer, check_plaintext, is_loopback
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
-from millrace_broker.security.sasl import SaslConversation
+from millrace_broker.security.sasl import SaslConversation, users_of
 
 __all__ = [
     "ACL_AUTHORIZER",
@@ -35,5 +35,7 @@ __all__ = [
     "SaslConversation",
     "check_authorizer",
     "check_plaintext",
+    "is_loopback",
     "open_authorizer",
+    "users_of",
 ]

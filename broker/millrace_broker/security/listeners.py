@@ -131,7 +131,7 @@ def check_plaintext(config: BrokerConfig) -> None:
     if config.allow_plaintext_listeners:
         return
     for name, address in config.listener_addresses.items():
-        if not config.security_protocol_of(name).has_tls and not _is_loopback(address.host):
+        if not config.security_protocol_of(name).has_tls and not is_loopback(address.host):
             raise InvalidConfigError(
                 f"listener {name}://{address} has no encryption, and its address is not loopback: everyone on the "
                 f"network could read and change its data. Give it TLS (listener.security.protocol.map={name}:SSL and "
@@ -144,7 +144,7 @@ def check_authorizer(config: BrokerConfig) -> None:
     if config.authorizer_class_name:
         return
     for name, address in config.listener_addresses.items():
-        if not _is_loopback(address.host):
+        if not is_loopback(address.host):
             raise InvalidConfigError(
                 f"listener {name}://{address} is not on loopback, and without an authorizer everyone who reaches it "
                 "could do everything: set authorizer.class.name=millrace_broker.security.AclAuthorizer and super.users "
@@ -153,7 +153,8 @@ def check_authorizer(config: BrokerConfig) -> None:
             )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host's addresses."""
     import socket
     from ipaddress import ip_address
 

@@ -17,6 +17,7 @@ from millrace.config.authorization_options import AuthorizationOptions
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, take_listener_overrides
+from millrace.config.security_options import SecurityProtocol
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidConfigError, UsageError
 
@@ -95,6 +96,12 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions):
         le=65535,
         description="Port that serves metrics to Prometheus, on the host of the first listener; 0: any free port, "
         "-1: none.",
+    )
+    metrics_security_protocol: SecurityProtocol = Field(
+        SecurityProtocol.PLAINTEXT,
+        description="Security of metrics.port: PLAINTEXT, SSL (HTTPS), or with SASL_PLAINTEXT and SASL_SSL also HTTP's "
+        "basic authentication. Its options are those of a listener, for all or as listener.name.metrics.<option>: "
+        "ssl.client.auth=required wants client certificates, and plain.sasl.jaas.config has the users.",
     )
     log_dirs: str = Field("millrace-data", description="Data directories, separated by commas.")
     num_partitions: _PositiveInt = Field(1, description="Default number of partitions of a new topic.")

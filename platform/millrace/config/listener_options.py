@@ -44,6 +44,9 @@ def refuse_frame_ports(names: Iterable[str]) -> None:
             )
 
 
+METRICS: Final = "METRICS"
+"""Name in ``listener.name.<name>.<option>`` of the address of ``metrics.port``, which is not in ``listeners``."""
+
 _OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl|sasl|connections)\..+)")
 """Option of one listener: ``listener.name.<name in lower case>.<option>``."""
 
@@ -247,7 +250,7 @@ class ListenerOptions(ListenerSecurity):
             check_control_plane(
                 control_plane, inter_broker, self.advertised_addresses, parse_protocols(self.listener_protocol_map)
             )
-        names = {name.lower(): name for name in self.listener_addresses}
+        names = {name.lower(): name for name in (*self.listener_addresses, METRICS)}
         for option in self.listener_overrides:
             found = _OVERRIDE.fullmatch(option)
             if found is not None and found["listener"] not in names:
