@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import ours
@@ -51,12 +51,17 @@ def benchmark(name: str, *, title: str, options: dict[str, str], target_ratio: f
 
 
 @contextlib.contextmanager
-def open_ours(context: Context, options: dict[str, str]) -> Iterator[Measure]:
-    """Measure ``poll_table`` of the whole topic, from joining a new group to the last record."""
-    broker = context.millrace
+def open_ours(
+    context: Context, options: dict[str, str], *, broker: MillraceBroker | None = None, name: str = "consumer"
+) -> Iterator[Measure]:
+    """Measure ``poll_table`` of the whole topic, from joining a new group to the last record.
+
+    ``name`` is that of the worker's log.
+    """
+    broker = broker or context.millrace
     topic = broker.filled_topic(context.records, typed=False)
     arguments = {"bootstrap": broker.bootstrap, "topic": topic, "records": context.records, "options": options}
-    with worker(context.workspace, "consumer", "benchmarks.consume:serve", arguments) as run:
+    with worker(context.workspace, name, "benchmarks.consume:serve", arguments) as run:
 
         def measure() -> Sample:
             result = run()
@@ -91,10 +96,23 @@ def serve(*, bootstrap: str, topic: str, records: int, options: dict[str, str]) 
 
 
 @contextlib.contextmanager
-def open_peer(context: Context, broker: MillraceBroker | KafkaBroker, topic: str) -> Iterator[Measure]:
-    """Consume a whole topic by Kafka's consumer, from joining a new group to the last record, in a warm JVM."""
-    arguments = (str(_SOURCE), broker.bootstrap, topic, str(context.records), str(_WARM_UP_SECONDS))
-    with served(context.workspace, f"java-consumer-{type(broker).__name__}", context.kafka.java(*arguments)) as run:
+def open_peer(
+    context: Context,
+    broker: MillraceBroker | KafkaBroker,
+    topic: str,
+    *,
+    options: Mapping[str, str] | None = None,
+    bootstrap: str = "",
+) -> Iterator[Measure]:
+    """Consume a whole topic by Kafka's consumer, from joining a new group to the last record, in a warm JVM.
+
+    ``bootstrap`` is another listener than the broker's first one.
+    """
+    arguments = [str(_SOURCE), bootstrap or broker.bootstrap, topic, str(context.records), str(_WARM_UP_SECONDS)]
+    arguments += [f"{option}={value}" for option, value in (options or {}).items()]
+    command = (broker if isinstance(broker, KafkaBroker) else context.kafka).java(*arguments)
+    name = f"java-consumer-{type(broker).__name__}{'-with-options' if options else ''}"
+    with served(context.workspace, name, command) as run:
 
         def measure() -> Sample:
             result = run()

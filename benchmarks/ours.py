@@ -36,11 +36,18 @@ SETTINGS = (
 
 
 class MillraceBroker:
-    """One broker on one data folder. It can be started and stopped many times."""
+    """One broker on one data folder. It can be started and stopped many times.
 
-    def __init__(self, workspace: Workspace, name: str = "millrace", *, empty: bool = False) -> None:
+    With a ``keystore`` it has a second listener, with TLS.
+    """
+
+    def __init__(
+        self, workspace: Workspace, name: str = "millrace", *, empty: bool = False, keystore: Path | None = None
+    ) -> None:
         self.data = workspace.folder(name, empty=empty)
         self.bootstrap = f"127.0.0.1:{free_port()}"
+        self.tls_bootstrap = f"127.0.0.1:{free_port()}" if keystore else ""
+        self._keystore = keystore
         self.process: subprocess.Popen[str] | None = None
         self.log = workspace.log(name)
 
@@ -51,11 +58,19 @@ class MillraceBroker:
             "broker",
             "--data-dir",
             self.data,
-            "--listen",
-            self.bootstrap,
-            *(argument for name, value in OPTIONS.items() for argument in ("-o", f"{name}={value}")),
+            *(argument for name, value in self._options().items() for argument in ("-o", f"{name}={value}")),
         ]
         self.process = start(command, self.log)
+
+    def _options(self) -> dict[str, str]:
+        listeners = f"PLAINTEXT://{self.bootstrap},GRPC://127.0.0.1:0"
+        if self._keystore is None:
+            return OPTIONS | {"listeners": listeners}
+        with_tls = {
+            "listeners": f"{listeners},SSL://{self.tls_bootstrap}",
+            "ssl.keystore.location": str(self._keystore),
+        }
+        return OPTIONS | with_tls
 
     def __enter__(self) -> MillraceBroker:
         self.launch()

@@ -31,11 +31,16 @@ _STEADY = re.compile(r"^\d+ steady state records sent, ([\d.]+) records/sec.* ([
 
 
 @contextlib.contextmanager
-def open_ours(context: Context, **options: object) -> Iterator[Measure]:
-    """Measure ``Producer(options).send_table`` of all records into a new topic, until all are acknowledged."""
-    broker = context.millrace
+def open_ours(
+    context: Context, *, broker: MillraceBroker | None = None, name: str = "producer", **options: object
+) -> Iterator[Measure]:
+    """Measure ``Producer(options).send_table`` of all records into a new topic, until all are acknowledged.
+
+    ``name`` is that of the worker's log.
+    """
+    broker = broker or context.millrace
     arguments = {"bootstrap": broker.bootstrap, "topic": _TOPIC, "records": context.records, "options": options}
-    with worker(context.workspace, "producer", "benchmarks.produce:serve", arguments) as run:
+    with worker(context.workspace, name, "benchmarks.produce:serve", arguments) as run:
 
         def measure() -> Sample:
             with broker.topic(_TOPIC):
@@ -52,21 +57,23 @@ def open_peer(
     json_payloads: bool,
     options: Mapping[str, object] | None = None,
     broker: MillraceBroker | KafkaBroker | None = None,
+    bootstrap: str = "",
 ) -> Iterator[Measure]:
     """Measure ProducerPerformance of all records into a new topic, after as many untimed ones, as on our side.
 
-    Without a ``broker`` it produces to Kafka's.
+    Without a ``broker`` it produces to Kafka's. ``bootstrap`` is another listener than the broker's first one.
     """
     target = broker or context.kafka
+    java = target.java if isinstance(target, KafkaBroker) else context.kafka.java
     payload = ["--record-size", str(data.RECORD_BYTES)]
     if json_payloads:
         payload = ["--payload-file", str(_payload_file(context.workspace.root / "payloads.txt"))]
 
     def measure() -> Sample:
         with target.topic(_TOPIC):
-            command = context.kafka.java(_TOOL)
+            address, records = bootstrap or target.bootstrap, context.records
             found = run_producer_performance(
-                command, target.bootstrap, _TOPIC, context.records, payload, options or {}, warm_up=context.records
+                java(_TOOL), address, _TOPIC, records, payload, options or {}, warm_up=records
             )
             return Sample(figure=found.records_per_s, answer=target.count(_TOPIC) - context.records)
 

@@ -64,6 +64,14 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
 """Configuration of one node: addresses, paths, and one replica of each internal topic."""
+_TLS_LISTENER = """\
+listeners=PLAINTEXT://{plain},SSL://{tls},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://{plain},SSL://{tls}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+"""
+"""Additions for a node with a listener with TLS."""
 LOGGING = """\
 Configuration:
   Appenders:
@@ -90,14 +98,27 @@ _JVM_OPTIONS = (
 
 
 class KafkaBroker:
-    """One broker on one data folder. It can be started and stopped many times."""
+    """One broker on one data folder. It can be started and stopped many times.
 
-    def __init__(self, workspace: Workspace, name: str = "kafka", *, empty: bool = False, heap: str = HEAP) -> None:
+    With a ``keystore`` it has a second listener, with TLS.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        name: str = "kafka",
+        *,
+        empty: bool = False,
+        heap: str = HEAP,
+        keystore: Path | None = None,
+    ) -> None:
         self._heap = heap
         self.folder = workspace.folder(name, empty=empty)
         self.data = self.folder / "data"
         self.port = free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
+        self.tls_bootstrap = f"127.0.0.1:{free_port()}" if keystore else ""
+        self._keystore = keystore
         self.process: subprocess.Popen[str] | None = None
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "reconnect.backoff.max.ms": 500, **_QUIET})
         self._log = workspace.log(name)
@@ -112,7 +133,12 @@ class KafkaBroker:
         conf = self.folder / "conf"
         conf.mkdir(exist_ok=True)
         properties = conf / "server.properties"
-        node = NODE.format(node_id=1, port=self.port, controller_port=free_port(), data=self.data)
+        controller_port = free_port()
+        node = NODE.format(node_id=1, port=self.port, controller_port=controller_port, data=self.data)
+        if self._keystore is not None:  # the last line of a name counts
+            node += _TLS_LISTENER.format(
+                plain=self.bootstrap, tls=self.tls_bootstrap, controller_port=controller_port, keystore=self._keystore
+            )
         properties.write_text(node + "".join(f"{name}={value}\n" for name, value in OPTIONS.items()))
         (conf / "log4j2.yaml").write_text(LOGGING)
         if not (self.data / "meta.properties").exists():

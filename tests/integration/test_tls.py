@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -249,6 +250,63 @@ def test_an_unfinished_or_wrong_handshake_ends_and_leaves_nothing(
     listener = framing(broker.server)
     assert listener.access.tls is not None
     eventually(lambda: not listener._handshakes)
+
+
+def client_hello(version: int) -> bytes:
+    """The first message of a client that knows no later version than this one."""
+    suites = b"\xc0\x13\xc0\x09\x00\x2f"
+    body = version.to_bytes(2) + bytes(32) + b"\0" + len(suites).to_bytes(2) + suites + b"\x01\0"
+    message = b"\x01" + len(body).to_bytes(3) + body
+    return b"\x16\x03\x01" + len(message).to_bytes(2) + message
+
+
+@pytest.mark.parametrize("version", [0x0300, 0x0301, 0x0302])
+def test_a_client_of_an_insecure_version_of_tls_is_refused_and_logged(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    with caplog.at_level(logging.INFO), KafkaWire(broker.server.ports["SSL"]) as wire:
+        wire.sock.sendall(client_hello(version))
+        alert = wire.sock.recv(100)
+        assert (alert[0], alert[5]) == (21, 2), "a fatal alert"
+        assert alert[6] in (40, 70), "handshake_failure, or protocol_version"
+        assert wire.sock.recv(100) == b""
+        eventually(lambda: "failed: [SSL: " in caplog.text)
+
+
+def test_a_client_cannot_have_an_earlier_version_than_the_listener_has(tmp_path: Path, files: Files) -> None:
+    options = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.keystore.location": files.broker,
+        "ssl.enabled.protocols": "TLSv1.3",
+    }
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        with Admin(client(broker, files)) as admin:
+            admin.list_topics()
+        with (
+            Admin(client(broker, files, ssl_enabled_protocols="TLSv1.2")) as admin,
+            pytest.raises(SslAuthenticationError, match=r"(?i)version"),
+        ):
+            admin.list_topics()
+
+
+def test_a_handshake_that_trickles_ends_at_the_limit_and_is_logged(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each byte is progress for the client, and none for the limit."""
+    monkeypatch.setattr(tcp_listener, "_HANDSHAKE_S", 0.2)
+    hello = client_hello(0x0303)
+    sent = 0
+    with caplog.at_level(logging.INFO), KafkaWire(broker.server.ports["SSL"]) as wire:
+        wire.sock.settimeout(0.02)
+        with contextlib.suppress(ConnectionError):
+            while sent < len(hello) - 1:
+                wire.sock.sendall(hello[sent : sent + 1])
+                sent += 1
+                with contextlib.suppress(TimeoutError):
+                    if wire.sock.recv(1) == b"":
+                        break
+        eventually(lambda: "failed: it took longer than 0.2 s" in caplog.text)
+    assert not framing(broker.server)._handshakes
 
 
 def test_more_handshakes_than_the_limit_end_the_oldest(

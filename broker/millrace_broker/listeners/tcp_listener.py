@@ -178,9 +178,7 @@ class TcpListener:
     def handshake_began(self, connection: TlsTransport) -> None:
         """See ``TlsOwner``."""
         if len(self._handshakes) >= _HANDSHAKES_MAX:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            oldest.abort()
+            self._end_handshake(next(iter(self._handshakes)), f"there are more than {_HANDSHAKES_MAX} handshakes")
         self._handshakes[connection] = self.loop.time()
         if self._has_stopped:
             connection.abort()
@@ -190,6 +188,11 @@ class TcpListener:
         began = self._handshakes.pop(connection, None)
         if began is not None and failure is not None and not self._has_stopped:
             _logger.info("the TLS handshake with %s failed: %s", connection.get_extra_info("peername"), failure)
+
+    def _end_handshake(self, connection: TlsTransport, reason: str) -> None:
+        """Close the connection of an unfinished handshake."""
+        self.handshake_ended(connection, ConnectionAbortedError(reason))
+        connection.abort()
 
     # --- for connections ------------------------------------------------------------------------------------------
 
@@ -264,7 +267,7 @@ class TcpListener:
         for connection in list(self._connections):
             connection.check(now)
         for handshake in [each for each, since in self._handshakes.items() if now - since >= _HANDSHAKE_S]:
-            handshake.abort()
+            self._end_handshake(handshake, f"it took longer than {_HANDSHAKE_S:g} s")
         if self.access.tls is not None and self.access.tls.is_due:
             self.loop.run_in_executor(None, self.access.tls.current)
         self._checking = self.loop.call_later(_CHECK_S, self._check)
