@@ -48,7 +48,7 @@ from millrace_broker.replication.runtime import (
     Waiters,
 )
 from millrace_broker.runtime import Clock, Executors, Failure
-from millrace_broker.security import Authorizer
+from millrace_broker.security import Authorizer, DelegationTokens, Logins
 from millrace_broker.share_groups import ShareCoordinator, ShareStatistics
 from millrace_broker.transactions import TransactionCoordinator, TransactionStatistics
 
@@ -101,6 +101,7 @@ class Broker:
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
     scram_credentials: ScramCredentials
+    delegation_tokens: DelegationTokens
     client_metrics: ClientMetricsConfigs
     payload_schemas: PayloadSchemas
     record_codecs: RecordCodecs
@@ -120,6 +121,11 @@ class Broker:
     groups: GroupCoordinator
     share_groups: ShareCoordinator
     transactions: TransactionCoordinator
+
+    @property
+    def logins(self) -> Logins:
+        """Where listeners find the credentials of SCRAM."""
+        return Logins(self.scram_credentials.get, self.delegation_tokens.login)
 
     @property
     def config(self) -> BrokerConfig:

@@ -19,8 +19,8 @@ from millrace.coordination import SessionStore
 from millrace_broker.audit import Audit, AuditQueue, AuditSpool, AuditTopic, Selection
 from millrace_broker.broker import Broker
 from millrace_broker.cluster.member import Member
-from millrace_broker.cluster.notifications import acl_notice
 from millrace_broker.cluster.opened_metadata import OpenedMetadata, open_metadata
+from millrace_broker.cluster.shared_security import SharedSecurity
 from millrace_broker.config import LiveConfig
 from millrace_broker.config.apply import apply_to_logs
 from millrace_broker.coordinators import InternalTopics, ShardFactory
@@ -53,7 +53,7 @@ from millrace_broker.purgatory import Timer
 from millrace_broker.quotas import Admission, CallClass
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
 from millrace_broker.runtime import Clock, Executors, Failure, SystemClock
-from millrace_broker.security import AclStore, open_authorizer
+from millrace_broker.security import open_authorizer
 from millrace_broker.share_groups import ShareCoordinator
 from millrace_broker.share_groups.sources import Sources
 from millrace_broker.transactions import TransactionCoordinator
@@ -84,7 +84,7 @@ class _Storage:
     group_configs: GroupConfigs
     scram_credentials: ScramCredentials
     payload_schemas: PayloadSchemas
-    acls: AclStore | None
+    security: SharedSecurity
     logs: LogManager
 
 
@@ -189,7 +189,7 @@ def _assemble(
         failure=base.failure,
         peers=base.peers,
         admission=admission,
-        authorizer=open_authorizer(storage.config, storage.acls),
+        authorizer=open_authorizer(storage.config, storage.security.acls),
         audit=_make_audit(base, storage, partitions, appends, coordinators),
         coordination=storage.metadata.coordination,
         cluster_id=storage.metadata.cluster_id,
@@ -199,6 +199,7 @@ def _assemble(
         broker_configs=storage.broker_configs,
         group_configs=storage.group_configs,
         scram_credentials=storage.scram_credentials,
+        delegation_tokens=storage.security.tokens,
         client_metrics=ClientMetricsConfigs(storage.metadata.coordination),
         payload_schemas=storage.payload_schemas,
         record_codecs=RecordCodecs(lambda: storage.payload_schemas.schemas),
@@ -269,7 +270,7 @@ async def _open_storage(
         group_configs=await administer(GroupConfigs, metadata.coordination, config),
         scram_credentials=await administer(ScramCredentials.of, metadata.coordination, config),
         payload_schemas=await administer(PayloadSchemas, metadata.coordination),
-        acls=await administer(AclStore.of, config, metadata.coordination, lambda pattern: [acl_notice(pattern)]),
+        security=await administer(SharedSecurity.of, config, metadata.coordination, base.clock.now_ms),
         logs=logs,
     )
 
@@ -344,7 +345,7 @@ def _make_member(base: _Base, storage: _Storage, replicas: ReplicaManager, gone:
         groups=storage.group_configs,
         credentials=storage.scram_credentials,
         schemas=storage.payload_schemas,
-        acls=storage.acls,
+        security=storage.security,
         clock=base.clock,
         timer=base.timer,
         executors=base.executors,

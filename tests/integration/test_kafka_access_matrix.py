@@ -90,6 +90,17 @@ RESET = pb.AlterShareGroupOffsetsRequest(
 """Request by which a share group without members has offsets."""
 
 
+OPEN = (
+    "ApiVersions",
+    "SaslHandshake",
+    "SaslAuthenticate",
+    "DescribeCluster",
+    "CreateDelegationToken",
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
+    "DescribeDelegationToken",
+)
+"""Calls that need no ACL. Those of delegation tokens need some for the tokens of other users."""
 BY_SHARE_GROUP = {
     "ShareGroupHeartbeat": (group(READ, "sharers"), topic(DESCRIBE)),
     "ShareGroupDescribe": (group(DESCRIBE, "sharers"), topic(DESCRIBE)),
@@ -149,10 +160,7 @@ def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
     if call in by_id:
         return ((transactional_id(by_id[call]),),)
     return {
-        "ApiVersions": ((),),
-        "SaslHandshake": ((),),
-        "SaslAuthenticate": ((),),
-        "DescribeCluster": ((),),
+        **dict.fromkeys(OPEN, ((),)),
         "Produce": ((topic(WRITE), transactional_id(WRITE)) if version >= 3 else (topic(WRITE),),),
         "CreateTopics": ((topic(CREATE),), (cluster(CREATE),)),
         "DeleteTopics": ((topic(DELETE, "orders-gone"),),),

@@ -47,10 +47,10 @@ from millrace_broker.cluster import administration
 from millrace_broker.cluster.changed_configs import ChangedConfigs
 from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.isr_requests import IsrRequests
-from millrace_broker.cluster.notifications import acl_notifications
 from millrace_broker.cluster.opened_metadata import OpenedMetadata
 from millrace_broker.cluster.own_registration import OwnRegistration, RunBlocking
 from millrace_broker.cluster.process_watch import ProcessWatch
+from millrace_broker.cluster.shared_security import SharedSecurity
 from millrace_broker.cluster.topic_lookups import TopicLookups
 from millrace_broker.cluster.wire import alter_partition_message, read_isr_answers
 from millrace_broker.config import LiveConfig
@@ -74,7 +74,6 @@ from millrace_broker.purgatory import Timer
 from millrace_broker.replication.core import check_controller_epoch
 from millrace_broker.replication.runtime import ReplicaManager
 from millrace_broker.runtime import Clock, Executors
-from millrace_broker.security import AclStore
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ class Member:
         groups: GroupConfigs,
         credentials: ScramCredentials,
         schemas: PayloadSchemas,
-        acls: AclStore | None,
+        security: SharedSecurity,
         clock: Clock,
         timer: Timer,
         executors: Executors,
@@ -126,8 +125,7 @@ class Member:
         self._controller_id = -1
         self._controller_epoch = 0
         self._heard: Final = asyncio.Event()
-        self._acls: Final = acls
-        self._acl_notifications: Final = acl_notifications()
+        self._security: Final = security
         self._is_closing = False
         self._renewing: asyncio.Task[None] | None = None
         self._replaced: Coordination | None = None
@@ -179,14 +177,11 @@ class Member:
     def _take_notices(self, session: Coordination) -> None:
         """Read what other brokers have changed, and watch for the next change."""
         self._metadata.notifications.take(session, self._config_watch, self._changed_configs.take)
-        if self._acls is not None:
-            for notifications in self._acl_notifications:
-                notifications.take(session, self._config_watch, self._acls.reload)
+        self._security.take(session, self._config_watch)
 
     def _take_changed_configs(self) -> None:
         try:
-            if self._acls is not None:
-                self._acls.reload_all()
+            self._security.take_all()
             self._changed_configs.take_all()
         except CoordinationError:
             raise

@@ -48,6 +48,11 @@ def acl_notifications() -> tuple[Notifications[ResourcePattern], ...]:
     )
 
 
+def token_notifications() -> Notifications[str]:
+    """Return the notices of changed delegation tokens, each with the id of the token."""
+    return Notifications(paths.DELEGATION_TOKEN_CHANGES, lambda data: data.decode("utf-8", "replace"))
+
+
 Changed = TypeVar("Changed")
 
 

@@ -12,6 +12,8 @@ DIFFERENCES: Final = {
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served.",
     ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. Version 0, with messages of SASL "
     "outside Kafka's framing, is not answered.",
+    ApiKey.CREATE_DELEGATION_TOKEN: "Without an authorizer, a client creates tokens of its own principal only.",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "Without an authorizer, a client sees the tokens that it owns or renews.",
     ApiKey.API_VERSIONS: "The features are group.version 1, share.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
@@ -36,10 +38,6 @@ _KRAFT: Final = "no KRaft here"
 _SHARE_STATE: Final = "between brokers of Kafka; here the group's coordinator has the state"
 
 UNANSWERED: Final = {
-    ApiKey.CREATE_DELEGATION_TOKEN: _SECURITY,
-    ApiKey.RENEW_DELEGATION_TOKEN: _SECURITY,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _SECURITY,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: _SECURITY,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _SECURITY,
     ApiKey.ALTER_CLIENT_QUOTAS: _SECURITY,
     ApiKey.UPDATE_FEATURES: _KRAFT,

@@ -47,7 +47,7 @@ class Connection(asyncio.BufferedProtocol):
         """``principal`` is the client's, as far as the listener knows it before the first request."""
         self._listener = listener
         self._principal = principal
-        self._sasl = listener.access.conversation(listener.broker.scram_credentials.get, listener.loop.time)
+        self._sasl = listener.access.conversation(listener.broker.logins, listener.loop.time)
         self._broker = listener.broker
         self._loop = listener.loop
         self._state = State.GREETING

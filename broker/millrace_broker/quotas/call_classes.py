@@ -48,6 +48,7 @@ _CONTROL_CALLS: Final = frozenset(
         "AlterPartitionReassignments",
         "AlterShareGroupOffsets",
         "CreateAcls",
+        "CreateDelegationToken",
         "CreatePartitions",
         "CreateTopics",
         "DeleteAcls",
@@ -58,6 +59,7 @@ _CONTROL_CALLS: Final = frozenset(
         "DescribeAcls",
         "DescribeCluster",
         "DescribeConfigs",
+        "DescribeDelegationToken",
         "DescribeGroups",
         "DescribeLogDirs",
         "DescribeProducers",
@@ -65,12 +67,14 @@ _CONTROL_CALLS: Final = frozenset(
         "DescribeTopicPartitions",
         "DescribeTransactions",
         "ElectLeaders",
+        "ExpireDelegationToken",
         "IncrementalAlterConfigs",
         "ListConfigResources",
         "ListGroups",
         "ListPartitionReassignments",
         "ListTransactions",
         "OffsetDelete",
+        "RenewDelegationToken",
     }
 )
 

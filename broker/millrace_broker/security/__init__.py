@@ -6,7 +6,9 @@
 * ``authorizer``  ``Authorizer``, and ``AclAuthorizer``
 * ``listeners``   security of one listener: certificates, and who is a broker
 * ``certificates``  principals of client certificates
-* ``sasl``        authentication by SASL: PLAIN and SCRAM
+* ``sasl``        authentication by SASL: PLAIN, SCRAM and OAUTHBEARER
+* ``tokens``      validation of OAUTHBEARER's tokens
+* ``delegation_tokens``  tokens that users make, for clients without their password
 """
 
 from millrace_broker.security.acl_index import AclIndex
@@ -18,9 +20,10 @@ from millrace_broker.security.authorizer import (
     Authorizer,
     open_authorizer,
 )
+from millrace_broker.security.delegation_tokens import DelegationTokens
 from millrace_broker.security.listeners import ListenerAccess, check_authorizer, check_plaintext, is_loopback
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
-from millrace_broker.security.sasl import SaslConversation, users_of
+from millrace_broker.security.sasl import Logins, SaslConversation, users_of
 
 __all__ = [
     "ACL_AUTHORIZER",
@@ -30,8 +33,10 @@ __all__ = [
     "AclStore",
     "AuthorizableRequest",
     "Authorizer",
+    "DelegationTokens",
     "KafkaPrincipal",
     "ListenerAccess",
+    "Logins",
     "SaslConversation",
     "check_authorizer",
     "check_plaintext",

@@ -18,7 +18,7 @@ from millrace.security import Reloading, TlsMaterial, server_context
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
-from millrace_broker.security.sasl import SaslConversation, ScramLookup, users_of
+from millrace_broker.security.sasl import Logins, SaslConversation, users_of
 from millrace_broker.security.tokens import ProviderKeys, TokenValidator
 
 
@@ -92,9 +92,11 @@ class ListenerAccess:
         """
         return ANONYMOUS if certificate is None else principal_of(distinguished_name(certificate), self._rules)
 
-    def conversation(self, lookup: ScramLookup, monotonic: Callable[[], float]) -> SaslConversation | None:
+    def conversation(self, logins: Logins, monotonic: Callable[[], float]) -> SaslConversation | None:
         """Return the SASL of a new connection; None at a listener without SASL."""
-        return SaslConversation(self.options, lookup, self._validator, monotonic) if self.protocol.has_sasl else None
+        if not self.protocol.has_sasl:
+            return None
+        return SaslConversation(self.options, logins, self._validator, monotonic)
 
     def is_broker(self, principal: KafkaPrincipal) -> bool:
         """Return whether a connection of this listener with this principal is a broker's."""

@@ -25,6 +25,7 @@ from millrace.config.security_options import ListenerSecurity, SaslMechanism
 from millrace.errors import IllegalSaslStateError, SaslAuthenticationError, UnsupportedSaslMechanismError
 from millrace.security.oauth_login import TOKEN_BYTES_MAX
 from millrace.security.scram import ITERATIONS_MIN, ScramCredential, ScramServer, plain_name
+from millrace_broker.security.delegation_tokens import TokenLogin
 from millrace_broker.security.principal import USER, KafkaPrincipal
 from millrace_broker.security.tokens import TokenValidator
 
@@ -43,6 +44,17 @@ ScramLookup = Callable[[str, str], ScramCredential | None]
 """Credential of a user for a mechanism; None if there is none."""
 
 
+TokenLookup = Callable[[str, str], TokenLogin | None]
+"""Credential of a delegation token for a mechanism; None if there is none."""
+
+
+class Logins(NamedTuple):
+    """Where a broker finds the credentials of SCRAM."""
+
+    users: ScramLookup
+    tokens: TokenLookup
+
+
 class SaslToken(NamedTuple):
     """Answer to a message of a client."""
 
@@ -57,6 +69,8 @@ class _Mechanism(Protocol):
     username: str
     expires_s: float
     """End of the validity of what the client has shown, in seconds since the epoch."""
+    is_token: bool
+    """Whether the client has shown a delegation token."""
 
     async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         """Return the answer to a message, and whether the client is authenticated.
@@ -73,6 +87,7 @@ class _Plain:
         self._passwords: Final = passwords
         self.username = ""
         self.expires_s = float("inf")
+        self.is_token = False
 
     async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         parts = token.split(b"\0")
@@ -90,25 +105,30 @@ class _Plain:
 
 
 class _Scram:
-    """SCRAM: the client proves that it knows its password."""
+    """SCRAM: the client proves that it knows its password, or the HMAC of a delegation token (KIP-48)."""
 
-    def __init__(self, mechanism: str, lookup: ScramLookup) -> None:
+    def __init__(self, mechanism: str, logins: Logins) -> None:
+        self._logins: Final = logins
         self._mechanism: Final = mechanism
-        self._lookup: Final = lookup
         self._server: ScramServer | None = None
         self._is_known = False
         self.username = ""
         self.expires_s = float("inf")
+        self.is_token = False
 
     async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         if self._server is None:
             self._server = ScramServer(self._mechanism, token)
+            name, credential = self._server.username, None
             if self._server.wants_token:
-                raise SaslAuthenticationError("delegation tokens are not supported")
-            self.username = self._server.username
-            credential = self._lookup(self.username, self._mechanism)
+                login = self._logins.tokens(name, self._mechanism)
+                if login is not None:
+                    credential, self.username, self.expires_s = login
+                self.is_token = True
+            else:
+                credential, self.username = self._logins.users(name, self._mechanism), name
             self._is_known = credential is not None
-            return self._server.challenge(credential or _credential_of_nobody(self._mechanism, self.username)), False
+            return self._server.challenge(credential or _credential_of_nobody(self._mechanism, name)), False
         answer = self._server.final(token)
         if not self._is_known:
             raise SaslAuthenticationError("invalid credentials")
@@ -125,6 +145,7 @@ class _OAuthBearer:
         self._validator: Final = validator
         self.username = ""
         self.expires_s = float("inf")
+        self.is_token = False
 
     async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         if len(token) > TOKEN_BYTES_MAX:
@@ -151,7 +172,7 @@ class SaslConversation:
     def __init__(
         self,
         options: ListenerSecurity,
-        lookup: ScramLookup,
+        logins: Logins,
         validator: TokenValidator | None,
         monotonic: Callable[[], float],
     ) -> None:
@@ -159,13 +180,15 @@ class SaslConversation:
         self._mechanisms: Final = options.mechanisms
         self._passwords: Final = users_of(options)
         self._lifetime_ms: Final = options.connections_max_reauth_ms
-        self._lookup: Final = lookup
+        self._logins: Final = logins
         self._monotonic: Final = monotonic
         self._began: Final = monotonic()
         self._exchange: _Mechanism | None = None
         self._expires = float("inf")
         self.principal: KafkaPrincipal | None = None
         """The authenticated principal; None before."""
+        self.is_token = False
+        """Whether the client has authenticated with a delegation token."""
         self.has_failed = False
         """Whether the connection has to be closed."""
 
@@ -209,7 +232,7 @@ class SaslConversation:
             assert self._validator is not None, "a listener with OAUTHBEARER has one"
             self._exchange = _OAuthBearer(self._validator)
         else:
-            self._exchange = _Scram(mechanism, self._lookup)
+            self._exchange = _Scram(mechanism, self._logins)
 
     async def authenticate(self, token: bytes) -> SaslToken:
         """Take a message of the client. Raises ``SaslAuthenticationError`` after a pause, ``IllegalSaslStateError``."""
@@ -229,7 +252,7 @@ class SaslConversation:
             await asyncio.sleep(_FAILURE_DELAY_S)
             raise SaslAuthenticationError(f"authentication failed: {error.message}") from None
         self._exchange = None
-        self.principal = principal
+        self.principal, self.is_token = principal, exchange.is_token
         lifetime_ms = self._lifetime_ms
         if exchange.expires_s < float("inf"):
             left_ms = max(int((exchange.expires_s - time.time()) * 1000), 1)

@@ -6,9 +6,9 @@ Names and rules are Kafka's. ``listeners`` parses and checks the values.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -95,6 +95,8 @@ def parse_scram_credentials(text: str) -> list[tuple[str, str, str]]:
 class ListenerOptions(ListenerSecurity):
     """Options of the broker's listeners."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"delegation.token.master.key": "delegation.token.secret.key"}
+
     listeners: str = Field(
         listeners_at(Listener("127.0.0.1", 9092)),
         description="Addresses at which the broker listens, as NAME://host:port,NAME://host:port. Port 0 takes a free "
@@ -137,6 +139,18 @@ class ListenerOptions(ListenerSecurity):
         description="SCRAM credentials that the broker adds at its start to users who have none, separated by "
         "semicolons: SCRAM-SHA-512=[name=admin,salt=...,stored_key=...,server_key=...,iterations=4096]. "
         "`millrace security init` writes them. Kafka adds them by kafka-storage format --add-scram.",
+    )
+    delegation_token_secret_key: str = Field(
+        "",
+        repr=False,
+        description="Secret by which brokers make delegation tokens (KIP-48), the same at all brokers. Without it "
+        "there are no tokens.",
+    )
+    delegation_token_max_lifetime_ms: int = Field(
+        7 * 86_400_000, ge=1, le=2**53, description="Longest lifetime of a delegation token, with its renewals."
+    )
+    delegation_token_expiry_time_ms: int = Field(
+        86_400_000, ge=1, le=2**53, description="Time until a delegation token has to be renewed."
     )
     listener_overrides: dict[str, str] = Field({}, exclude=True, repr=False)
     """Options of single listeners, by their dotted names ``listener.name.<name>.<option>``."""

@@ -37,6 +37,9 @@ ACL_CHANGES: Final = "/kafka-acl-changes"
 ACL_CHANGE: Final = f"{ACL_CHANGES}/acl_changes_"
 EXTENDED_ACL_CHANGES: Final = "/kafka-acl-extended-changes"
 EXTENDED_ACL_CHANGE: Final = f"{EXTENDED_ACL_CHANGES}/acl_changes_"
+DELEGATION_TOKENS: Final = "/delegation_token/tokens"
+DELEGATION_TOKEN_CHANGES: Final = "/delegation_token/token_changes"
+DELEGATION_TOKEN_CHANGE: Final = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 SCHEMAS: Final = "/millrace/schemas"
 TYPED_TOPICS: Final = "/millrace/topics"
 PAYLOAD_SCHEMAS: Final = "/millrace/payload_schemas"
@@ -156,3 +159,8 @@ def acl_type_path(pattern_type: PatternType, resource_type: ResourceType) -> str
 def acl_path(pattern: ResourcePattern) -> str:
     """Return the path of the ACLs of a resource pattern."""
     return f"{acl_type_path(pattern.pattern_type, pattern.resource_type)}/{pattern.name}"
+
+
+def delegation_token_path(token_id: str) -> str:
+    """Return the path of a delegation token."""
+    return f"{DELEGATION_TOKENS}/{token_id}"

@@ -120,6 +120,42 @@ class DelegationTokenAuthorizationError(AuthorizationError):
     code = 65
 
 
+class DelegationTokenDisabledError(MillraceError):
+    """The brokers have no secret key for delegation tokens."""
+
+    code = 61
+
+
+class DelegationTokenNotFoundError(MillraceError):
+    """The cluster has no such delegation token."""
+
+    code = 62
+
+
+class DelegationTokenOwnerMismatchError(MillraceError):
+    """The principal neither owns the delegation token nor may renew it."""
+
+    code = 63
+
+
+class DelegationTokenRequestNotAllowedError(MillraceError):
+    """Delegation tokens are for authenticated clients that have not used one themselves."""
+
+    code = 64
+
+
+class DelegationTokenExpiredError(MillraceError):
+    """The delegation token has expired."""
+
+    code = 66
+
+
+class InvalidPrincipalTypeError(MillraceError):
+    """The type of a principal is not ``User``."""
+
+    code = 67
+
+
 class SecurityDisabledError(MillraceError):
     """The broker has no authorizer, so it has no ACLs."""
 

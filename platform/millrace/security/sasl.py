@@ -47,6 +47,8 @@ class SaslCredentials:
     username: str
     password: str = field(repr=False)
     """The password, or the token of OAUTHBEARER."""
+    is_token: bool = False
+    """Whether user and password are a delegation token, which only SCRAM takes."""
 
 
 CredentialsSource = Callable[[], SaslCredentials]
@@ -60,7 +62,7 @@ def credentials_source(
     if mechanism == OAUTHBEARER:
         login = OAuthLogin(oauth, jaas)
         return lambda: SaslCredentials(mechanism, "", login.token())
-    credentials = SaslCredentials(mechanism, username, password)
+    credentials = SaslCredentials(mechanism, username, password, jaas.get("tokenauth", "").lower() == "true")
     return lambda: credentials
 
 
@@ -109,7 +111,7 @@ def exchange(credentials: SaslCredentials) -> Generator[bytes, bytes, None]:
     elif mechanism == PLAIN:
         yield f"\0{credentials.username}\0{secret}".encode()
     else:
-        scram = ScramClient(mechanism, credentials.username, secret)
+        scram = ScramClient(mechanism, credentials.username, secret, is_token=credentials.is_token)
         challenge = yield scram.first()
         scram.check((yield scram.final(challenge)))
 

@@ -28,6 +28,7 @@ _NO_BINDING: Final = base64.b64encode(b"n,,").decode()
 _NONCE: Final = r"([\x21-\x2b\x2d-\x7e]+)"
 _BASE64: Final = r"([A-Za-z0-9+/=]+)"
 _EXTENSIONS: Final = r"((?:,[^,=]+=[^,]*)*)"
+_TOKEN_EXTENSION: Final = "tokenauth=true"
 _CLIENT_FIRST: Final = re.compile(rf"n,(?:a=([^,]*))?,(n=([^,]+),r={_NONCE}{_EXTENSIONS})")
 _SERVER_FIRST: Final = re.compile(rf"r={_NONCE},s={_BASE64},i=(\d{{1,9}}){_EXTENSIONS}")
 _CLIENT_FINAL: Final = re.compile(rf"(c={_BASE64},r={_NONCE}{_EXTENSIONS}),p={_BASE64}")
@@ -98,11 +99,14 @@ def _nonce() -> str:
 class ScramClient:
     """Client side of one exchange."""
 
-    def __init__(self, mechanism: str, username: str, password: str) -> None:
+    def __init__(self, mechanism: str, username: str, password: str, *, is_token: bool = False) -> None:
+        """``is_token`` says that user and password are the id and the HMAC of a delegation token (KIP-48)."""
         self._mechanism: Final = mechanism
         self._password: Final = password
         self._nonce: Final = _nonce()
-        self._first_bare: Final = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
+        self._first_bare = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={self._nonce}"
+        if is_token:
+            self._first_bare += f",{_TOKEN_EXTENSION}"
 
     def first(self) -> bytes:
         """Return the first message."""
@@ -148,7 +152,7 @@ class ScramServer:
         self.username: Final = plain_name(found[3])
         if found[1] and plain_name(found[1]) != self.username:
             raise SaslAuthenticationError("SCRAM for another authorization id than the user's is not supported")
-        self.wants_token: Final = "tokenauth=true" in found[5].split(",")
+        self.wants_token: Final = _TOKEN_EXTENSION in found[5].split(",")
         self._first_bare: Final = found[2]
         self._nonce: Final = found[4] + _nonce()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from millrace.config.broker import BrokerConfig
 from millrace_broker.cluster.member import Member
 from millrace_broker.cluster.opened_metadata import OpenedMetadata, open_metadata
+from millrace_broker.cluster.shared_security import SharedSecurity
 from millrace_broker.config import LiveConfig
 from millrace_broker.coordinators import InternalTopics, ShardFactory
 from millrace_broker.log import LogManager, OsFiles
@@ -23,6 +24,7 @@ from millrace_broker.network import PeerListener, Peers
 from millrace_broker.purgatory import Timer
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
 from millrace_broker.runtime import Executors, Failure, SystemClock
+from millrace_broker.security import DelegationTokens
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def _member(
         groups=GroupConfigs(coordination, config),
         credentials=ScramCredentials(coordination),
         schemas=PayloadSchemas(coordination),
-        acls=None,
+        security=SharedSecurity(None, DelegationTokens.of(config, coordination, SystemClock().now_ms)),
         clock=SystemClock(),
         timer=timer,
         executors=executors,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from millrace.acls import AclOperation
+from millrace.acls import AclOperation, ResourceType
 from millrace.errors import AuthorizationError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
@@ -148,6 +148,16 @@ RULES: Final[dict[str, Rule]] = {
     "ListConfigResources": Rule((of_cluster(DESCRIBE_CONFIGS),)),
     "DescribeUserScramCredentials": Rule((of_cluster(DESCRIBE),)),
     "AlterUserScramCredentials": Rule((of_cluster(ALTER),)),
+    "CreateDelegationToken": Rule((Asked((Right(AclOperation.CREATE_TOKENS, ResourceType.USER),)),)),
+    "RenewDelegationToken": _OPEN,
+    "ExpireDelegationToken": _OPEN,
+    "DescribeDelegationToken": Rule(
+        (
+            Asked(
+                (Right(DESCRIBE, ResourceType.DELEGATION_TOKEN), Right(AclOperation.DESCRIBE_TOKENS, ResourceType.USER))
+            ),
+        )
+    ),
     "DescribeLogDirs": Rule((of_cluster(DESCRIBE),)),
     "AlterReplicaLogDirs": Rule((of_cluster(ALTER),)),
     "ElectLeaders": Rule((of_cluster(ALTER),), _forwarded),

@@ -61,7 +61,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
         groups=nothing,
         credentials=nothing,
         schemas=nothing,
-        acls=None,
+        security=nothing,
         clock=clock,
         timer=Timer(clock),
         executors=executors,
