@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from millrace.clients import Admin, Producer
+from millrace.config.listeners import Listener
 from millrace.errors import BrokerUnavailableError, RequestTimedOutError, UnknownTopicOrPartitionError
+from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.network.peers import PeerListener, Peers
@@ -132,6 +134,39 @@ def test_a_broker_that_comes_back_is_reached_again(tmp_path: Path) -> None:
             await asyncio.to_thread(second.stop)
 
     with_peers(first, work)
+
+
+def test_an_answer_with_a_goodbye_behind_it_is_an_answer(tmp_path: Path) -> None:
+    """A broker that stops sends both at once. TLS gives them to the client at once too."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        hello = pb.HelloResponse(broker_id=1).SerializeToString()
+        writer.write(frames.response_head(len(hello), correlation_id=frames.HELLO_ID) + hello)
+        await reader.read(4096)
+        answer = pb.ApiVersionsResponse(broker_id=7).SerializeToString()
+        goodbye = frames.response_head(0, kind=frames.Kind.GOODBYE)
+        writer.write(frames.response_head(len(answer)) + answer + goodbye)
+        await reader.read()  # the client closes the connection
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        ended.set()
+
+    ended = asyncio.Event()
+
+    async def run() -> int:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        peers = Peers(PeerListener("PLAINTEXT"))
+        peers.know(1, {"PLAINTEXT": Listener(*server.sockets[0].getsockname())})
+        try:
+            return int((await peers.call(1, "ApiVersions", VERSIONS, timeout_s=STALL_S)).broker_id)
+        finally:
+            await peers.close()
+            await ended.wait()
+            server.close()
+
+    assert asyncio.run(run()) == 7
 
 
 async def _until_reached(call: Callable[[], Awaitable[Any]]) -> None:

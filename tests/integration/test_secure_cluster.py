@@ -94,8 +94,8 @@ def test_the_readme_makes_a_secure_cluster_from_nothing(tmp_path: Path) -> None:
     assert language == "python"
     first, *rest = start.replace("9192", str(port_with_room())).splitlines()
     environment = environment_of(tmp_path / "secure" / "security" / "admin.properties")
-    few = " -o offsets.topic.num.partitions=3"
-    with running(first.partition("&")[0] + few, "the cluster is up", tmp_path, environment):
+    quick = " -o offsets.topic.num.partitions=3 -o controlled.shutdown.retry.backoff.ms=200"
+    with running(first.partition("&")[0] + quick, "the cluster is up", tmp_path, environment):
         follow("\n".join(rest), tmp_path, environment)
         (tmp_path / "program.py").write_text(program)
         follow("python program.py", tmp_path, environment)

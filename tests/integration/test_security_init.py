@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,9 @@ def test_secrets_are_shown_nowhere(
         for command in (["topics", "list"], ["configs", "describe", "brokers", "1"], ["cluster", "describe"]):
             done = run_millrace(*command, environment=properties)
             shown.append(done.stdout + done.stderr)
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics") as response:
+        shown.append(response.read().decode())
+    assert "millrace_topics" in shown[-1]
     shown.append(caplog.text)
     written = [path for path in Path(broker._config.log_dirs).rglob("*") if path.is_file()]
     running = [Path(entry) / "cmdline" for entry in _processes()]

@@ -189,13 +189,20 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _answered(self, body: Received) -> None:
         head, awaited = self._head, self._awaited
         self._head = self._body = None
-        if self._filled_bytes:
+        is_goodbye = self._filled_bytes >= frames.RESPONSE_HEAD_BYTES and (
+            frames.read_response_head(self._buffer, self._correlation_id).kind is frames.Kind.GOODBYE
+        )
+        if self._filled_bytes and not is_goodbye:
             self._fail(BrokerUnavailableError("the other broker sent more bytes than its answer has"))
-        elif head is not None and awaited is not None and not awaited.done():
+            return
+        if head is not None and awaited is not None and not awaited.done():
             if head.error:
                 awaited.set_exception(error_of(head.error, str(body, "utf-8", "replace")))
             else:
                 awaited.set_result(body)
+        if is_goodbye:  # a broker that stops sends it right after its last answer
+            self._has_said_goodbye = True
+            self.close()
 
     def _broken_off(self, reason: str) -> None:
         self._fail(BrokerUnavailableError(f"the other broker closed the connection: {reason}"))
