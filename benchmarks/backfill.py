@@ -21,7 +21,7 @@ from benchmarks.workspace import BenchmarkError
 
 BYTES_PER_SECOND: Final = 32 * 2**20
 RECORDS_PER_SECOND: Final = 500
-_SECONDS: Final = 20
+SECONDS: Final = 20
 _WARM_UP_SECONDS: Final = 5
 _UNDER_WAY_SECONDS: Final = 4
 _TOPIC: Final = "live"
@@ -53,7 +53,7 @@ def open_with_backfill(context: Context) -> Iterator[Measure]:
             [outcome] = outcomes
             if outcome["rows"] != context.records:
                 raise BenchmarkError(f"the backfill read {outcome['rows']} of {context.records} records")
-            return Sample(figure=figure, answer=RECORDS_PER_SECOND * _SECONDS)
+            return Sample(figure=figure, answer=RECORDS_PER_SECOND * SECONDS)
 
         yield measure
 
@@ -62,7 +62,7 @@ def open_with_backfill(context: Context) -> Iterator[Measure]:
 def open_alone(context: Context) -> Iterator[Measure]:
     """Measure the same producer without a backfill."""
     with _producer(context) as produce:
-        yield lambda: Sample(figure=produce()["p99_ms"], answer=RECORDS_PER_SECOND * _SECONDS)
+        yield lambda: Sample(figure=produce()["p99_ms"], answer=RECORDS_PER_SECOND * SECONDS)
 
 
 def _producer(context: Context) -> contextlib.AbstractContextManager[Run]:
@@ -117,7 +117,7 @@ def serve_producer(*, bootstrap: str) -> Iterator[Run]:
         acknowledged(_WARM_UP_SECONDS)
 
         def run() -> dict[str, Any]:
-            taken = acknowledged(_SECONDS)
+            taken = acknowledged(SECONDS)
             return {"p50_ms": taken[len(taken) // 2], "p99_ms": taken[int(len(taken) * 0.99)]}
 
         yield run

@@ -132,6 +132,7 @@ LEFT_OUT: Mapping[str, str] = {
     "log_memory": "its peer is millrace with a shorter log",
     "pending_timers": "its peer is millrace with fewer timers",
     "acl_overhead": "its peer is millrace with fewer ACLs",
+    "quota_isolation": "its peer is millrace without a client at its quota",
 }
 """Benchmarks without a bar, because their figure is no ratio to a peer."""
 

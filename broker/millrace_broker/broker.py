@@ -32,6 +32,7 @@ from millrace_broker.metadata import (
     LiveBroker,
     PayloadSchemas,
     ProducerIds,
+    QuotaConfigs,
     RecordCodecs,
     ScramCredentials,
     TopicCatalog,
@@ -39,7 +40,7 @@ from millrace_broker.metadata import (
 )
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import PurgatoryStatistics, Timer
-from millrace_broker.quotas import Admission, AdmissionStatistics
+from millrace_broker.quotas import Admission, AdmissionStatistics, ClientQuotas, QuotaUse
 from millrace_broker.replication.runtime import (
     Appends,
     PartitionDirectory,
@@ -60,6 +61,9 @@ class BrokerStatistics:
     topics: int
     partitions: int
     admission: AdmissionStatistics
+    quotas: tuple[QuotaUse, ...]
+    connections_delayed: int
+    connections_refused: int
     delayed_fetches: PurgatoryStatistics
     delayed_committed_fetches: PurgatoryStatistics
     fsyncs: FsyncStatistics
@@ -88,6 +92,8 @@ class Broker:
     """Calls to other brokers."""
     admission: Admission
     """Admission of the listeners' calls and connections."""
+    client_quotas: ClientQuotas
+    """Quotas of clients, as the listeners enforce them."""
     authorizer: Authorizer | None
     """None if everybody may do everything."""
     audit: Audit | None
@@ -102,6 +108,7 @@ class Broker:
     group_configs: GroupConfigs
     scram_credentials: ScramCredentials
     delegation_tokens: DelegationTokens
+    quota_configs: QuotaConfigs
     client_metrics: ClientMetricsConfigs
     payload_schemas: PayloadSchemas
     record_codecs: RecordCodecs
@@ -181,6 +188,9 @@ class Broker:
             topics=len(self.catalog.topics),
             partitions=self.catalog.partition_count,
             admission=self.admission.statistics(),
+            quotas=self.client_quotas.statistics(),
+            connections_delayed=self.client_quotas.connections.delayed,
+            connections_refused=self.client_quotas.connections.refused,
             delayed_fetches=self.waiters.fetches.statistics(),
             delayed_committed_fetches=self.waiters.committed_fetches.statistics(),
             fsyncs=self.fsyncs.statistics(),

@@ -41,6 +41,7 @@ from millrace_broker.metadata import (
     GroupConfigs,
     PayloadSchemas,
     ProducerIds,
+    QuotaConfigs,
     RecordCodecs,
     ScramCredentials,
     TopicChanges,
@@ -83,6 +84,7 @@ class _Storage:
     live_config: LiveConfig
     group_configs: GroupConfigs
     scram_credentials: ScramCredentials
+    quota_configs: QuotaConfigs
     payload_schemas: PayloadSchemas
     security: SharedSecurity
     logs: LogManager
@@ -189,6 +191,7 @@ def _assemble(
         failure=base.failure,
         peers=base.peers,
         admission=admission,
+        client_quotas=storage.quota_configs.followed_by(storage.config, base.clock.monotonic, base.executors.on_loop),
         authorizer=open_authorizer(storage.config, storage.security.acls),
         audit=_make_audit(base, storage, partitions, appends, coordinators),
         coordination=storage.metadata.coordination,
@@ -200,6 +203,7 @@ def _assemble(
         group_configs=storage.group_configs,
         scram_credentials=storage.scram_credentials,
         delegation_tokens=storage.security.tokens,
+        quota_configs=storage.quota_configs,
         client_metrics=ClientMetricsConfigs(storage.metadata.coordination),
         payload_schemas=storage.payload_schemas,
         record_codecs=RecordCodecs(lambda: storage.payload_schemas.schemas),
@@ -269,6 +273,7 @@ async def _open_storage(
         live_config=live_config,
         group_configs=await administer(GroupConfigs, metadata.coordination, config),
         scram_credentials=await administer(ScramCredentials.of, metadata.coordination, config),
+        quota_configs=await administer(QuotaConfigs, metadata.coordination),
         payload_schemas=await administer(PayloadSchemas, metadata.coordination),
         security=await administer(SharedSecurity.of, config, metadata.coordination, base.clock.now_ms),
         logs=logs,
@@ -308,9 +313,6 @@ def _start_log_threads(storage: _Storage) -> None:
     logs.moves.resume()
 
 
-# --- replicas ----------------------------------------------------------------------------------------------------
-
-
 def _make_replicas(base: _Base, storage: _Storage, undo: AsyncExitStack) -> _Replicas:
     config = storage.config
     fsyncs = FsyncBatching(config.num_io_threads)
@@ -333,9 +335,6 @@ def _make_replicas(base: _Base, storage: _Storage, undo: AsyncExitStack) -> _Rep
     return _Replicas(fsyncs=fsyncs, reads=reads, waiters=waiters, manager=manager)
 
 
-# --- cluster membership ------------------------------------------------------------------------------------------
-
-
 def _make_member(base: _Base, storage: _Storage, replicas: ReplicaManager, gone: GoneTopics) -> Member:
     return Member(
         storage.config,
@@ -344,6 +343,7 @@ def _make_member(base: _Base, storage: _Storage, replicas: ReplicaManager, gone:
         live=storage.live_config,
         groups=storage.group_configs,
         credentials=storage.scram_credentials,
+        quotas=storage.quota_configs,
         schemas=storage.payload_schemas,
         security=storage.security,
         clock=base.clock,

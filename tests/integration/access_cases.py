@@ -402,6 +402,8 @@ CASES = [
         ((cluster(ACTION),),),
         label="forwarded",
     ),
+    Case("DescribeClientQuotas", pb.DescribeClientQuotasRequest(), ((cluster(DESCRIBE_CONFIGS),),)),
+    Case("AlterClientQuotas", pb.AlterClientQuotasRequest(), ((cluster(ALTER_CONFIGS),),)),
     Case("DescribeAcls", pb.DescribeAclsRequest(), ((cluster(DESCRIBE),),), implied=((cluster(ALTER),),)),
     Case("CreateAcls", pb.CreateAclsRequest(), ((cluster(ALTER),),)),
     Case("DeleteAcls", pb.DeleteAclsRequest(), ((cluster(ALTER),),)),

@@ -38,6 +38,7 @@ RUN_BY = {
     "docs/kafka-clients.md": "integration/test_kafka_client_cases.py",
     "docs/kafka-source-migration.md": "integration/test_guides.py",
     "docs/kafka-typed-topics.md": "integration/test_guides.py",
+    "docs/quotas.md": "integration/test_quotas.py",
     "docs/schemas.md": "integration/test_guides.py",
     "docs/security.md": "integration/test_secure_cluster.py",
     "docs/spark.md": "integration/test_guides.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks import idle_fetches, slow_consumers
+from benchmarks import backfill, idle_fetches, quota_isolation, slow_consumers
 
 from millrace.clients import Admin, Producer
 from millrace_broker.testing import EmbeddedBroker
@@ -43,3 +43,14 @@ def test_slow_consumers_keep_answers_waiting_that_they_could_read(
             # One response takes all memory for responses, and the other consumers wait for it.
             eventually(lambda: broker.server.broker.statistics().admission.parked == 3)
             eventually(lambda: look() == {"filled": 1})
+
+
+def test_a_limited_producer_is_held_to_its_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_WARM_UP_SECONDS": 1.0, "SECONDS": 1.0, "_UNDER_WAY_SECONDS": 0}.items():
+        monkeypatch.setattr(quota_isolation, name, value)
+    monkeypatch.setattr(backfill, "SECONDS", 3)
+    with (
+        EmbeddedBroker(tmp_path / "data") as broker,
+        quota_isolation.serve_limited(bootstrap=broker.bootstrap_servers) as send,
+    ):
+        assert 0 < send()["bytes_per_second"] <= 1.5 * quota_isolation.BYTES_PER_SECOND

@@ -119,6 +119,8 @@ def ways(call: str, version: int) -> tuple[tuple[Need, ...], ...]:
         "DescribeLogDirs": DESCRIBE,
         "DescribeUserScramCredentials": DESCRIBE,
         "AlterUserScramCredentials": ALTER,
+        "DescribeClientQuotas": DESCRIBE_CONFIGS,
+        "AlterClientQuotas": ALTER_CONFIGS,
         "AlterReplicaLogDirs": ALTER,
         "ElectLeaders": ALTER,
         "AlterPartitionReassignments": ALTER,

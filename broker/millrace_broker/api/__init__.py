@@ -15,6 +15,7 @@ from millrace_broker.api import (
     abort_commit,
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition,
     alter_partition_reassignments,
@@ -32,6 +33,7 @@ from millrace_broker.api import (
     delete_share_group_offsets,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_configs,
     describe_groups,
     describe_producers,
@@ -140,6 +142,8 @@ HANDLERS: Final[dict[str, UnaryHandler]] = {
     "AlterPartition": alter_partition.handle,
     "ControlledShutdown": controlled_shutdown.handle,
     "ReadRangeChunk": read_range_chunk.handle,
+    "DescribeClientQuotas": describe_client_quotas.handle,
+    "AlterClientQuotas": alter_client_quotas.handle,
 }
 """Handlers by the names of their calls in the ``Broker`` service."""
 

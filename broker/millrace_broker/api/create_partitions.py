@@ -21,6 +21,9 @@ async def handle(
         result = response.results.add(name=topic.name)
         try:
             rules.check_not_internal(topic.name)
+            before = _partitions(broker, topic.name)
+            if context.usage is not None:
+                context.usage.check_mutation()
             await broker.executors.administer(
                 broker.changes.create_partitions,
                 topic.name,
@@ -28,6 +31,8 @@ async def handle(
                 assignment={each.partition: tuple(each.replicas) for each in topic.assignment},
                 validate_only=request.validate_only,
             )
+            if context.usage is not None:
+                context.usage.mutated(max(0, _partitions(broker, topic.name) - before))
             if not request.validate_only and await broker.member.led([topic.name], request.timeout_ms):
                 raise RequestTimedOutError(
                     f"the new partitions of {topic.name} are created, but not all have leaders yet"
@@ -35,3 +40,8 @@ async def handle(
         except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
+
+
+def _partitions(broker: Broker, topic: str) -> int:
+    known = broker.catalog.topics.get(topic)
+    return 0 if known is None else len(known.partitions)

@@ -25,6 +25,8 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, context: Reque
                 raise InvalidRequestError(
                     f"topic {topic.name} is in the request {times[topic.name]} times: name it once"
                 )
+            if context.usage is not None:
+                context.usage.check_mutation()
             info = await broker.executors.administer(
                 broker.changes.create, _spec(topic), validate_only=request.validate_only
             )
@@ -34,6 +36,8 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, context: Reque
         if info is not None:
             result.topic_id = info.topic_id.bytes
             result.schema_id = info.schema_id
+            if context.usage is not None:
+                context.usage.mutated(len(info.partitions))
             result.num_partitions = len(info.partitions)
     created = [result.name for result in response.results if result.topic_id]
     late = set(await broker.member.led(created, request.timeout_ms))

@@ -19,7 +19,11 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, context: Reque
         result = response.results.add(name=name)
         try:
             rules.check_not_internal(name)
+            if context.usage is not None:
+                context.usage.check_mutation()
             topic = await broker.executors.administer(broker.changes.delete, name)
+            if context.usage is not None:
+                context.usage.mutated(len(topic.partitions))
             if not await broker.member.gone(topic, request.timeout_ms):
                 raise RequestTimedOutError(
                     f"topic {name} is marked for deletion, which ends when all brokers with its partitions are alive"

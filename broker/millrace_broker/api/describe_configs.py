@@ -169,7 +169,7 @@ def _entry(
 
 def _documentation(option: str) -> str:
     of_listener = option.startswith("listener.name.")
-    name = re.sub(r"listener\.name\..+?\.((?:ssl|sasl|connections)\.)", r"\1", option) if of_listener else option
+    name = re.sub(r"listener\.name\..+?\.((?:ssl|sasl|connections|max)\.)", r"\1", option) if of_listener else option
     field = BrokerConfig.model_fields.get(name.replace(".", "_"))
     if field is not None:
         return field.description or ""

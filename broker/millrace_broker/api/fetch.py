@@ -48,6 +48,8 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
         check_is_broker(broker, context)
         return await broker.replicas.fetch(request, context.response_lease)
     max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+    if context.usage is not None:
+        max_bytes = int(min(max_bytes, context.usage.fetch_bytes_max))
     min_bytes = min(request.min_bytes, max_bytes)
     keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
     arrivals = (

@@ -9,7 +9,14 @@ from urllib.parse import unquote
 
 from millrace.config.topic import TopicConfig
 from millrace_broker.config import LiveConfig
-from millrace_broker.metadata import GroupConfigs, PayloadSchemas, ScramCredentials, TopicCatalog, payload_schemas
+from millrace_broker.metadata import (
+    GroupConfigs,
+    PayloadSchemas,
+    QuotaConfigs,
+    ScramCredentials,
+    TopicCatalog,
+    payload_schemas,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -23,6 +30,7 @@ class ChangedConfigs:
         catalog: TopicCatalog,
         groups: GroupConfigs,
         credentials: ScramCredentials,
+        quotas: QuotaConfigs,
         schemas: PayloadSchemas,
         live: LiveConfig,
         take_topic: Callable[[str, TopicConfig], None],
@@ -31,6 +39,7 @@ class ChangedConfigs:
         self._catalog: Final = catalog
         self._groups: Final = groups
         self._credentials: Final = credentials
+        self._quotas: Final = quotas
         self._schemas: Final = schemas
         self._live: Final = live
         self._take_topic: Final = take_topic
@@ -45,8 +54,10 @@ class ChangedConfigs:
                     self._take_topic(topic.name, topic.config)
             case "groups":
                 self._groups.reload(name)
-            case "users" if "/" not in name:
-                self._credentials.reload(name)
+            case "users" | "clients" | "ips":
+                if kind == "users" and "/" not in name:
+                    self._credentials.reload(name)
+                self._quotas.reload(entity)
             case "brokers":
                 self._live.changed(name)
             case _ if entity == payload_schemas.ENTITY:
@@ -63,5 +74,6 @@ class ChangedConfigs:
             self._take_topic(topic.name, topic.config)
         self._groups.reload_all()
         self._credentials.reload_all()
+        self._quotas.reload_all()
         self._live.reload()
         self._schemas.reload()

@@ -67,7 +67,15 @@ from millrace_broker.decisions import (
     UpdateMetadataRequest,
 )
 from millrace_broker.log import Files, LogManager
-from millrace_broker.metadata import GroupConfigs, LiveBroker, PayloadSchemas, ScramCredentials, TopicInfo, registration
+from millrace_broker.metadata import (
+    GroupConfigs,
+    LiveBroker,
+    PayloadSchemas,
+    QuotaConfigs,
+    ScramCredentials,
+    TopicInfo,
+    registration,
+)
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
@@ -94,6 +102,7 @@ class Member:
         live: LiveConfig,
         groups: GroupConfigs,
         credentials: ScramCredentials,
+        quotas: QuotaConfigs,
         schemas: PayloadSchemas,
         security: SharedSecurity,
         clock: Clock,
@@ -128,8 +137,7 @@ class Member:
         self._security: Final = security
         self._is_closing = False
         self._renewing: asyncio.Task[None] | None = None
-        self._replaced: Coordination | None = None
-        """The ended session, while another one is being opened."""
+        self._replaced: Coordination | None = None  # the ended session, while another one is being opened
         self._loop: Final = asyncio.get_running_loop()
         self._config_watch: Final = OnLoop(self._loop, self._notice_left)
         self._topics: Final = TopicLookups(
@@ -139,6 +147,7 @@ class Member:
             catalog=metadata.catalog,
             groups=groups,
             credentials=credentials,
+            quotas=quotas,
             schemas=schemas,
             live=live,
             take_topic=self.take_topic,

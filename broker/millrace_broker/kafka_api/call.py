@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from millrace.errors import InvalidRequestError, MillraceError, UnsupportedVersionError
@@ -23,6 +23,7 @@ from millrace.kafka_protocol.message import Message
 from millrace.kafka_protocol.wire import Buffer, WireError, read_varint
 from millrace.protocol.frames import Head
 from millrace_broker.api import RequestContext, known_error
+from millrace_broker.api.common.throttling import settle
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.state import KafkaState
@@ -32,6 +33,7 @@ _logger = logging.getLogger(__name__)
 _RESPONSE: Final = struct.Struct(">ii")
 _CORRELATION_BYTES: Final = 4
 _NO_TAGGED_FIELDS: Final = b"\0"
+_THROTTLE: Final = "throttle_time_ms"
 
 
 class KafkaRequest(NamedTuple):
@@ -41,6 +43,11 @@ class KafkaRequest(NamedTuple):
     state: KafkaState
     version: int
     context: RequestContext
+
+    def refuse_mutations(self, version_min: int) -> None:
+        """Refuse mutations beyond the client's quota, if its version knows the error for it."""
+        if self.context.usage is not None:
+            self.context.usage.is_strict = self.version >= version_min
 
 
 Handler = Callable[[Any, KafkaRequest], Awaitable[Message | None]]
@@ -101,6 +108,8 @@ class KafkaCall:
             known = known_error(error)
             _logger.debug("%s: %s", request.context, known.message)
             response = self.refuse(message, request.version, code_of(known))
+        if request.context.usage is not None:
+            response = _throttled(response, request.context)
         return () if response is None else self._written(head, response, request.version)
 
     async def _refused(self, head: Head) -> Sequence[Buffer]:
@@ -118,6 +127,16 @@ class KafkaCall:
     def refusal(self, head: Head, error: MillraceError) -> None:
         """Return no response to a request that cannot be read, so that its connection is closed."""
         return
+
+
+def _throttled(response: Message | None, context: RequestContext) -> Message | None:
+    """Count a call, and return its response with ``throttle_time_ms``, if it has this field."""
+    throttle_ms = settle(response, context)
+    if throttle_ms and response is not None and any(each.name == _THROTTLE for each in response.FIELDS):
+        changed: Any = replace(response)  # the class of each call declares the field
+        changed.throttle_time_ms = throttle_ms
+        return changed  # type: ignore[no-any-return]
+    return response
 
 
 def _skip_tagged_fields(content: Buffer, position: int) -> int:

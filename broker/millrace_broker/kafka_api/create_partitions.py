@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millrace.kafka_protocol.calls.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -14,6 +16,9 @@ from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
+_WITH_QUOTA_ERROR: Final = 3
+"""First version whose clients know the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
 
 async def handle(message: CreatePartitionsRequest, request: KafkaRequest) -> CreatePartitionsResponse:
     """Raise the partition counts, each topic separately."""
@@ -22,6 +27,7 @@ async def handle(message: CreatePartitionsRequest, request: KafkaRequest) -> Cre
         timeout_ms=max(0, message.timeout_ms),
         validate_only=message.validate_only,
     )
+    request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await create(request.broker, wanted, request.context)
     return CreatePartitionsResponse(
         throttle_time_ms=0,

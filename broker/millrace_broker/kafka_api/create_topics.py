@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from millrace.acls import AclOperation, ResourceType
@@ -22,6 +23,9 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import SOURCES
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
+_WITH_QUOTA_ERROR: Final = 6
+"""First version whose clients know the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
 
 async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateTopicsResponse:
     """Create the topics, which are opaque."""
@@ -30,6 +34,7 @@ async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateT
         timeout_ms=max(0, message.timeout_ms),
         validate_only=message.validate_only,
     )
+    request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await create(request.broker, wanted, request.context)
     return CreateTopicsResponse(throttle_time_ms=0, topics=tuple(_result(request, each) for each in answer.results))
 

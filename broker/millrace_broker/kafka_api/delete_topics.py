@@ -23,6 +23,8 @@ from millrace_broker.kafka_api.error_codes import code_of, text_of
 from millrace_broker.kafka_api.topics import name_of
 
 _WITH_IDS: Final = 6
+_WITH_QUOTA_ERROR: Final = 5
+"""First version whose clients know the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(message: DeleteTopicsRequest, request: KafkaRequest) -> DeleteTopicsResponse:
@@ -38,6 +40,7 @@ async def handle(message: DeleteTopicsRequest, request: KafkaRequest) -> DeleteT
         except UnknownTopicIdError as error:
             results.append(_failed(topic, code_of(error), error.message))
     asked = pb.DeleteTopicsRequest(names=names, timeout_ms=max(0, message.timeout_ms))
+    request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await delete(request.broker, asked, request.context)
     results += [_result(each, ids, request) for each in answer.results]
     return DeleteTopicsResponse(throttle_time_ms=0, responses=tuple(results))

@@ -28,18 +28,17 @@ DIFFERENCES: Final = {
     ApiKey.SHARE_ACKNOWLEDGE: "`current_leader` and `node_endpoints` are empty.",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "Leader epochs are 0.",
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "Negative offsets are refused.",
+    ApiKey.ALTER_CLIENT_QUOTAS: "Quotas of 0, and fractions of bytes, are refused. An address is an IP address, and no "
+    "host name.",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
 }
 """Known differences, by call."""
 
-_SECURITY: Final = "with security"
 _NOT_YET: Final = "not yet"
 _KRAFT: Final = "no KRaft here"
 _SHARE_STATE: Final = "between brokers of Kafka; here the group's coordinator has the state"
 
 UNANSWERED: Final = {
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: _SECURITY,
-    ApiKey.ALTER_CLIENT_QUOTAS: _SECURITY,
     ApiKey.UPDATE_FEATURES: _KRAFT,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: _SHARE_STATE,
     ApiKey.READ_SHARE_GROUP_STATE: _SHARE_STATE,

@@ -4,6 +4,7 @@ The handlers are those of ``millrace_broker.api``.
 
 * ``tcp_listener``  Kafka's framing: calls of Kafka and of millrace; docs/design/0042
 * ``connection``, ``connection_states``, ``owner``, ``response_writer``  one connection, its requests and its responses
+* ``quota_wait``    wait of a connection for its client's quotas
 * ``tls_transport`` TLS of a connection
 * ``wire_calls``    how calls are read and written; ``millrace.protocol.frames`` describes the format
 * ``handling``      runs a handler up to its first wait, and continues it as a task

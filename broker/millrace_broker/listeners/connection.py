@@ -12,6 +12,7 @@ Invariants
   place among the requests in progress are given back either way. The response's lease ends once the kernel has all of
   it.
 - A handler runs at once in the event loop up to its first wait. Only a handler that waits gets a task (``small_work``).
+- A muted connection has answered all that it has parsed, and parses nothing until its client's quotas allow it.
 - While a request is in progress, later requests are not parsed, and not received beyond one buffer. Responses
   therefore have the order of their requests.
 """
@@ -20,19 +21,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-
-from google.protobuf.message import DecodeError
+from collections.abc import Callable
+from functools import partial
 
 from millrace.errors import InvalidRequestError, MessageTooLargeError, MillraceError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
-from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import ClientAddress
-from millrace_broker.listeners.connection_states import AUTHENTICATION_S, LIMITS_S, SASL_KEYS, Request, State
+from millrace_broker.listeners.connection_states import AUTHENTICATION_S, LIMITS_S, READY, SASL_KEYS, Request, State
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.owner import ConnectionOwner
+from millrace_broker.listeners.quota_wait import QuotaWait
 from millrace_broker.listeners.response_writer import ResponseWriter
-from millrace_broker.listeners.wire_calls import Buffer, Response, check_first_bytes, error_response
+from millrace_broker.listeners.wire_calls import Buffer, Response, check_first_bytes, error_response, read_hello
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
 from millrace_broker.security import KafkaPrincipal
@@ -56,18 +57,16 @@ class Connection(asyncio.BufferedProtocol):
         self._request: Request | None = None
         self._body: bytearray | None = None
         self._view = memoryview(b"")
-        self._received_bytes = 0
-        self._skip_bytes = 0
+        self._received_bytes = self._skip_bytes = 0
         self._failure: MillraceError | None = None  # the answer to a message that is being discarded
         self._refusal_id = 0  # correlation id of an error that ends the connection: of HELLO, or of all other calls
         self._is_own = False  # whether the client speaks millrace's protocol
         self._is_broker = False  # whether the peer is a broker
         self._is_counted = False
         self._call: AdmittedCall | None = None  # the call in progress, until its answer was sent
-        self._is_stopping = False
-        self._is_lost = False
-        self._has_stopped_reading = False
+        self._is_stopping = self._is_lost = self._has_stopped_reading = False
         self._admitting: asyncio.Task[None] | None = None
+        self._quota_wait = QuotaWait(listener.loop)
 
     # --- the transport's calls --------------------------------------------------------------------------------
 
@@ -79,9 +78,9 @@ class Connection(asyncio.BufferedProtocol):
         self.client_address = self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
         self._handling = Handling(self._broker, self._listener.name, self._client, self._answer)
         self._handling.sasl = self._sasl
-        self._authenticated(self._principal)
+        self._handling.authenticated(self._principal, self._listener.access)
         keep_alive(transport.get_extra_info("socket"))
-        self._listener.opened(self)
+        self._listener.opened(self, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer to receive into: the current message's, or the shared one."""
@@ -131,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._handling.is_waiting:
             self._handling.cancel()  # ``_answer`` releases them
         else:
+            self._quota_wait.cancel()
             self._end_call()
             self._release()
         self._uncount()
@@ -139,17 +139,12 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.drop()
         self._listener.closed(self)
 
-    def _authenticated(self, principal: KafkaPrincipal) -> None:
-        """Make the following requests those of a principal."""
-        self._handling.principal = principal
-        self._handling.is_broker = self._listener.access.is_broker(principal)
-
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def _consume(self, data: memoryview) -> None:
         """Parse requests from the received bytes, as many as can be answered at once. Keep the rest."""
         position = 0
-        while position < len(data) and self._is_ready:
+        while position < len(data) and self._state in READY:
             try:
                 used = self._take(data[position:] if position else data)
             except MillraceError as error:
@@ -161,24 +156,19 @@ class Connection(asyncio.BufferedProtocol):
         if position == len(data) or self._is_over:
             return
         self._rest = bytes(data[position:])
-        if not self._is_ready:
+        if self._state not in READY:
             self._stop_reading()
         elif self._state is State.IDLE:
             self._enter(State.HEAD)
 
     def _go_on(self) -> None:
         """Parse the bytes received during the last request."""
-        if self._is_ready and not self._is_over:
+        if self._state in READY and not self._is_over:
             if self._rest:
                 data, self._rest = memoryview(self._rest), b""
                 self._consume(data)
-            if self._is_ready or self._is_receiving:
+            if self._state in READY or self._is_receiving:
                 self._read_on()
-
-    @property
-    def _is_ready(self) -> bool:
-        """Whether a request head comes next."""
-        return self._state in (State.GREETING, State.IDLE, State.HEAD)
 
     @property
     def _is_receiving(self) -> bool:
@@ -224,17 +214,13 @@ class Connection(asyncio.BufferedProtocol):
             self._sasl.check()
         if self._is_counted:
             raise InvalidRequestError("HELLO is the first call of a connection, and no later one")
-        _, position = frames.read_client_id(content)
-        try:
-            hello = pb.HelloRequest.FromString(bytes(frames.read_rest(content, position)[1]))
-        except DecodeError as error:
-            raise InvalidRequestError(f"a connection must begin with a HelloRequest: {error}") from None
-        frames.check_version(head.api_version)
+        hello = read_hello(head, content)
         self._handling.client_id = hello.client_id
         _logger.debug("%s has client id %r, runs %s", self._client, hello.client_id, hello.client_software_name)
         self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME and (
             self._handling.is_broker or not self._broker.config.authenticates_brokers
         )
+        self._handling.is_exempt = self._is_broker
         self._count()
         self._refusal_id = 0
         answer = self._listener.hello().SerializeToString()
@@ -259,6 +245,11 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, request: Request, part: memoryview) -> None:
         """Admit a request. Serve it if ``part`` is its whole content, else receive the rest."""
         self._request = request
+        quotas = self._broker.client_quotas
+        if self._is_own and quotas.is_active and self._handling.must_wait(request.call.name, request.head):
+            # A client of millrace sends any call on any of its connections. So calls wait that use the quota.
+            self._mute(self._handling.wait_s, partial(self._begin_later, request, bytes(part)))
+            return
         call_class = class_of(request.call.name, is_broker=self._is_broker)
         admission = self._broker.admission
         if not (request.call.waits_for_place and admission.rooms[call_class].is_full):
@@ -306,6 +297,10 @@ class Connection(asyncio.BufferedProtocol):
             raise failure
         else:
             self._receive(held)
+        self._proceed()
+
+    def _proceed(self) -> None:
+        """Receive the rest of a request that had to wait, or the next one."""
         if self._is_receiving:
             self._read_on()
         self._go_on()
@@ -347,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
             self._has_stopped_reading = False
             self._transport.resume_reading()
 
-    # --- serving --------------------------------------------------------------------------------------------------
+    # --- serving and answering --------------------------------------------------------------------------------------
 
     def _serve(self, content: Buffer) -> None:
         assert self._request is not None
@@ -361,8 +356,6 @@ class Connection(asyncio.BufferedProtocol):
         self._finish(response, failure)
         self._go_on()
 
-    # --- answering ------------------------------------------------------------------------------------------------
-
     def _finish(self, response: Response, failure: MillraceError | None) -> None:
         """Send the answer. The connection is ready for the next request after that."""
         request = self._request
@@ -375,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._sasl is not None and request.head.api_key in SASL_KEYS:
             self._is_stopping |= self._sasl.has_failed
             if self._sasl.principal is not None:
-                self._authenticated(self._sasl.principal)
+                self._handling.authenticated(self._sasl.principal, self._listener.access)
         if failure is not None:
             refusal = request.call.refusal(request.head, failure)
             if refusal is None:
@@ -393,9 +386,28 @@ class Connection(asyncio.BufferedProtocol):
         if not self._writer.is_idle or self._is_over:
             return
         self._release()
+        usage = self._handling.usage
+        if usage is not None and usage.throttle_s > 0 and not (self._is_own or self._is_stopping):
+            self._handling.usage = None
+            self._mute(usage.left_s, self._unmute)
+            return
         self._enter(State.IDLE)
         if self._is_stopping:
             self.say_goodbye()
+
+    def _mute(self, left_s: Callable[[], float], go_on: Callable[[], None]) -> None:
+        """Read nothing while the client's quotas want it to wait (KIP-219)."""
+        self._enter(State.MUTED)
+        self._stop_reading()
+        self._quota_wait.start(left_s, go_on)
+
+    def _unmute(self) -> None:
+        self._enter(State.IDLE)
+        self._go_on()
+
+    def _begin_later(self, request: Request, held: bytes) -> None:
+        self._begin(request, memoryview(held))
+        self._proceed()
 
     def _end_call(self) -> None:
         """Release the handler's resources. The answer is still to be sent."""
@@ -464,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         """Close the connection as soon as no request is in progress."""
         self._is_stopping = True
-        if self._state is State.IDLE:
+        if self._state in (State.IDLE, State.MUTED):
             self.say_goodbye()
         elif self._state in (State.GREETING, State.REFUSED):
             self._transport.abort()
@@ -484,6 +496,5 @@ class Connection(asyncio.BufferedProtocol):
         """Close an idle connection. The message tells a client that a request now on its way is not read."""
         self._uncount()
         if self._is_own:
-            text = b"the broker has closed an idle connection, or stops"
-            self._transport.write(frames.response_head(len(text), 0, frames.Kind.GOODBYE) + text)
+            self._transport.write(frames.goodbye("the broker has closed an idle connection, or stops"))
         self._transport.close()

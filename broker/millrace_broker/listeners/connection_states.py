@@ -20,9 +20,12 @@ class State(Enum):
     RECEIVING = auto()
     SERVING = auto()
     SENDING = auto()
+    MUTED = auto()
     REFUSED = auto()
 
 
+READY: Final = (State.GREETING, State.IDLE, State.HEAD)
+"""States in which a request head comes next."""
 LIMITS_S: Final = {
     State.GREETING: 10.0,
     State.HEAD: RECEPTION_TIMEOUT_S,

@@ -42,6 +42,7 @@ from millrace_broker.api import (
     in_progress,
     known_error,
 )
+from millrace_broker.api.common.throttling import settle, throttle
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.grpc_sasl import GrpcSessions
 from millrace_broker.listeners.shared import (
@@ -54,6 +55,7 @@ from millrace_broker.network.sockets import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from millrace_broker.quotas import (
     BROKER_SOFTWARE_NAME,
     PARKED_CALL_BYTES,
+    Usage,
     class_of,
     current_call,
     parked,
@@ -65,6 +67,9 @@ _logger = logging.getLogger(__name__)
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _DETAILS_MAX: Final = 2000
 """Longest error message in the status, in characters. All headers of a call share 8 KiB."""
+
+_QUOTA_S: Final = 1.0
+"""How often a throttled call looks whether its client still has to wait, because a raised quota makes it shorter."""
 
 _USER_AGENT: Final = re.compile(r"(?:(?P<client_id>.*) )?grpc-(?!c/)\S+/", re.DOTALL)
 """User agent of gRPC clients: the client's own part, and the library, as in ``mine grpc-python/1.85 grpc-c/58.0``."""
@@ -224,7 +229,12 @@ def _unary(broker: Broker, callers: Callers, name: str, handler: UnaryHandler) -
         with ExitStack() as stack:
             try:
                 request, request_context = await _admit(broker, callers, name, context, stack)
-                return await handler(broker, request, request_context)
+                work: Any = handler(broker, request, request_context)
+                if request_context.usage is None:
+                    return await work
+                response: Any = await request_context.usage.measured(work)
+                throttle(response, request_context)
+                return response
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
         return await _abort(context, failure)
@@ -240,6 +250,7 @@ def _stream(broker: Broker, callers: Callers, name: str, handler: StreamHandler)
                 async for response in handler(broker, request, request_context):
                     with parked():  # until the caller takes it
                         yield response
+                        await _throttle_stream(response, request_context)
                 return
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -253,17 +264,23 @@ async def _admit(
 ) -> tuple[Any, RequestContext]:
     """Count the call, wait for memory for its body, and receive the body. Return it with its context."""
     peer = context.peer()
+    principal = callers.principal(context)
     client_id, is_broker = _client(context)
     is_broker &= not broker.config.authenticates_brokers  # by another listener, for Kafka's framing
+    usage = None
+    if broker.client_quotas.is_active and not is_broker:
+        usage = broker.client_quotas.usage(principal.name, client_id, 0)
+        await _wait_for_quota(usage, name)
     admitted = broker.admission.begin(peer, class_of(name, is_broker=is_broker))
     stack.callback(admitted.end)
     request_context = RequestContext(
         api_name=name,
         listener_name=callers.listener_name,
-        principal=callers.principal(context),
+        principal=principal,
         client_id=client_id,
         client_address=client_address(peer),
         response_lease=admitted.response_lease,
+        usage=usage,
     )
     in_progress.set(request_context)
     # The call is done once its response has been sent. Until then, the response is in memory.
@@ -280,8 +297,26 @@ async def _admit(
     size_bytes = request.ByteSize()
     admitted.request_lease.settle(size_bytes)
     admitted.body_estimate.saw(size_bytes)
+    if usage is not None:
+        usage.request_bytes = size_bytes
     current_call.set(admitted)
     return request, request_context
+
+
+async def _wait_for_quota(usage: Usage | None, call: str) -> None:
+    """Leave the body of a call with its sender, until the client's quotas allow the call.
+
+    gRPC has no connections that could be muted.
+    """
+    while usage is not None and (wait_s := usage.wait_s(call)) > 0:
+        with parked():
+            await asyncio.sleep(min(wait_s, _QUOTA_S))
+
+
+async def _throttle_stream(response: Any, context: RequestContext) -> None:
+    """Count a response of a stream, and wait before the next one."""
+    if settle(response, context):
+        await _wait_for_quota(context.usage, context.api_name)
 
 
 def _client(context: _Context) -> tuple[str, bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from millrace.errors import MillraceError, RequestTimedOutError
@@ -16,9 +17,9 @@ from millrace.protocol.frames import Head, read_client_id
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall
-from millrace_broker.quotas import AdmittedCall, current_call
+from millrace_broker.quotas import AdmittedCall, Usage, current_call
 from millrace_broker.runtime.small_work import first_step, rest
-from millrace_broker.security import ANONYMOUS, SaslConversation
+from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess, SaslConversation
 
 
 def _timed_out() -> RequestTimedOutError:
@@ -46,6 +47,12 @@ class Handling:
         """Principal of the connection."""
         self.is_broker = False
         """Whether the principal is one of the cluster's brokers."""
+        self.is_exempt = False
+        """Whether the peer is a broker, to which no quota applies."""
+        self.wait_s: Callable[[], float] = float
+        """Seconds until the client has paid its debt for the next call; 0 until ``must_wait``."""
+        self.usage: Usage | None = None
+        """What the last call has used of its client's quotas."""
         self.sasl: SaslConversation | None = None
         """SASL of the connection."""
         self.variables: Final = contextvars.copy_context()
@@ -58,23 +65,47 @@ class Handling:
         """Whether a handler waits."""
         return self._task is not None
 
+    def authenticated(self, principal: KafkaPrincipal, access: ListenerAccess) -> None:
+        """Make the following calls those of a principal."""
+        self.principal = principal
+        self.is_broker = access.is_broker(principal)
+
+    def must_wait(self, call: str, head: Head) -> bool:
+        """Return whether the next call of a client of millrace has to wait for its quotas, for ``wait_s``."""
+        if self.is_exempt:
+            return False
+        usage = self._broker.client_quotas.usage(self.principal.name, self.client_id, head.rest_bytes)
+        if usage is None or usage.wait_s(call) <= 0:
+            return False
+        self.wait_s = partial(usage.wait_s, call)
+        return True
+
     def start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> None:
         """Handle a request, in ``variables``. Cancel it if it still waits after its deadline."""
+        self.usage = None
         try:
             client_id, position = read_client_id(content)
+            if client_id is None:
+                client_id = self.client_id
+            quotas = self._broker.client_quotas
+            if quotas.is_active and not self.is_exempt:
+                self.usage = quotas.usage(self.principal.name, client_id, head.rest_bytes)
             context = RequestContext(
                 api_name=wire_call.name,
                 listener_name=self._listener_name,
                 principal=self.principal,
-                client_id=self.client_id if client_id is None else client_id,
+                client_id=client_id,
                 client_address=self._client_address,
                 response_lease=admitted.response_lease,
                 is_broker=self.is_broker,
                 sasl=self.sasl,
+                usage=self.usage,
             )
             in_progress.set(context)
             current_call.set(admitted)
             work, deadline_ms = wire_call.begin(self._broker, head, content, position, context)
+            if self.usage is not None:
+                work = self.usage.measured(work)
             stand_in, waits_for = first_step(work)
         except StopIteration as done:
             self._on_end(done.value, None)

@@ -58,8 +58,8 @@ class ConnectionOwner(Protocol[C]):
         """Return the first message for a client."""
         ...
 
-    def opened(self, connection: C) -> None:
-        """Register a connection."""
+    def opened(self, connection: C, transport: asyncio.Transport) -> None:
+        """Register a connection, which may have to wait before anything is read from it."""
         ...
 
     def closed(self, connection: C) -> None:

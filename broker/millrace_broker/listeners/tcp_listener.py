@@ -175,11 +175,12 @@ class TcpListener:
         """See ``TlsOwner``."""
         return self._encrypted
 
-    def handshake_began(self, connection: TlsTransport) -> None:
+    def handshake_began(self, connection: TlsTransport, transport: asyncio.Transport) -> None:
         """See ``TlsOwner``."""
         if len(self._handshakes) >= _HANDSHAKES_MAX:
             self._end_handshake(next(iter(self._handshakes)), f"there are more than {_HANDSHAKES_MAX} handshakes")
         self._handshakes[connection] = self.loop.time()
+        self._take_turn(transport)
         if self._has_stopped:
             connection.abort()
 
@@ -226,11 +227,23 @@ class TcpListener:
             return SASL_BYTES_MAX
         return self._request_bytes_max + (FRAMING_BYTES if api_key >= frames.OWN_KEYS_MIN else 0)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Register a connection."""
         self._connections.add(connection)
+        if self.access.tls is None:
+            self._take_turn(transport)
         if self._has_stopped:  # it was accepted just before
             connection.abort()
+
+    def _take_turn(self, transport: asyncio.Transport) -> None:
+        """Read nothing from a new connection until the rates of new connections allow it; close a refused one then."""
+        rates = self.broker.client_quotas.connections
+        if not rates.is_active:
+            return
+        delay = rates.opened(self.name, transport.get_extra_info("peername")[0])
+        if delay.wait_s > 0:
+            transport.pause_reading()
+            self.loop.call_later(delay.wait_s, transport.abort if delay.is_refused else transport.resume_reading)
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""

@@ -34,8 +34,8 @@ class TlsOwner(Protocol):
         """Buffer for encrypted bytes, which connections share, because its bytes are processed at once."""
         ...
 
-    def handshake_began(self, connection: TlsTransport) -> None:
-        """Register a connection whose handshake begins."""
+    def handshake_began(self, connection: TlsTransport, transport: asyncio.Transport) -> None:
+        """Register a connection whose handshake begins over ``transport``, which may have to wait before."""
         ...
 
     def handshake_ended(self, connection: TlsTransport, failure: Exception | None) -> None:
@@ -72,7 +72,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         """Begin the handshake."""
         assert isinstance(transport, asyncio.Transport)
         self._lower = transport
-        self._owner.handshake_began(self)
+        self._owner.handshake_began(self, transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for encrypted bytes."""

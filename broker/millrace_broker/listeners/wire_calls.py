@@ -13,7 +13,9 @@ from google.protobuf.message import DecodeError
 
 from millrace.errors import InvalidRequestError, MillraceError, UnsupportedVersionError
 from millrace.protocol import frames
+from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import RequestContext
+from millrace_broker.api.common.throttling import throttle
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.shared import UNARY_METHODS, UnaryMethod
 
@@ -77,7 +79,10 @@ class OwnCall:
         return self._answer(broker, head, request, context), deadline_ms
 
     async def _answer(self, broker: Broker, head: frames.Head, request: Any, context: RequestContext) -> Response:
-        body: bytes = (await self.method.handler(broker, request, context)).SerializeToString()
+        response = await self.method.handler(broker, request, context)
+        if context.usage is not None:
+            throttle(response, context)
+        body: bytes = response.SerializeToString()
         return frames.response_head(len(body), correlation_id=head.correlation_id), body
 
     def refusal(self, head: frames.Head, error: MillraceError) -> Response:
@@ -107,6 +112,17 @@ def error_response(correlation_id: int, error: MillraceError) -> Response:
     """Return the response of millrace's protocol with an error."""
     text = error.message.encode()
     return frames.response_head(len(text), error.code, correlation_id=correlation_id), text
+
+
+def read_hello(head: frames.Head, content: Buffer) -> pb.HelloRequest:
+    """Read the first request of a client of millrace. Raises ``InvalidRequestError``, ``UnsupportedVersionError``."""
+    _, position = frames.read_client_id(content)
+    try:
+        hello = pb.HelloRequest.FromString(bytes(frames.read_rest(content, position)[1]))
+    except DecodeError as error:
+        raise InvalidRequestError(f"a connection must begin with a HelloRequest: {error}") from None
+    frames.check_version(head.api_version)
+    return hello
 
 
 def own_calls() -> dict[int, WireCall]:

@@ -12,6 +12,7 @@ from millrace_broker.metadata.client_metrics import ClientMetricsConfigs
 from millrace_broker.metadata.group_configs import GroupConfigs
 from millrace_broker.metadata.payload_schemas import PayloadSchemas
 from millrace_broker.metadata.producer_ids import ProducerIds
+from millrace_broker.metadata.quota_configs import QuotaConfigs
 from millrace_broker.metadata.record_codecs import RecordCodecs
 from millrace_broker.metadata.registration import LiveBroker
 from millrace_broker.metadata.scram_credentials import ScramCredentials
@@ -25,6 +26,7 @@ __all__ = [
     "PartitionInfo",
     "PayloadSchemas",
     "ProducerIds",
+    "QuotaConfigs",
     "RecordCodecs",
     "SchemaVersion",
     "ScramCredentials",

@@ -14,6 +14,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from millrace.errors import EnvironmentProblemError
+from millrace.quotas import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER_KEYS,
+)
 from millrace.security.https import HttpServer
 from millrace_broker.audit import AuditStatistics
 from millrace_broker.broker import BrokerStatistics
@@ -98,6 +105,7 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
         "Fetches that were answered empty because the memory for waiting requests was full.",
         admission.evicted,
     )
+    yield from _quotas(found)
     yield from _purgatories(
         {
             "fetch": found.delayed_fetches,
@@ -154,6 +162,38 @@ def _audit(found: AuditStatistics) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "millrace_audit_failing", "1 while __audit cannot be written, 0 otherwise.", int(found.is_failing)
     )
+
+
+_QUOTA_METRICS: Final = {
+    PRODUCER_BYTE_RATE: ("millrace_produce_byte_rate", "millrace_produce_throttle_time"),
+    CONSUMER_BYTE_RATE: ("millrace_fetch_byte_rate", "millrace_fetch_throttle_time"),
+    REQUEST_PERCENTAGE: ("millrace_request_time", "millrace_request_throttle_time"),
+    CONTROLLER_MUTATION_RATE: ("millrace_controller_mutation_rate", "millrace_controller_mutation_throttle_time"),
+}
+"""Names of the rate and of the throttle time by quota, as Kafka's types ``Produce``, ``Fetch``, ``Request`` and
+``ControllerMutation`` have them.
+"""
+
+
+def _quotas(found: BrokerStatistics) -> Iterator[Metric]:
+    """Yield the metrics of Kafka's ``ClientQuotaManager``, for clients with quotas, and of ``ConnectionQuotas``."""
+    yield CounterMetricFamily(
+        "millrace_connections_throttled",
+        "New connections that waited for a rate of the listener or broker.",
+        found.connections_delayed,
+    )
+    yield CounterMetricFamily(
+        "millrace_connections_refused", "New connections beyond their address's rate.", found.connections_refused
+    )
+    labels = ["user", "client_id"]
+    for key, (rate_name, throttle_name) in _QUOTA_METRICS.items():
+        rate = GaugeMetricFamily(rate_name, f"Use of {key}: {USER_KEYS[key]}.", labels=labels)
+        throttled = CounterMetricFamily(throttle_name, f"Seconds of throttling by {key}.", labels=labels)
+        for use in found.quotas:
+            if use.key == key:
+                rate.add_metric([use.user, use.client_id], use.rate)
+                throttled.add_metric([use.user, use.client_id], use.throttled_s)
+        yield from (rate, throttled)
 
 
 def _purgatories(found: Mapping[str, PurgatoryStatistics]) -> Iterator[Metric]:

@@ -1,6 +1,7 @@
-"""Admission of calls, which bounds the resources that clients can take.
+"""Admission of calls, and quotas of clients.
 
-Admission is below the listeners. Each protocol has its calls admitted here.
+Admission bounds the resources that all clients together can take, in the broker's own interest: places and memory. It
+refuses or delays a call before its work. Each protocol has its calls admitted here.
 
 * ``call_classes``     classes of calls: client calls, control calls of clients and operators, calls of other brokers
 * ``admission``        places for requests and memory for bytes, by class
@@ -8,6 +9,15 @@ Admission is below the listeners. Each protocol has its calls admitted here.
 * ``parked_calls``     memory of calls that wait for others, and early answers to some of them
 * ``waiting``          marks a wait for others in the code of a call
 * ``byte_budget``      bytes that calls share
+
+Quotas bound what a single client can take, as an administrator configures it (KIP-13, KIP-124, KIP-599, KIP-612). They
+count the work of a call, and throttle its client after it. Neither knows of the other.
+
+* ``quota_table``      configured quotas, and the precedence between them
+* ``token_bucket``     rates, pure
+* ``client_quotas``    what the calls of each client use
+* ``measured_work``    processor time of calls
+* ``connection_rates`` rates of new connections
 """
 
 from millrace_broker.quotas.admission import (
@@ -19,7 +29,11 @@ from millrace_broker.quotas.admission import (
 )
 from millrace_broker.quotas.byte_budget import ByteBudget, Lease, SizeEstimate
 from millrace_broker.quotas.call_classes import BROKER_SOFTWARE_NAME, CallClass, class_of
+from millrace_broker.quotas.client_quotas import ClientQuotas, QuotaUse, Usage
+from millrace_broker.quotas.connection_rates import ConnectionRates
 from millrace_broker.quotas.connections import ACTIVE_CONNECTION_S, Connections
+from millrace_broker.quotas.quota_table import QuotaTable
+from millrace_broker.quotas.token_bucket import TokenBucket
 from millrace_broker.quotas.waiting import Turn, current_call, parked
 
 __all__ = [
@@ -31,11 +45,17 @@ __all__ = [
     "AdmittedCall",
     "ByteBudget",
     "CallClass",
+    "ClientQuotas",
+    "ConnectionRates",
     "Connections",
     "Lease",
+    "QuotaTable",
+    "QuotaUse",
     "Room",
     "SizeEstimate",
+    "TokenBucket",
     "Turn",
+    "Usage",
     "class_of",
     "current_call",
     "parked",

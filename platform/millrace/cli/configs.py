@@ -1,23 +1,39 @@
-"""Show and change configurations of topics, brokers and groups."""
+"""Show and change configurations of topics, brokers and groups, and quotas of users, clients and addresses."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
 from millrace.errors import UsageError
+from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Show and change configurations."
 )
 
 _KINDS = {"topics": "topic", "brokers": "broker", "groups": "group"}
+_QUOTA_KINDS: Final = {"users": USER, "clients": CLIENT_ID, "ips": IP}
+_DEFAULT: Final = "default"
 
-Kind = Annotated[str, typer.Argument(metavar="topics|brokers|groups", help="Kind of the configured entity.")]
+Kind = Annotated[
+    str,
+    typer.Argument(metavar="topics|brokers|groups|users|clients|ips", help="Kind of the configured entity."),
+]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A topic, a broker's id (`default`: all brokers), or a group.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A topic, a broker's id (`default`: all brokers), a group, or a user, client id or address with quotas "
+        "(`default`: each one without quotas of its own).",
+    ),
+]
+OfClient = Annotated[
+    str | None,
+    typer.Option("--client", metavar="ID", help="With users: the user's connections with this client id (`default`)."),
 ]
 
 
@@ -25,6 +41,7 @@ Name = Annotated[
 def describe(
     kind: Kind,
     name: Name,
+    client: OfClient = None,
     all_options: Annotated[bool, typer.Option("--all", help="Show options with default values too.")] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
@@ -37,9 +54,14 @@ def describe(
       millrace configs describe topics orders
 
       millrace configs describe brokers 1 --all
+
+      millrace configs describe users alice --client reports
     """
     from millrace.cli.output import print_json, print_table
 
+    if kind in _QUOTA_KINDS:
+        _describe_quotas(_entity(kind, name, client), bootstrap_server, client_config, as_json=as_json)
+        return
     with admin_client(bootstrap_server, client_config) as admin:
         found = admin.describe_configs(_resource_name(kind, name), resource=_resource(kind))
     shown = {
@@ -58,6 +80,7 @@ def describe(
 def alter(
     kind: Kind,
     name: Name,
+    client: OfClient = None,
     add: Annotated[
         list[str] | None, typer.Option("--add", metavar="NAME=VALUE", help="Option to set. Repeatable.")
     ] = None,
@@ -76,10 +99,20 @@ def alter(
       millrace configs alter brokers 1 --add leader.replication.throttled.rate=50000000
 
       millrace configs alter brokers default --add log.retention.ms=86400000
+
+      millrace configs alter users alice --add producer_byte_rate=1048576
+
+      millrace configs alter ips default --add connection_creation_rate=20
     """
     if not add and not delete:
         raise UsageError("name a change: --add NAME=VALUE or --delete NAME")
     values = dict(name_value(text, "--add") for text in add or ())
+    if kind in _QUOTA_KINDS:
+        entity, quotas = _entity(kind, name, client), {key: _number(key, text) for key, text in values.items()}
+        with admin_client(bootstrap_server, client_config) as admin:
+            admin.alter_client_quotas(entity, quotas, remove=delete or ())
+        typer.echo(f"changed the quotas of {entity}")
+        return
     with admin_client(bootstrap_server, client_config) as admin:
         admin.alter_configs(_resource_name(kind, name), values, delete=delete or (), resource=_resource(kind))
     typer.echo(f"changed {name}")
@@ -87,10 +120,43 @@ def alter(
 
 def _resource(kind: str) -> str:
     if kind not in _KINDS:
-        raise UsageError(f"{kind}: expected {', '.join(_KINDS)}")
+        raise UsageError(f"{kind}: expected {', '.join((*_KINDS, *_QUOTA_KINDS))}")
     return _KINDS[kind]
 
 
 def _resource_name(kind: str, name: str) -> str:
     """Return the name in requests, which is empty for all brokers."""
     return "" if (kind, name) == ("brokers", "default") else name
+
+
+def _entity(kind: str, name: str, client: str | None) -> QuotaEntity:
+    parts = [(_QUOTA_KINDS[kind], name)]
+    if client is not None:
+        if kind != "users":
+            raise UsageError(f"--client is for users, and not for {kind}: name the client id as in 'clients {client}'")
+        parts.append((CLIENT_ID, client))
+    return QuotaEntity.of((each, None if text == _DEFAULT else text) for each, text in parts)
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{key}={text}: expected a number") from None
+
+
+def _describe_quotas(
+    entity: QuotaEntity, bootstrap_server: str | None, client_config: Path | None, *, as_json: bool
+) -> None:
+    from millrace.cli.output import print_json, print_table
+
+    filters = [
+        QuotaFilter(kind, Match.DEFAULT if name is None else Match.EXACT, name or "") for kind, name in entity.parts
+    ]
+    with admin_client(bootstrap_server, client_config) as admin:
+        found = admin.describe_client_quotas(filters, strict=True).get(entity, {})
+    rows = [(key, f"{value:.15g}", entity.keys[key]) for key, value in sorted(found.items())]
+    if as_json:
+        print_json([dict(zip(("name", "value", "limits"), row, strict=True)) for row in rows])
+    else:
+        print_table(["QUOTA", "VALUE", "LIMITS"], rows)

@@ -26,6 +26,7 @@ from millrace.clients.model import (
 )
 from millrace.clients.offsets import isolation_number, list_offsets
 from millrace.clients.payload_schemas import PayloadSchemaOperations
+from millrace.clients.quota_operations import QuotaOperations
 from millrace.clients.ranges import located_range
 from millrace.clients.record_deletion import delete_records
 from millrace.clients.transactions.operations import TransactionOperations
@@ -40,8 +41,15 @@ _READ_CHUNK = unary(lambda stub: stub.ReadRangeChunk)
 _RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
 
 
-class Admin(GroupOperations, TransactionOperations, PayloadSchemaOperations, ClusterOperations, AclOperations):
-    """Admin client for topics, groups, transactions, ACLs and the cluster (Kafka's ``Admin``). Thread safe.
+class Admin(
+    GroupOperations,
+    TransactionOperations,
+    PayloadSchemaOperations,
+    ClusterOperations,
+    AclOperations,
+    QuotaOperations,
+):
+    """Admin client for topics, groups, transactions, ACLs, quotas and the cluster (Kafka's ``Admin``). Thread safe.
 
     ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options. Close the client when done, or use
     it in ``with``.

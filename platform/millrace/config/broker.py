@@ -17,6 +17,7 @@ from millrace.config.authorization_options import AuthorizationOptions
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, take_listener_overrides
+from millrace.config.quota_options import QuotaOptions
 from millrace.config.security_options import SecurityProtocol
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidConfigError, UsageError
@@ -83,7 +84,7 @@ ONLY_OF_TOPICS: Final = frozenset(
 """Topic options without a default at the broker, as in Kafka."""
 
 
-class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions):
+class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaOptions):
     """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
     broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Id of this broker, unique in its cluster.")

@@ -47,7 +47,7 @@ def refuse_frame_ports(names: Iterable[str]) -> None:
 METRICS: Final = "METRICS"
 """Name in ``listener.name.<name>.<option>`` of the address of ``metrics.port``, which is not in ``listeners``."""
 
-_OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl|sasl|connections)\..+)")
+_OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl|sasl|connections|max)\..+)")
 """Option of one listener: ``listener.name.<name in lower case>.<option>``."""
 
 _OF_MECHANISM: Final = re.compile(r"(listener\.name\..+)\.(?:plain|scram-sha-\d+|oauthbearer)(?=\.sasl\.jaas\.config$)")
@@ -200,6 +200,11 @@ class ListenerOptions(ListenerSecurity):
             if name.startswith(prefix)
         }
         return ListenerSecurity.load(shared | own)
+
+    @property
+    def connection_creation_rates(self) -> dict[str, int]:
+        """Largest number of new connections a second, by listener."""
+        return {name: self.security_of(name).max_connection_creation_rate for name in self.listener_addresses}
 
     @cached_property
     def authenticates_brokers(self) -> bool:

@@ -181,6 +181,14 @@ class ListenerSecurity(OAuthValidation, OAuthClient, SslOptions):
         'user_<name>="<password>" for each user of PLAIN. Kafka has listener.name.<name>.<mechanism>.sasl.jaas.config, '
         "which is read too: the modules of all mechanisms together.",
     )
+    max_connection_creation_rate: int = Field(
+        2**31 - 1,
+        ge=1,
+        le=2**31 - 1,
+        description="Largest number of new connections a second. Further ones wait. With listener.name.<name>. it is "
+        "that of one listener. The listener between brokers, if it is not the only one, does not count for the "
+        "broker's. Listeners of the protocol grpc have no such limit.",
+    )
     connections_max_reauth_ms: int = Field(
         0,
         ge=0,

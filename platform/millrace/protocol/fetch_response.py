@@ -21,6 +21,7 @@ _ALIGNMENT_BYTES: Final = 8
 SMALL_BYTES: Final = 4096
 """Smaller responses use protobuf, because parsing the fields in Python takes longer than two copies."""
 _TOPICS: Final = 1
+_THROTTLE_TIME_MS: Final = 2
 _SESSION_ID: Final = 3
 _TOPIC_NAME: Final = 1
 _TOPIC_PARTITIONS: Final = 3
@@ -63,6 +64,7 @@ class FetchAnswer:
 
     topics: list[TopicAnswer] = field(default_factory=list)
     session_id: int = 0
+    throttle_time_ms: int = 0
 
     def add_topic(self, name: str, topic_id: bytes) -> TopicAnswer:
         """Add the part of a topic."""
@@ -85,8 +87,9 @@ class FetchAnswer:
                 end += _FRAME_BYTES + length
             parts += [_frame(_TOPICS, end - start), *inner]
             position = end
-        if self.session_id:
-            parts.append(pb.FetchResponse(session_id=self.session_id).SerializeToString())
+        if self.session_id or self.throttle_time_ms:
+            rest = pb.FetchResponse(session_id=self.session_id, throttle_time_ms=self.throttle_time_ms)
+            parts.append(rest.SerializeToString())
         return b"".join(parts)
 
 
@@ -148,11 +151,20 @@ def read_session_id(data: bytes | memoryview) -> int:
 
     Raises ``InvalidRequestError`` for other bytes.
     """
+    return _read_number(data, _SESSION_ID)
+
+
+def read_throttle_time_ms(data: bytes | memoryview) -> int:
+    """Read for how long a serialized ``FetchResponse`` throttles its client. Raises as ``read_session_id``."""
+    return _read_number(data, _THROTTLE_TIME_MS)
+
+
+def _read_number(data: bytes | memoryview, number: int) -> int:
     view, position = memoryview(data), 0
     while position < len(view):
         position, tag = _varint(view, position)
         position, value = _varint(view, position)
-        if tag == _SESSION_ID << 3 | _VARINT:
+        if tag == number << 3 | _VARINT:
             return value
         position += value if tag & 7 == _LENGTH else 0
     return 0

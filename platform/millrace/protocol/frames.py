@@ -110,6 +110,8 @@ _CALLS: Final = (
     "DescribeAcls",
     "CreateAcls",
     "DeleteAcls",
+    "DescribeClientQuotas",
+    "AlterClientQuotas",
 )
 API_KEYS: Final = {name: HELLO + 1 + place for place, name in enumerate(_CALLS)}
 """API keys by the names of the calls in the service ``Broker``."""
@@ -192,6 +194,12 @@ def read_rest(rest: bytes | bytearray | memoryview, position: int) -> tuple[int,
     if len(view) < position + _REST.size:
         raise InvalidRequestError(f"a request of {len(view)} bytes ends before its message at {position + _REST.size}")
     return _REST.unpack_from(view, position)[0], view[position + _REST.size :]
+
+
+def goodbye(reason: str) -> bytes:
+    """Write the message that the broker answers no further request of a connection."""
+    text = reason.encode()
+    return response_head(len(text), 0, Kind.GOODBYE) + text
 
 
 def check_version(version: int) -> None:

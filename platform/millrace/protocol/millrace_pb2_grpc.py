@@ -309,6 +309,16 @@ class BrokerStub:
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsRequest.SerializeToString,
                 response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsResponse.FromString,
                 _registered_method=True)
+        self.DescribeClientQuotas = channel.unary_unary(
+                '/millrace.v1.Broker/DescribeClientQuotas',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeClientQuotasRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeClientQuotasResponse.FromString,
+                _registered_method=True)
+        self.AlterClientQuotas = channel.unary_unary(
+                '/millrace.v1.Broker/AlterClientQuotas',
+                request_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterClientQuotasRequest.SerializeToString,
+                response_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterClientQuotasResponse.FromString,
+                _registered_method=True)
         self.LeaderAndIsr = channel.unary_unary(
                 '/millrace.v1.Broker/LeaderAndIsr',
                 request_serializer=millrace_dot_protocol_dot_millrace__pb2.LeaderAndIsrRequest.SerializeToString,
@@ -690,6 +700,19 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeClientQuotas(self, request, context):
+        """Quotas of users, client ids and addresses (KIP-546).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterClientQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LeaderAndIsr(self, request, context):
         """From the controller to brokers.
         """
@@ -999,6 +1022,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DeleteAcls,
                     request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsRequest.FromString,
                     response_serializer=millrace_dot_protocol_dot_millrace__pb2.DeleteAclsResponse.SerializeToString,
+            ),
+            'DescribeClientQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeClientQuotas,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.DescribeClientQuotasRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.DescribeClientQuotasResponse.SerializeToString,
+            ),
+            'AlterClientQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterClientQuotas,
+                    request_deserializer=millrace_dot_protocol_dot_millrace__pb2.AlterClientQuotasRequest.FromString,
+                    response_serializer=millrace_dot_protocol_dot_millrace__pb2.AlterClientQuotasResponse.SerializeToString,
             ),
             'LeaderAndIsr': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaderAndIsr,
@@ -2511,6 +2544,60 @@ class Broker:
             '/millrace.v1.Broker/DeleteAcls',
             millrace_dot_protocol_dot_millrace__pb2.DeleteAclsRequest.SerializeToString,
             millrace_dot_protocol_dot_millrace__pb2.DeleteAclsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeClientQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/DescribeClientQuotas',
+            millrace_dot_protocol_dot_millrace__pb2.DescribeClientQuotasRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.DescribeClientQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterClientQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.Broker/AlterClientQuotas',
+            millrace_dot_protocol_dot_millrace__pb2.AlterClientQuotasRequest.SerializeToString,
+            millrace_dot_protocol_dot_millrace__pb2.AlterClientQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

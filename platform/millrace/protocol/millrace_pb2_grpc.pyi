@@ -115,6 +115,9 @@ class BrokerStub:
     """Access control lists, if the broker has an authorizer."""
     CreateAcls: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.CreateAclsRequest, _millrace_pb2.CreateAclsResponse]
     DeleteAcls: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteAclsRequest, _millrace_pb2.DeleteAclsResponse]
+    DescribeClientQuotas: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeClientQuotasRequest, _millrace_pb2.DescribeClientQuotasResponse]
+    """Quotas of users, client ids and addresses (KIP-546)."""
+    AlterClientQuotas: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterClientQuotasRequest, _millrace_pb2.AlterClientQuotasResponse]
     LeaderAndIsr: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.LeaderAndIsrRequest, _millrace_pb2.LeaderAndIsrResponse]
     """From the controller to brokers."""
     StopReplica: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.StopReplicaRequest, _millrace_pb2.StopReplicaResponse]
@@ -204,6 +207,9 @@ class BrokerAsyncStub(BrokerStub):
     """Access control lists, if the broker has an authorizer."""
     CreateAcls: _aio.UnaryUnaryMultiCallable[_millrace_pb2.CreateAclsRequest, _millrace_pb2.CreateAclsResponse]  # type: ignore[assignment]
     DeleteAcls: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteAclsRequest, _millrace_pb2.DeleteAclsResponse]  # type: ignore[assignment]
+    DescribeClientQuotas: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeClientQuotasRequest, _millrace_pb2.DescribeClientQuotasResponse]  # type: ignore[assignment]
+    """Quotas of users, client ids and addresses (KIP-546)."""
+    AlterClientQuotas: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterClientQuotasRequest, _millrace_pb2.AlterClientQuotasResponse]  # type: ignore[assignment]
     LeaderAndIsr: _aio.UnaryUnaryMultiCallable[_millrace_pb2.LeaderAndIsrRequest, _millrace_pb2.LeaderAndIsrResponse]  # type: ignore[assignment]
     """From the controller to brokers."""
     StopReplica: _aio.UnaryUnaryMultiCallable[_millrace_pb2.StopReplicaRequest, _millrace_pb2.StopReplicaResponse]  # type: ignore[assignment]
@@ -620,6 +626,21 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.DeleteAclsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.DeleteAclsResponse, _abc.Awaitable[_millrace_pb2.DeleteAclsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeClientQuotas(
+        self,
+        request: _millrace_pb2.DescribeClientQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.DescribeClientQuotasResponse, _abc.Awaitable[_millrace_pb2.DescribeClientQuotasResponse]]:
+        """Quotas of users, client ids and addresses (KIP-546)."""
+
+    @_abc_1.abstractmethod
+    def AlterClientQuotas(
+        self,
+        request: _millrace_pb2.AlterClientQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_millrace_pb2.AlterClientQuotasResponse, _abc.Awaitable[_millrace_pb2.AlterClientQuotasResponse]]: ...
 
     @_abc_1.abstractmethod
     def LeaderAndIsr(

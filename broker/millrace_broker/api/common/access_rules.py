@@ -158,6 +158,8 @@ RULES: Final[dict[str, Rule]] = {
             ),
         )
     ),
+    "DescribeClientQuotas": Rule((of_cluster(DESCRIBE_CONFIGS),)),
+    "AlterClientQuotas": Rule((of_cluster(ALTER_CONFIGS),)),
     "DescribeLogDirs": Rule((of_cluster(DESCRIBE),)),
     "AlterReplicaLogDirs": Rule((of_cluster(ALTER),)),
     "ElectLeaders": Rule((of_cluster(ALTER),), _forwarded),

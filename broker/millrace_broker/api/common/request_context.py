@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from millrace_broker.quotas import Lease
+from millrace_broker.quotas import Lease, Usage
 from millrace_broker.security import KafkaPrincipal, SaslConversation
 
 
@@ -38,6 +38,8 @@ class RequestContext(NamedTuple):
     """Whether the principal is authenticated as one of the cluster's brokers, on the listener between them."""
     sasl: SaslConversation | None = None
     """SASL of the connection; None at a listener without, and for gRPC."""
+    usage: Usage | None = None
+    """What the call uses of its client's quotas; None if no quota applies."""
 
     @property
     def client_host(self) -> str:

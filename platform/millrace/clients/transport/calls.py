@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError, UnknownServerError
+from millrace.errors import (
+    BrokerUnavailableError,
+    InvalidRequestError,
+    MillraceError,
+    RequestTimedOutError,
+    UnknownServerError,
+)
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.fetch_response import read_throttle_time_ms
 from millrace.protocol.frames import API_KEYS
 
 if TYPE_CHECKING:
     import grpc
 
     from millrace.protocol.millrace_pb2_grpc import BrokerStub
+
+_THROTTLE_S_MAX: Final = 30.0
+"""Longest wait for a quota, because a quota may have been raised since. The broker then delays the call itself."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -39,13 +51,20 @@ class UnaryCall(Generic[Request, Response]):
     decode: Callable[[Received], Response]
     api_key: int = 0
     """API key over frames."""
+    throttle_time_ms: Callable[[Response], int] | None = None
+    """Reader of the time for which a response throttles the client; None if its kind never does."""
 
     @classmethod
     def of(
-        cls, name: str, *, encode: Callable[[Request], Any], decode: Callable[[Received], Response]
+        cls,
+        name: str,
+        *,
+        encode: Callable[[Request], Any],
+        decode: Callable[[Received], Response],
+        throttle_time_ms: Callable[[Response], int] | None = None,
     ) -> UnaryCall[Request, Response]:
         """Create a call with a custom encoding."""
-        return UnaryCall(name, encode, decode, API_KEYS[name])
+        return UnaryCall(name, encode, decode, API_KEYS[name], throttle_time_ms)
 
 
 class _Names:
@@ -62,7 +81,13 @@ _NAMES: Final = _Names()
 def _call_of(name: str) -> UnaryCall[Any, Any]:
     method = pb.DESCRIPTOR.services_by_name["Broker"].methods_by_name[name]
     request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    return UnaryCall.of(name, encode=request.SerializeToString, decode=cast("Any", response.FromString))
+    throttles = "throttle_time_ms" in response.DESCRIPTOR.fields_by_name
+    return UnaryCall.of(
+        name,
+        encode=request.SerializeToString,
+        decode=cast("Any", response.FromString),
+        throttle_time_ms=attrgetter("throttle_time_ms") if throttles else None,
+    )
 
 
 def unary(method: Method[Request, Response]) -> UnaryCall[Request, Response]:
@@ -70,21 +95,46 @@ def unary(method: Method[Request, Response]) -> UnaryCall[Request, Response]:
     return cast("UnaryCall[Request, Response]", method(cast("BrokerStub", _NAMES)))
 
 
-def decoded(call: UnaryCall[Any, Response], data: Received) -> Response:
-    """Decode the received response. Raises ``UnknownServerError`` if it is invalid."""
-    try:
-        return call.decode(data)
-    except DecodeError as error:
-        raise UnknownServerError(f"the answer to {call.name} cannot be parsed: {error}") from error
+class Throttle:
+    """Waits that one broker's quotas want, by call (KIP-219). Thread safe.
+
+    Other calls to the broker go on. The broker delays calls of a client that does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._until: Final[dict[str, float]] = {}
+
+    def decoded(self, call: UnaryCall[Any, Response], data: Received) -> Response:
+        """Decode the received response, and note its throttle time. Raises ``UnknownServerError`` if it is invalid."""
+        try:
+            response = call.decode(data)
+            throttle_ms = 0 if call.throttle_time_ms is None else call.throttle_time_ms(response)
+        except (DecodeError, InvalidRequestError) as error:
+            raise UnknownServerError(f"the answer to {call.name} cannot be parsed: {error}") from error
+        if throttle_ms > 0:
+            self._until[call.name] = time.monotonic() + min(throttle_ms / 1000, _THROTTLE_S_MAX)
+        return response
+
+    def wait_s(self, call: UnaryCall[Any, Any]) -> float:
+        """Return the seconds until the next call of this kind."""
+        if not self._until:
+            return 0.0
+        return max(0.0, self._until.get(call.name, 0.0) - time.monotonic())
 
 
 PRODUCE: Final[UnaryCall[Received, pb.ProduceResponse]] = UnaryCall.of(
-    "Produce", encode=lambda request: request, decode=cast("Any", pb.ProduceResponse.FromString)
+    "Produce",
+    encode=lambda request: request,
+    decode=cast("Any", pb.ProduceResponse.FromString),
+    throttle_time_ms=attrgetter("throttle_time_ms"),
 )
 """The call Produce with an encoded request: see ``millrace.clients.producing.wire``."""
 
 FETCH: Final[UnaryCall[pb.FetchRequest, Received]] = UnaryCall.of(
-    "Fetch", encode=pb.FetchRequest.SerializeToString, decode=lambda data: data
+    "Fetch",
+    encode=pb.FetchRequest.SerializeToString,
+    decode=lambda data: data,
+    throttle_time_ms=read_throttle_time_ms,
 )
 """The call Fetch with an undecoded response: see ``millrace.protocol.fetch_response``."""
 

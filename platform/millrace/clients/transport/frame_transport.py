@@ -20,9 +20,9 @@ from millrace.clients.transport.calls import (
     Received,
     Request,
     Response,
+    Throttle,
     UnaryCall,
     broken_off,
-    decoded,
     not_reached,
 )
 from millrace.clients.transport.frame_receiver import Receiver, Reception
@@ -57,11 +57,16 @@ class FrameTransport:
     """Connections to one broker. Thread safe; ``connect`` creates one and returns the broker's limits."""
 
     def __init__(
-        self, address: str, receiver: Receiver, connect: Callable[[float], tuple[FrameSocket, Limits]]
+        self,
+        address: str,
+        receiver: Receiver,
+        connect: Callable[[float], tuple[FrameSocket, Limits]],
+        throttle: Throttle,
     ) -> None:
         self._address = address
         self._receiver = receiver
         self._connect = connect
+        self._throttle = throttle
         self._lock = threading.Lock()
         self._idle: deque[FrameSocket] = deque()
         self._busy: set[FrameSocket] = set()
@@ -203,11 +208,10 @@ class FrameTransport:
             raise (broken_off if is_sent else not_reached)(self._address, str(failure)) from failure
         raise UnknownServerError(f"the call {call.name} failed: {failure!r}") from failure
 
-    @staticmethod
-    def _response(call: UnaryCall[Any, Response], error: int, body: Received) -> Response:
+    def _response(self, call: UnaryCall[Any, Response], error: int, body: Received) -> Response:
         if error:
             raise error_of(error, str(body, "utf-8", "replace"))
-        return decoded(call, body)
+        return self._throttle.decoded(call, body)
 
     def _too_late(self, call: UnaryCall[Any, Any], timeout_s: float) -> str:
         return f"the broker at {self._address} did not answer {call.name} within {timeout_s * 1000:.0f} ms"

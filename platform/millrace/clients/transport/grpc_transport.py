@@ -18,9 +18,9 @@ from millrace.clients.transport.calls import (
     PendingCall,
     Request,
     Response,
+    Throttle,
     UnaryCall,
     broken_off,
-    decoded,
     not_reached,
 )
 from millrace.clients.transport.client_tls import ClientTls
@@ -52,6 +52,7 @@ class GrpcTransport:
         credentials: CredentialsSource | None,
         response_bytes_max: int,
         threads: CallThreads,
+        throttle: Throttle,
     ) -> None:
         self._address = address
         self._find = find
@@ -60,6 +61,7 @@ class GrpcTransport:
         self._session = None if credentials is None else GrpcSession(credentials)
         self._response_bytes_max = response_bytes_max
         self._threads = threads
+        self._throttle = throttle
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[Any, bytes]] = {}
@@ -156,7 +158,7 @@ class GrpcTransport:
             raise self._explain_call(error) from error
         except ValueError as error:  # grpc raises this if the channel was closed during the call
             raise self._closed_under(error) from error
-        return decoded(call, data)
+        return self._throttle.decoded(call, data)
 
     def begin(
         self,
@@ -198,7 +200,7 @@ class GrpcTransport:
 
         def done(_: Any) -> None:
             try:
-                response = decoded(call, future.result())
+                response = self._throttle.decoded(call, future.result())
             except grpc.RpcError as error:
                 pending.complete(None, self._explain_call(error))
             except (grpc.FutureCancelledError, ValueError) as error:

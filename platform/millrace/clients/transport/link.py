@@ -20,7 +20,7 @@ from importlib.metadata import version
 from typing import Final
 
 from millrace.clients.transport.call_threads import CallThreads
-from millrace.clients.transport.calls import PendingCall, Request, Response, UnaryCall, not_reached, unary
+from millrace.clients.transport.calls import PendingCall, Request, Response, Throttle, UnaryCall, not_reached, unary
 from millrace.clients.transport.client_tls import credentials_of, tls_of
 from millrace.clients.transport.frame_receiver import Receiver
 from millrace.clients.transport.frame_socket import FrameSocket, connect
@@ -63,6 +63,8 @@ class Links:
         self._links: dict[str, Link] = {}
         self._is_closed = False
         self.threads = CallThreads("millrace-call")
+        self.closing = threading.Event()
+        """Set when the client is closed, which ends the waits for quotas."""
         self._receiver: Receiver | None = None
         _living.add(self)
 
@@ -74,6 +76,7 @@ class Links:
         self._lock = threading.RLock()
         self.credentials = credentials_of(self._config)  # a thread of the parent may hold their lock
         self.threads = CallThreads("millrace-call")
+        self.closing = threading.Event()
         self._receiver = None
 
     def to(self, address: str) -> Link:
@@ -110,6 +113,7 @@ class Links:
             self._is_closed = True
             links, self._links = list(self._links.values()), {}
             receiver, self._receiver = self._receiver, None
+        self.closing.set()
         for link in links:
             link.close()
         if receiver is not None:
@@ -140,12 +144,20 @@ class Link:
         self._owner = owner
         fetch_bytes = config.fetch_max_bytes if isinstance(config, ConsumerConfig) else 0
         self._response_bytes_max = fetch_bytes + _MESSAGE_OVERHEAD_BYTES
+        self._throttle: Final = Throttle()
         self.grpc: Final = GrpcTransport(
-            address, self._find_grpc, config, owner.tls, owner.credentials, self._response_bytes_max, owner.threads
+            address,
+            self._find_grpc,
+            config,
+            owner.tls,
+            owner.credentials,
+            self._response_bytes_max,
+            owner.threads,
+            self._throttle,
         )
         self._frames: FrameTransport | None = None
         if config.transport is not Transport.GRPC and _HAS_EPOLL:
-            self._frames = FrameTransport(address, owner.receiver(), self._greet)
+            self._frames = FrameTransport(address, owner.receiver(), self._greet, self._throttle)
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -156,6 +168,8 @@ class Link:
         request), ``RequestTimedOutError``, ``ClientClosedError``.
         """
         frames = self._frames
+        if (wait_s := self._throttle.wait_s(call)) > 0:
+            self._owner.closing.wait(wait_s)
         if frames is None:
             return self.grpc.call(call, request, timeout_s)
         deadline = time.monotonic() + timeout_s
@@ -176,6 +190,9 @@ class Link:
         Over an idle connection it is sent in the current thread, without blocking. ``cancellable`` announces a
         possible cancellation before its end. Raises ``ClientClosedError``.
         """
+        if (wait_s := self._throttle.wait_s(call)) > 0:
+            self._begin_later(wait_s, call, request, timeout_s, pending, cancellable=cancellable)
+            return
         frames = self._frames
         sock = frames.idle_socket() if frames is not None else None
         if frames is not None and sock is not None:
@@ -193,6 +210,30 @@ class Link:
                 else:
                     opened = self._new_socket(frames, deadline)
                     frames.begin(opened, call, request, max(deadline - time.monotonic(), 0.001), pending)
+            except MillraceError as error:
+                pending.complete(None, error)
+
+        if not self._owner.threads.start(work):
+            raise ClientClosedError("the client is closed: make a new one")
+
+    def _begin_later(
+        self,
+        wait_s: float,
+        call: UnaryCall[Request, Response],
+        request: Request,
+        timeout_s: float,
+        pending: PendingCall[Response],
+        *,
+        cancellable: bool,
+    ) -> None:
+        """Start a call after the wait that the broker's quotas want. Raises ``ClientClosedError``."""
+
+        def work() -> None:
+            self._owner.closing.wait(wait_s)
+            if pending.is_done:
+                return
+            try:
+                self.begin(call, request, timeout_s, pending, cancellable=cancellable)
             except MillraceError as error:
                 pending.complete(None, error)
 

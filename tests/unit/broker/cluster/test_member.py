@@ -60,6 +60,7 @@ def member_of(config: BrokerConfig, peers: Peers) -> Member:
         live=LiveConfig(configs),
         groups=nothing,
         credentials=nothing,
+        quotas=nothing,
         schemas=nothing,
         security=nothing,
         clock=clock,

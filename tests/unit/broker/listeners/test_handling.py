@@ -14,7 +14,7 @@ from millrace_broker.api import ClientAddress, RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.wire_calls import Buffer, Response
-from millrace_broker.quotas import Admission, CallClass
+from millrace_broker.quotas import Admission, CallClass, ClientQuotas
 
 NO_CLIENT_ID = b"\xff\xff"
 
@@ -41,6 +41,13 @@ class Call:
         return None
 
 
+class _BrokerWithoutQuotas:
+    """The part of a broker that ``Handling`` uses."""
+
+    def __init__(self) -> None:
+        self.client_quotas = ClientQuotas(BrokerConfig.load({}), time.monotonic)
+
+
 Ended = tuple[Response, MillraceError | None]
 
 
@@ -50,7 +57,10 @@ def run(scenario: Callable[[Handling, Callable[[Call], None], list[Ended]], Awai
     async def main() -> None:
         ended: list[Ended] = []
         handling = Handling(
-            cast(Broker, None), "L", ClientAddress("h", 1), lambda *each: ended.append(cast(Ended, each))
+            cast(Broker, _BrokerWithoutQuotas()),
+            "L",
+            ClientAddress("h", 1),
+            lambda *each: ended.append(cast(Ended, each)),
         )
         admission = Admission(BrokerConfig.load({}), time.monotonic)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millrace.clients.transport.calls import PendingCall, unary
+from millrace.clients.transport.calls import PendingCall, Throttle, unary
 from millrace.clients.transport.frame_receiver import Receiver
 from millrace.clients.transport.frame_socket import connect
 from millrace.clients.transport.frame_transport import FrameTransport
@@ -136,7 +136,7 @@ class _Client:
         def connected(timeout_s: float) -> Any:
             return connect("127.0.0.1", port, pb.HelloRequest(), timeout_s=timeout_s, response_bytes_max=50_000_000)
 
-        self.transport = FrameTransport(f"127.0.0.1:{port}", self.receiver, connected)
+        self.transport = FrameTransport(f"127.0.0.1:{port}", self.receiver, connected, Throttle())
 
     def _socket(self) -> Any:
         return self.transport.idle_socket() or self.transport.new_socket(10)

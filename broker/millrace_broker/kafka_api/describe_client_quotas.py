@@ -1,0 +1,55 @@
+"""DescribeClientQuotas: quotas of users, client ids and addresses, as ``kafka-configs`` shows them (KIP-546)."""
+
+from __future__ import annotations
+
+from millrace.errors import InvalidRequestError
+from millrace.kafka_protocol.calls.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from millrace.protocol import millrace_pb2 as pb
+from millrace.quotas import Match
+from millrace_broker.api.common.access_rules import check_request
+from millrace_broker.api.describe_client_quotas import handle as describe
+from millrace_broker.kafka_api.call import KafkaRequest
+
+
+async def handle(message: DescribeClientQuotasRequest, request: KafkaRequest) -> DescribeClientQuotasResponse:
+    """List the quotas of the entities that match all components. Raises ``InvalidRequestError``."""
+    check_request("DescribeClientQuotas", request.broker, message, request.context)
+    asked = pb.DescribeClientQuotasRequest(filters=map(_filter, message.components), strict=message.strict)
+    answer = await describe(request.broker, asked, request.context)
+    return DescribeClientQuotasResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        error_message=None,
+        entries=tuple(
+            EntryData(
+                entity=tuple(
+                    EntityData(entity_type=each.type, entity_name=each.name if each.HasField("name") else None)
+                    for each in entry.entity
+                ),
+                values=tuple(ValueData(key=key, value=value) for key, value in sorted(entry.values.items())),
+            )
+            for entry in answer.entries
+        ),
+    )
+
+
+def _filter(component: ComponentData) -> pb.DescribeClientQuotasRequest.Filter:
+    """Return a filter. Raises ``InvalidRequestError`` for a match that Kafka refuses."""
+    kind, match, name = component.entity_type, component.match_type, component.match
+    if match not in list(Match):
+        raise InvalidRequestError(f"match type {match} of {kind} is none of 0 (exact), 1 (default) and 2 (any)")
+    if (match == Match.EXACT) != (name is not None):
+        raise InvalidRequestError(f"{kind}: an exact match has a name, and no other match has one")
+    return pb.DescribeClientQuotasRequest.Filter(type=kind, match=Match(match), name=name or "")  # type: ignore[arg-type]
+
+
+def refuse(message: DescribeClientQuotasRequest, version: int, error_code: int) -> DescribeClientQuotasResponse:
+    """Answer with the error."""
+    return DescribeClientQuotasResponse(throttle_time_ms=0, error_code=error_code, error_message=None, entries=None)

@@ -1,0 +1,33 @@
+"""Wait of one connection for the quotas of its client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+_LOOKED_AGAIN_S: Final = 1.0
+"""How often a wait looks whether it is over, because a raised quota makes it shorter."""
+
+
+class QuotaWait:
+    """At most one wait at a time. All of it runs in the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop: Final = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, left_s: Callable[[], float], go_on: Callable[[], None]) -> None:
+        """Call ``go_on`` once ``left_s`` returns no more seconds."""
+        wait_s = left_s()
+        if wait_s > 0:
+            self._timer = self._loop.call_later(min(wait_s, _LOOKED_AGAIN_S), self.start, left_s, go_on)
+            return
+        self._timer = None
+        go_on()
+
+    def cancel(self) -> None:
+        """End the wait, because its connection is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

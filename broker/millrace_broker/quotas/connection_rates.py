@@ -1,0 +1,92 @@
+"""Rates of new connections: of the broker, of each listener, and of each address (KIP-612).
+
+Kafka's class is ``ConnectionQuotas``. This code runs in the event loop's thread. ``connections`` bounds the number of
+open connections instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from millrace.config.broker import BrokerConfig
+from millrace_broker.quotas.quota_table import QuotaTable
+from millrace_broker.quotas.token_bucket import TokenBucket
+from millrace_broker.security.acl_index import canonical_host
+
+_UNLIMITED: Final = 2**31 - 1
+_ADDRESSES_MAX: Final = 10_000
+"""Number of buckets from which full ones are forgotten, because a full bucket is as a new one."""
+
+
+class Delay(NamedTuple):
+    """How long a new connection waits, and whether it is closed then."""
+
+    wait_s: float
+    is_refused: bool
+
+
+_NONE: Final = Delay(0.0, is_refused=False)
+
+
+class ConnectionRates:
+    """Rates of new connections. A listener asks once for each connection that it accepts."""
+
+    def __init__(self, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+        self._monotonic: Final = monotonic
+        self._window_s: Final = float(config.quota_window_size_seconds)
+        self._table = QuotaTable({})
+        self._exempt: Final = config.inter_broker_listener if len(config.listener_addresses) > 1 else ""
+        now = monotonic()
+        self._of_broker: Final = self._bucket(config.max_connection_creation_rate, now)
+        self._of_listeners: Final = {
+            name: self._bucket(rate, now) for name, rate in config.connection_creation_rates.items()
+        }
+        self._of_addresses: Final[dict[str, TokenBucket]] = {}
+        self._is_limited: Final = self._of_broker is not None or any(self._of_listeners.values())
+        self.is_active = self._is_limited
+        """Whether any connection may have to wait."""
+        self.delayed = 0
+        self.refused = 0
+
+    def _bucket(self, rate: float, now: float) -> TokenBucket | None:
+        return None if rate >= _UNLIMITED else TokenBucket(rate, self._window_s, now)
+
+    def take(self, table: QuotaTable) -> None:
+        """Apply the configured quotas of addresses."""
+        self._table = table
+        self._of_addresses.clear()
+        self.is_active = self._is_limited or table.has_ips
+
+    def opened(self, listener: str, host: str) -> Delay:
+        """Count a new connection.
+
+        One beyond its address's rate is refused, after the time until the address may connect again. One beyond the
+        listener's or the broker's rate waits. The listener between brokers does not count for the broker's rate.
+        """
+        now = self._monotonic()
+        address = self._bucket_of(canonical_host(host), now)
+        if address is not None:
+            wait_s = address.debt_s(now)
+            if wait_s > 0:
+                self.refused += 1
+                return Delay(wait_s, is_refused=True)
+            address.take(1, now)
+        buckets = (self._of_listeners.get(listener), None if listener == self._exempt else self._of_broker)
+        wait_s = max((bucket.take(1, now) for bucket in buckets if bucket is not None), default=0.0)
+        if wait_s > 0:
+            self.delayed += 1
+            return Delay(wait_s, is_refused=False)
+        return _NONE
+
+    def _bucket_of(self, host: str, now: float) -> TokenBucket | None:
+        bucket = self._of_addresses.get(host)
+        if bucket is None:
+            rate = self._table.connection_rate(host)
+            if rate is None:
+                return None
+            if len(self._of_addresses) >= _ADDRESSES_MAX:
+                for name in [name for name, each in self._of_addresses.items() if each.is_full(now)]:
+                    del self._of_addresses[name]
+            bucket = self._of_addresses[host] = TokenBucket(rate, self._window_s, now)
+        return bucket

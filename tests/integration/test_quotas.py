@@ -1,0 +1,352 @@
+"""Tests of quotas with real clients: of Kafka, of millrace, and the command line.
+
+No listener of these brokers authenticates, so every client is the user ANONYMOUS. Bytes are counted by the broker, over
+the broker's own clock.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from millrace import errors
+from millrace.cli.main import main
+from millrace.clients import Admin, Consumer, Producer
+from millrace.kafka_protocol.calls.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
+from millrace.kafka_protocol.calls.create_topics import CreatableTopic, CreateTopicsRequest
+from millrace.kafka_protocol.calls.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from millrace.kafka_protocol.calls.metadata import MetadataRequest
+from millrace.quotas import QuotaEntity
+from millrace_broker.quotas import QuotaUse
+from millrace_broker.testing import EmbeddedBroker
+
+from .consumer_groups import QUICK_GROUPS
+from .documented import Reader
+from .kafka_clients import create_topic, producer, read, send
+from .kafka_wire import KafkaWire
+from .waiting import STALL_S, Stall
+
+MIB = 2**20
+RATE = MIB
+RECORD = b"x" * 65_536
+THROTTLING_QUOTA_EXCEEDED = 89
+INVALID_REQUEST = 42
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker that tests share. Each test has client ids of its own, and so has its quotas."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("quotas"), options={**QUICK_GROUPS, "metrics.port": "0"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin({"bootstrap.servers": broker.bootstrap_servers, "client.id": "admin"}) as client:
+        yield client
+
+
+@pytest.fixture
+def connect(broker: EmbeddedBroker) -> Iterator[Callable[[], KafkaWire]]:
+    """Return a function that makes connections, which are closed after the test."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(KafkaWire(broker))
+
+
+@pytest.fixture
+def limit(admin: Admin, topic: str) -> Iterator[Callable[..., str]]:
+    """Return a function that sets quotas of a new client id, which it returns."""
+    entity = QuotaEntity.of([("client-id", topic)])
+    keys: set[str] = set()
+
+    def change(**quotas: float) -> str:
+        admin.alter_client_quotas(entity, quotas)
+        keys.update(quotas)
+        return topic
+
+    yield change
+    admin.alter_client_quotas(entity, {}, remove=keys)
+
+
+def use_of(broker: EmbeddedBroker, client_id: str, key: str) -> QuotaUse:
+    (found,) = [
+        each
+        for each in broker.server.broker.client_quotas.statistics()
+        if (each.client_id, each.key) == (client_id, key)
+    ]
+    return found
+
+
+def check_rate(sent_bytes: int, began: float, ended: float) -> None:
+    """Check that no more was let through than the rate and its burst allow, within 5 %."""
+    assert sent_bytes <= 1.05 * RATE * (ended - began + 1.0) + 2 * len(RECORD)
+
+
+# --- produce and consume -----------------------------------------------------------------------------------------
+
+
+def test_librdkafka_is_throttled_to_its_rate(broker: EmbeddedBroker, topic: str, limit: Callable[..., str]) -> None:
+    create_topic(broker, topic)
+    client_id = limit(producer_byte_rate=RATE, consumer_byte_rate=RATE)
+    throttled: list[float] = []
+
+    def note(event: Any) -> None:
+        throttled.append(event.throttle_time)
+
+    servers = {"bootstrap.servers": broker.bootstrap_servers, "client.id": client_id, "throttle_cb": note}
+    client = confluent_kafka.Producer({**servers, "batch.size": len(RECORD)})
+    began = time.monotonic()
+    count = 48
+    times: list[float] = []
+    for record in [{"value": RECORD}] * count:
+        client.produce(topic, on_delivery=lambda error, _: times.append(time.monotonic()), **record)
+    stall = Stall("acknowledgements")
+    while len(times) < count:
+        stall.check(len(times))
+        client.poll(0.1)
+    check_rate(count * len(RECORD), began, times[-1])
+    assert max(throttled) > 0
+    assert use_of(broker, client_id, "producer_byte_rate").throttled_s > 0
+    options = {"group.id": topic, "auto.offset.reset": "earliest", "fetch.message.max.bytes": 200_000}
+    reader = confluent_kafka.Consumer({**servers, **options})
+    throttled.clear()
+    reader.subscribe([topic])
+    got: list[float] = []
+    read(reader, count, lambda _: got.append(time.monotonic()))
+    reader.close()
+    check_rate(count * len(RECORD), got[0] - 0.5, got[-1])
+    assert max(throttled) > 0
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+def test_a_client_of_millrace_waits_as_its_quota_wants(
+    broker: EmbeddedBroker, admin: Admin, topic: str, limit: Callable[..., str], transport: str
+) -> None:
+    admin.create_topic(topic)
+    client_id = limit(producer_byte_rate=RATE, consumer_byte_rate=RATE)
+    options = {"bootstrap.servers": broker.bootstrap_servers, "client.id": client_id, "transport": transport}
+    count = 48
+    began = time.monotonic()
+    with Producer({**options, "batch.size": "65536"}) as client:
+        for future in [client.send(topic, RECORD) for _ in range(count)]:
+            future.result(STALL_S)
+    check_rate(count * len(RECORD), began, time.monotonic())
+    assert use_of(broker, client_id, "producer_byte_rate").throttled_s > 0
+    began = time.monotonic()
+    with Consumer({**options, "auto.offset.reset": "earliest", "direct.reads": "never"}) as reader:
+        reader.assign([(topic, 0)])
+        received = 0
+        stall = Stall("records")
+        while received < count:
+            stall.check(received)
+            received += len(reader.poll(1.0))
+    check_rate(count * len(RECORD), began, time.monotonic())
+    assert use_of(broker, client_id, "consumer_byte_rate").throttled_s > 0
+
+
+def test_another_client_is_not_delayed(broker: EmbeddedBroker, topic: str, limit: Callable[..., str]) -> None:
+    create_topic(broker, topic)
+    limited = producer(broker, **{"client.id": limit(producer_byte_rate=1)})
+    send(limited, topic, [{"value": RECORD}])
+    limited.produce(topic, value=RECORD)
+    other = producer(broker, **{"client.id": "another"})
+    send(other, topic, [{"value": RECORD}] * 10)
+    assert len(limited) == 1  # still muted
+    limited.purge()
+
+
+# --- time, mutations, connections --------------------------------------------------------------------------------
+
+
+def metadata(wire: KafkaWire) -> int:
+    answer = wire.call(MetadataRequest(topics=None), 12)
+    throttle_ms: int = answer.throttle_time_ms
+    return throttle_ms
+
+
+def test_the_processor_time_of_calls_is_limited(admin: Admin, connect: Callable[[], KafkaWire]) -> None:
+    entity = QuotaEntity.of([("client-id", "wire")])
+    wire = connect()
+    assert metadata(wire) == 0
+    admin.alter_client_quotas(entity, {"request_percentage": 0.001})
+    try:
+        throttles = [metadata(wire) for _ in range(2)]
+    finally:
+        admin.alter_client_quotas(entity, {}, remove=["request_percentage"])
+    assert 0 < max(throttles) <= 1000
+    assert metadata(wire) == 0
+
+
+def created(wire: KafkaWire, name: str, version: int) -> tuple[int, int, str | None]:
+    request = CreateTopicsRequest(
+        topics=(CreatableTopic(name=name, num_partitions=30, replication_factor=1, assignments=(), configs=()),),
+        timeout_ms=60_000,
+        validate_only=False,
+    )
+    answer = wire.call(request, version)
+    (result,) = answer.topics
+    return result.error_code, answer.throttle_time_ms, result.error_message
+
+
+def test_mutations_beyond_the_quota_are_refused_or_throttle_older_clients(
+    admin: Admin, topic: str, connect: Callable[[], KafkaWire]
+) -> None:
+    entity = QuotaEntity.of([("client-id", "wire")])
+    admin.alter_client_quotas(entity, {"controller_mutation_rate": 2.0})
+    try:
+        code, throttle_ms, _ = created(connect(), f"{topic}-1", 7)
+        assert code == 0
+        assert throttle_ms > 1000  # 30 partitions are more than eleven windows allow
+        code, throttle_ms, text = created(connect(), f"{topic}-2", 7)
+        assert (code, throttle_ms > 1000) == (THROTTLING_QUOTA_EXCEEDED, True)
+        assert "controller_mutation_rate=2 is used up: try again in" in (text or "")
+        code, throttle_ms, _ = created(connect(), f"{topic}-3", 5)
+        assert (code, throttle_ms > 10_000) == (0, True)
+    finally:
+        admin.alter_client_quotas(entity, {}, remove=["controller_mutation_rate"])
+
+
+def test_connections_beyond_an_addresss_rate_are_closed(
+    broker: EmbeddedBroker, admin: Admin, connect: Callable[[], KafkaWire]
+) -> None:
+    entity = QuotaEntity.of([("ip", "127.0.0.1")])
+    before = broker.server.broker.client_quotas.connections.refused
+    admin.alter_client_quotas(entity, {"connection_creation_rate": 1})
+    try:
+        wires = [connect() for _ in range(4)]
+        ends = []
+        for wire in wires:
+            try:
+                metadata(wire)
+                ends.append("answered")
+            except (EOFError, ConnectionResetError):
+                ends.append("closed")
+    finally:
+        admin.alter_client_quotas(entity, {}, remove=["connection_creation_rate"])
+    assert ends[0] == "answered"
+    assert "closed" in ends
+    assert broker.server.broker.client_quotas.connections.refused > before
+
+
+# --- administration ----------------------------------------------------------------------------------------------
+
+
+def altered(wire: KafkaWire, entity: list[tuple[str, str | None]], **quotas: float | None) -> tuple[int, str]:
+    entry = AlterClientQuotasRequestEntryData(
+        entity=tuple(AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+        ops=tuple(
+            OpData(key=key, value=0.0 if value is None else value, remove=value is None)
+            for key, value in quotas.items()
+        ),
+    )
+    (result,) = wire.call(AlterClientQuotasRequest(entries=(entry,), validate_only=False), 1).entries
+    return result.error_code, result.error_message or ""
+
+
+def described(wire: KafkaWire, *components: tuple[str, int, str | None], strict: bool = False) -> Any:
+    request = DescribeClientQuotasRequest(
+        components=tuple(
+            ComponentData(entity_type=kind, match_type=match, match=name) for kind, match, name in components
+        ),
+        strict=strict,
+    )
+    answer = wire.call(request, 1)
+    if answer.error_code:
+        return answer.error_code
+    return {
+        tuple((each.entity_type, each.entity_name) for each in entry.entity): {
+            each.key: each.value for each in entry.values
+        }
+        for entry in answer.entries
+    }
+
+
+def test_kafkas_calls_set_show_and_remove_quotas(connect: Callable[[], KafkaWire]) -> None:
+    wire = connect()
+    both: list[tuple[str, str | None]] = [("user", "carol"), ("client-id", None)]
+    assert altered(wire, both, producer_byte_rate=1024.0, request_percentage=12.5) == (0, "")
+    assert altered(wire, [("user", "carol")], consumer_byte_rate=2048.0) == (0, "")
+    quotas = {"producer_byte_rate": 1024.0, "request_percentage": 12.5}
+    assert described(wire, ("user", 0, "carol")) == {
+        tuple(both): quotas,
+        (("user", "carol"),): {"consumer_byte_rate": 2048.0},
+    }
+    assert described(wire, ("user", 0, "carol"), strict=True) == {(("user", "carol"),): {"consumer_byte_rate": 2048.0}}
+    assert described(wire, ("client-id", 1, None)) == {tuple(both): quotas}
+    assert described(wire, ("user", 3, None)) == INVALID_REQUEST
+    assert described(wire, ("user", 0, None)) == INVALID_REQUEST
+    assert described(wire, ("group", 2, None)) == INVALID_REQUEST
+    assert altered(wire, both, producer_byte_rate=None, request_percentage=None) == (0, "")
+    assert altered(wire, [("user", "carol")], consumer_byte_rate=None) == (0, "")
+    assert described(wire, ("user", 0, "carol")) == {}
+
+
+def test_an_impossible_quota_is_refused_with_the_remedy(admin: Admin, connect: Callable[[], KafkaWire]) -> None:
+    wire = connect()
+    code, text = altered(wire, [("user", "carol")], producer_byte_rate=0.0)
+    assert code == INVALID_REQUEST
+    assert "producer_byte_rate=0 of user carol is impossible: set a number above 0" in text
+    code, text = altered(wire, [("ip", "nowhere")], connection_creation_rate=5.0)
+    assert (code, "nowhere is no IP address" in text) == (INVALID_REQUEST, True)
+    with pytest.raises(errors.InvalidRequestError, match="is no quota of user carol"):
+        admin.alter_client_quotas(QuotaEntity.of([("user", "carol")]), {"connection_creation_rate": 5.0})
+
+
+def test_the_command_sets_shows_and_removes_quotas(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main(["configs", *arguments]) == status, capsys.readouterr().err
+        captured = capsys.readouterr()
+        return captured.out if status == 0 else captured.err
+
+    for names in (["users", "dora"], ["clients", "default"], ["users", "default", "--client", "app"]):
+        run("alter", *names, "--add", "producer_byte_rate=1048576000", "--add", "request_percentage=99.5")
+        shown = run("describe", *names)
+        assert "1048576000" in shown
+        assert "99.5" in shown
+        run("alter", *names, "--delete", "producer_byte_rate", "--delete", "request_percentage")
+        assert "1048576000" not in run("describe", *names)
+    run("alter", "ips", "192.0.2.7", "--add", "connection_creation_rate=5")
+    assert "new connections a second" in run("describe", "ips", "192.0.2.7")
+    run("alter", "ips", "192.0.2.7", "--delete", "connection_creation_rate")
+    assert "above 0" in run("alter", "users", "dora", "--add", "producer_byte_rate=0", status=1)
+    assert "expected a number" in run("alter", "users", "dora", "--add", "producer_byte_rate=fast", status=2)
+    assert "--client is for users" in run("describe", "ips", "192.0.2.7", "--client", "app", status=2)
+
+
+def test_metrics_have_kafkas_names(broker: EmbeddedBroker, topic: str, limit: Callable[..., str]) -> None:
+    create_topic(broker, topic)
+    client_id = limit(producer_byte_rate=1)
+    client = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": client_id})
+    send(client, topic, [{"value": b"v"}])
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=STALL_S) as answer:
+        text = answer.read().decode()
+    assert f'millrace_produce_byte_rate{{client_id="{client_id}",user=""}}' in text
+    assert f'millrace_produce_throttle_time_total{{client_id="{client_id}",user=""}}' in text
+    assert "millrace_connections_refused_total" in text
+
+
+def test_the_page_sets_quotas(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing: Any = None  # the page has no block for Spark
+    with EmbeddedBroker(tmp_path_factory.mktemp("page")) as alone:
+        printed = Reader(alone, nothing, tmp_path, monkeypatch).follow("docs/quotas.md")
+    assert "changed the quotas of user alice, client-id reports" in printed
+    assert "changed the quotas of default ip" in printed

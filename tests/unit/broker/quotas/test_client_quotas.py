@@ -1,0 +1,231 @@
+"""Tests of the quotas of clients, on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.config.broker import BrokerConfig
+from millrace.errors import ThrottledError
+from millrace.quotas import QuotaEntity
+from millrace_broker.quotas import ClientQuotas, QuotaTable
+from millrace_broker.quotas.measured_work import MeasuredWork
+
+MIB = 2**20
+CALLS = ("Produce", "Fetch")
+KEYS = {"Produce": "producer_byte_rate", "Fetch": "consumer_byte_rate"}
+
+
+class VirtualClock:
+    """A clock that tests drive."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def quotas_of(clock: VirtualClock, quotas: dict[str, dict[str, float]], **options: str) -> ClientQuotas:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    found = ClientQuotas(BrokerConfig.load(named), clock)
+    found.take(table_of(quotas))
+    return found
+
+
+def table_of(quotas: dict[str, dict[str, float]]) -> QuotaTable:
+    """Quotas by entities such as ``user alice``, ``user`` (the default)."""
+    entities = {}
+    for text, values in quotas.items():
+        kind, _, name = text.partition(" ")
+        entities[QuotaEntity.of([(kind, name or None)])] = values
+    return QuotaTable(entities)
+
+
+def call(quotas: ClientQuotas, name: str, size_bytes: int, user: str = "alice", client_id: str = "app") -> float:
+    """Make a call. Return the seconds for which its client is throttled."""
+    usage = quotas.usage(user, client_id, size_bytes if name == "Produce" else 0)
+    if usage is None:
+        return 0.0
+    usage.settle(name, size_bytes)
+    return usage.throttle_s
+
+
+@settings(max_examples=50)
+@given(
+    st.sampled_from(CALLS),
+    st.floats(10_000, 100 * MIB),
+    st.lists(st.integers(1, MIB), min_size=1, max_size=5),
+    st.integers(1, 8),
+)
+def test_the_rate_is_held_within_5_percent_by_any_number_of_connections(
+    name: str, rate: float, sizes: list[int], connections: int
+) -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"user alice": {KEYS[name]: rate}})
+    free_at = [clock.now] * connections
+    done: list[tuple[float, int]] = []
+    seconds = 40 * max(max(sizes) * connections / rate, 1.0)  # long enough for the last calls not to matter
+    end = clock.now + seconds
+    number = 0
+    while number < 2_000:
+        which = min(range(connections), key=lambda each: free_at[each])
+        clock.now = free_at[which]
+        if clock.now >= end:
+            break
+        size = sizes[number % len(sizes)]
+        done.append((clock.now, size))
+        number += 1
+        free_at[which] = clock.now + call(quotas, name, size)
+    begun, last = done[0][0], clock.now
+    allowed = rate * (last - begun + 1.0)  # with the burst of a second
+    used = sum(size for _, size in done)
+    margin = connections * max(sizes)
+    assert used <= 1.001 * allowed + margin
+    if last >= end:
+        assert used >= 0.95 * rate * seconds - margin
+
+
+def test_a_client_without_a_quota_is_not_counted() -> None:
+    quotas = quotas_of(VirtualClock(), {"user bob": {"producer_byte_rate": 1.0}})
+    assert quotas.usage("alice", "app", 10) is None
+    assert quotas.statistics() == ()
+
+
+def test_without_quotas_nothing_is_active() -> None:
+    quotas = quotas_of(VirtualClock(), {})
+    assert not quotas.is_active
+    assert not quotas.connections.is_active
+
+
+def test_a_quota_of_the_default_user_is_one_of_each_user() -> None:
+    quotas = quotas_of(VirtualClock(), {"user": {"producer_byte_rate": 1000.0}})
+    assert call(quotas, "Produce", 2000, user="alice") == 1.0
+    assert call(quotas, "Produce", 1000, user="bob") == 0.0
+    assert call(quotas, "Produce", 500, user="alice", client_id="another") == 1.5
+
+
+def test_calls_without_records_use_no_bytes() -> None:
+    quotas = quotas_of(VirtualClock(), {"user": {"producer_byte_rate": 1000.0, "consumer_byte_rate": 1000.0}})
+    assert call(quotas, "Metadata", 10_000) == 0.0
+    assert call(quotas, "ReadRangeChunk", 3000) == 2.0
+
+
+def test_a_raised_quota_ends_the_wait_of_a_client_earlier() -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"user": {"producer_byte_rate": 1.0}})
+    usage = quotas.usage("alice", "", 1_000_001)
+    assert usage is not None
+    assert usage.settle("Produce", 0) == 1_000_000_000
+    quotas.take(table_of({"user": {"producer_byte_rate": 1_000_000.0}}))
+    assert usage.left_s() == pytest.approx(1.0)
+    clock.now += 1.0
+    assert usage.left_s() == pytest.approx(0.0)
+
+
+def test_a_removed_quota_no_longer_counts() -> None:
+    quotas = quotas_of(VirtualClock(), {"user": {"producer_byte_rate": 1.0}})
+    assert call(quotas, "Produce", 1000) > 0
+    quotas.take(table_of({}))
+    assert not quotas.is_active
+    quotas.take(table_of({"user": {"producer_byte_rate": 1000.0}}))
+    assert call(quotas, "Produce", 1000) == 0.0
+
+
+def test_mutations_have_the_burst_of_all_windows_and_are_refused_to_clients_that_know_the_error() -> None:
+    clock = VirtualClock()
+    options = {"controller_quota_window_num": "5", "controller_quota_window_size_seconds": "2"}
+    quotas = quotas_of(clock, {"user": {"controller_mutation_rate": 1.0}}, **options)
+
+    def create(partitions: int, *, is_strict: bool) -> float:
+        usage = quotas.usage("alice", "", 0)
+        assert usage is not None
+        usage.is_strict = is_strict
+        usage.check_mutation()
+        usage.mutated(partitions)
+        usage.settle("CreateTopics", 0)
+        return usage.throttle_s
+
+    assert create(10, is_strict=True) == 0.0
+    assert create(3, is_strict=True) == 3.0  # the last one that has any token left goes into debt
+    with pytest.raises(ThrottledError, match=r"controller_mutation_rate=1 is used up: try again in 3\.0 s"):
+        create(1, is_strict=True)
+    assert create(1, is_strict=False) == 4.0
+    clock.now += 4.0
+    assert create(1, is_strict=True) == 1.0
+
+
+async def _work() -> str:
+    return "done"
+
+
+def test_processor_time_counts_in_percent_of_one_processor() -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"user": {"request_percentage": 50.0}})
+    usage = quotas.usage("alice", "", 0)
+    assert usage is not None
+    assert isinstance(usage.measured(_work_once()), MeasuredWork)
+    usage.work_s = lambda: 0.6  # 0.5 s is the burst of one second
+    usage.settle("Metadata", 0)
+    assert usage.throttle_s == pytest.approx(0.2)
+    usage.work_s = lambda: 1000.0
+    usage.settle("Metadata", 0)
+    assert usage.throttle_s == 1.0  # at most a window, as in Kafka
+
+
+def _work_once() -> Coroutine[Any, Any, str]:
+    work = _work()
+    work.close()
+    return work
+
+
+def test_full_buckets_are_forgotten_so_that_client_ids_cannot_fill_the_memory() -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"client-id": {"producer_byte_rate": 1000.0}})
+    call(quotas, "Produce", 3000, client_id="in debt")
+    for number in range(11_000):
+        call(quotas, "Produce", 1, client_id=f"client {number}")
+        clock.now += 0.001
+    assert len(quotas.statistics()) <= 10_000
+    assert call(quotas, "Produce", 1, client_id="in debt") == 0.0  # its debt was paid meanwhile
+
+
+def test_the_use_of_a_quota_is_measured() -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"user alice": {"producer_byte_rate": 1000.0}})
+    for _ in range(600):
+        clock.now += max(0.5, call(quotas, "Produce", 500))
+    (use,) = quotas.statistics()
+    assert (use.key, use.user, use.client_id) == ("producer_byte_rate", "alice", "")
+    assert use.rate == pytest.approx(1000.0, rel=0.06)
+    call(quotas, "Produce", 3000)
+    assert quotas.statistics()[0].throttled_s == pytest.approx(2.5, abs=0.6)
+
+
+def test_connections_beyond_an_addresss_rate_are_refused_and_beyond_a_listeners_rate_wait() -> None:
+    clock = VirtualClock()
+    options = {"max_connection_creation_rate": "4"}
+    rates = quotas_of(clock, {"ip 10.0.0.1": {"connection_creation_rate": 1.0}}, **options).connections
+    assert [rates.opened("KAFKA", "10.0.0.1") for _ in range(3)] == [(0.0, False), (0.0, False), (1.0, True)]
+    assert [rates.opened("KAFKA", "10.0.0.2").wait_s for _ in range(4)] == [0.0, 0.0, 0.25, 0.5]
+    clock.now += 10.0
+    assert rates.opened("KAFKA", "10.0.0.1") == (0.0, False)
+    assert (rates.refused, rates.delayed) == (1, 2)
+
+
+def test_a_listener_has_a_rate_of_its_own() -> None:
+    clock = VirtualClock()
+    config = BrokerConfig.load(
+        {
+            "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0",
+            "listener.name.out.max.connection.creation.rate": "1",
+            "inter.broker.listener.name": "IN",
+        }
+    )
+    rates = ClientQuotas(config, clock).connections
+    assert rates.is_active
+    assert [rates.opened("OUT", "10.0.0.1").wait_s for _ in range(3)] == [0.0, 1.0, 2.0]
+    assert [rates.opened("IN", "10.0.0.1").wait_s for _ in range(3)] == [0.0, 0.0, 0.0]
