@@ -13,6 +13,7 @@ from millrace import errors
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.coordination import paths
 from millrace.protocol import millrace_pb2 as pb
+from millrace.quotas import QuotaEntity
 from millrace_broker.testing import EmbeddedBroker
 
 from .broker_cluster import SESSION_MS, Cluster
@@ -35,6 +36,20 @@ def produce(cluster: Cluster, topic: str, count: int) -> None:
         for number in range(count):
             producer.send(topic, f"record {number}".encode(), partition=0)
         producer.flush()
+
+
+def test_a_quota_that_one_broker_stores_holds_at_all_of_them(cluster: Cluster, topic: str) -> None:
+    entity = QuotaEntity.of([("user", "alice"), ("client-id", topic)])
+
+    def usages() -> list[bool]:
+        quotas = [each.server.broker.client_quotas for each in cluster.brokers.values()]
+        return [each.usage("alice", topic, 0) is not None for each in quotas]
+
+    assert usages() == [False] * 3
+    cluster.admin.alter_client_quotas(entity, {"producer_byte_rate": 1000})
+    eventually(lambda: usages() == [True] * 3)
+    cluster.admin.alter_client_quotas(entity, {}, remove=["producer_byte_rate"])
+    eventually(lambda: usages() == [False] * 3)
 
 
 def test_a_topic_has_leaders_on_all_brokers_when_its_creation_is_answered(cluster: Cluster, topic: str) -> None:

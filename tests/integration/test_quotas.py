@@ -19,6 +19,7 @@ import pytest
 from millrace import errors
 from millrace.cli.main import main
 from millrace.clients import Admin, Consumer, Producer
+from millrace.clients.transport import calls
 from millrace.kafka_protocol.calls.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,
@@ -154,6 +155,31 @@ def test_a_client_of_millrace_waits_as_its_quota_wants(
             received += len(reader.poll(1.0))
     check_rate(count * len(RECORD), began, time.monotonic())
     assert use_of(broker, client_id, "consumer_byte_rate").throttled_s > 0
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+def test_a_throttled_producers_other_calls_go_on(
+    broker: EmbeddedBroker,
+    admin: Admin,
+    topic: str,
+    limit: Callable[..., str],
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calls, "_THROTTLE_S_MAX", 1.0)  # from then on the broker holds the call back
+    admin.create_topic(topic)
+    options = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "client.id": limit(producer_byte_rate=1),
+        "transport": transport,
+    }
+    with Producer(options) as client, Admin(options) as other:
+        client.send(topic, RECORD).result(STALL_S)  # after it, the client is throttled for hours
+        second = client.send(topic, b"later")
+        assert other.describe_topic(topic).name == topic
+        assert not second.done()
+        limit(producer_byte_rate=100_000_000)
+        second.result(STALL_S)
 
 
 def test_another_client_is_not_delayed(broker: EmbeddedBroker, topic: str, limit: Callable[..., str]) -> None:
