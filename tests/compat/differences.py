@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 _KRAFT: Final = "KRaft's quorum: a cluster of millrace has its metadata in ZooKeeper"
-_QUOTAS: Final = "quotas of clients are not there yet"
 _SCRAM: Final = "passwords of SCRAM are not there yet"
 
 DIFFERENCES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -19,7 +18,6 @@ DIFFERENCES: Final[Mapping[str, Mapping[str, str]]] = {
     "tools": {
         "tools_tests::test_features[metadata.version]": _KRAFT,
         "tools_tests::test_metadata_quorum": _KRAFT,
-        "tools_tests::test_quota_of_a_client": _QUOTAS,
         "tools_tests::test_scram_password_of_a_user": _SCRAM,
     },
 }
