@@ -56,7 +56,7 @@ def wire(broker: EmbeddedBroker, username: str, password: str = "", mechanism: s
     login = SaslCredentials(mechanism, username, password or f"{username}-secret", is_token=bool(password))
     connection = KafkaWire(broker.server.ports["SASL_PLAINTEXT"])
     assert connection.call(SaslHandshakeRequest(mechanism=mechanism), 1).error_code == 0
-    steps = exchange(login)
+    steps = exchange(login, "127.0.0.1")
     message = next(steps)
     while True:
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=message), 2)
@@ -132,7 +132,7 @@ def test_the_session_ends_with_the_token(broker: EmbeddedBroker) -> None:
         token = create(bob)
     with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as connection:
         connection.call(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
-        steps = exchange(SaslCredentials("SCRAM-SHA-256", token.token_id, password(token), is_token=True))
+        steps = exchange(SaslCredentials("SCRAM-SHA-256", token.token_id, password(token), is_token=True), "127.0.0.1")
         first = connection.call(SaslAuthenticateRequest(auth_bytes=next(steps)), 2)
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=steps.send(bytes(first.auth_bytes))), 2)
         assert 0 < answer.session_lifetime_ms <= HOUR_MS

@@ -10,7 +10,7 @@ DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
     "bad records.",
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served.",
-    ApiKey.SASL_HANDSHAKE: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. Version 0, with messages of SASL "
+    ApiKey.SASL_HANDSHAKE: "All mechanisms of Kafka. Version 0, with messages of SASL "
     "outside Kafka's framing, is not answered.",
     ApiKey.CREATE_DELEGATION_TOKEN: "Without an authorizer, a client creates tokens of its own principal only.",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "Without an authorizer, a client sees the tokens that it owns or renews.",

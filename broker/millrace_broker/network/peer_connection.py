@@ -55,13 +55,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             return False
         return asyncio.get_running_loop().time() < self._expires
 
-    async def authenticate(self, credentials: CredentialsSource) -> None:
+    async def authenticate(self, credentials: CredentialsSource, host: str) -> None:
         """Authenticate the new connection.
 
         Raises ``SaslAuthenticationError``, ``BrokerUnavailableError``, and ``OSError`` if the provider of tokens does
         not answer.
         """
-        exchange = authentication(await asyncio.get_running_loop().run_in_executor(None, credentials))
+        exchange = authentication(await asyncio.get_running_loop().run_in_executor(None, credentials), host)
         request = next(exchange)
         while True:
             self._is_authenticating = True
@@ -238,7 +238,7 @@ async def connect(
     _, connection = await loop.create_connection(PeerConnection, host, port, ssl=context)
     try:
         if credentials is not None:
-            await connection.authenticate(credentials)
+            await connection.authenticate(credentials, host)
         return connection, await connection.greet(client_id)
     except BaseException:
         connection.close()

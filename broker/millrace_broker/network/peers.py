@@ -188,6 +188,10 @@ def _credentials(config: BrokerConfig, listener: str) -> CredentialsSource | Non
     security, mechanism = config.security_of(listener), config.sasl_mechanism_inter_broker_protocol
     login = security.login
     username, password = login.get("username", ""), login.get("password", "")
+    if mechanism is SaslMechanism.GSSAPI:
+        raise InvalidConfigError(
+            "sasl.mechanism.inter.broker.protocol=GSSAPI is not supported: choose SCRAM-SHA-512, or a listener with SSL"
+        )
     if mechanism is SaslMechanism.OAUTHBEARER:
         _check_tokens(config, listener)
     elif not (username and password):

@@ -15,6 +15,7 @@ from millrace.config.oauth_options import check_encryption
 from millrace.config.security_options import SaslMechanism, SecurityProtocol, parse_mapping_rules
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
+from millrace.security.kerberos import check_kerberos
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
@@ -52,6 +53,8 @@ class ListenerAccess:
                 'sasl.jaas.config with user_<name>="<password>", or leave PLAIN out of sasl.enabled.mechanisms'
             )
 
+        if self.protocol.has_sasl and SaslMechanism.GSSAPI in self.options.mechanisms:
+            check_kerberos(f"sasl.enabled.mechanisms of listener {name}")
         self._validator: Final = self._token_validator(name)
 
     def _token_validator(self, name: str) -> TokenValidator | None:

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from millrace.config.security_options import ListenerSecurity, SaslMechanism
 from millrace.errors import IllegalSaslStateError, SaslAuthenticationError, UnsupportedSaslMechanismError
+from millrace.security.kerberos import KerberosServer
 from millrace.security.oauth_login import TOKEN_BYTES_MAX
 from millrace.security.scram import ITERATIONS_MIN, ScramCredential, ScramServer, plain_name
 from millrace_broker.security.delegation_tokens import TokenLogin
@@ -135,6 +136,27 @@ class _Scram:
         return answer, True
 
 
+class _Gssapi:
+    """GSSAPI (RFC 4752): the client shows a ticket of Kerberos."""
+
+    def __init__(self, jaas: Mapping[str, str]) -> None:
+        self._jaas: Final = jaas
+        self._server: KerberosServer | None = None
+        self.username = ""
+        self.expires_s = float("inf")
+        self.is_token = False
+
+    async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
+        return await asyncio.get_running_loop().run_in_executor(None, self._evaluate, token)
+
+    def _evaluate(self, token: bytes) -> tuple[bytes, bool]:
+        if self._server is None:
+            self._server = KerberosServer(self._jaas)
+        answer, is_complete = self._server.evaluate(token)
+        self.username = self._server.username
+        return answer, is_complete
+
+
 class _OAuthBearer:
     """OAUTHBEARER (RFC 7628): the client sends a token that a provider has signed.
 
@@ -181,6 +203,7 @@ class SaslConversation:
         self._passwords: Final = users_of(options)
         self._lifetime_ms: Final = options.connections_max_reauth_ms
         self._logins: Final = logins
+        self._login: Final = options.login
         self._monotonic: Final = monotonic
         self._began: Final = monotonic()
         self._exchange: _Mechanism | None = None
@@ -231,6 +254,8 @@ class SaslConversation:
         elif mechanism == SaslMechanism.OAUTHBEARER:
             assert self._validator is not None, "a listener with OAUTHBEARER has one"
             self._exchange = _OAuthBearer(self._validator)
+        elif mechanism == SaslMechanism.GSSAPI:
+            self._exchange = _Gssapi(self._login)
         else:
             self._exchange = _Scram(mechanism, self._logins)
 

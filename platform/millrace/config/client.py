@@ -155,7 +155,11 @@ class ClientConfig(OAuthClient, SslOptions):
     )
     sasl_mechanism: Annotated[SaslMechanism, BeforeValidator(_upper)] = Field(
         SaslMechanism.SCRAM_SHA_512,
-        description="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER. Kafka's default is GSSAPI.",
+        description="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI. Kafka's default is "
+        "GSSAPI.",
+    )
+    sasl_kerberos_service_name: str = Field(
+        "kafka", description="Service in the Kerberos principal of the brokers, for GSSAPI. Kafka has no default."
     )
     sasl_username: str = Field("", description="User for SASL. The names are librdkafka's.")
     sasl_password: str = Field("", repr=False, description="Password of sasl.username.")
@@ -186,7 +190,7 @@ class ClientConfig(OAuthClient, SslOptions):
             return self
         if self.sasl_mechanism is SaslMechanism.OAUTHBEARER:
             self.check_oauth_login(self.login, is_encrypted=self.security_protocol.has_tls)
-        else:
+        elif self.sasl_mechanism is not SaslMechanism.GSSAPI:
             username, password = self.sasl_login
             if not (username and password):
                 raise ValueError(

@@ -50,7 +50,9 @@ METRICS: Final = "METRICS"
 _OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl|sasl|connections|max)\..+)")
 """Option of one listener: ``listener.name.<name in lower case>.<option>``."""
 
-_OF_MECHANISM: Final = re.compile(r"(listener\.name\..+)\.(?:plain|scram-sha-\d+|oauthbearer)(?=\.sasl\.jaas\.config$)")
+_OF_MECHANISM: Final = re.compile(
+    r"(listener\.name\..+)\.(?:plain|scram-sha-\d+|oauthbearer|gssapi)(?=\.sasl\.jaas\.config$)"
+)
 """Kafka's name of ``sasl.jaas.config`` for one mechanism of a listener."""
 
 

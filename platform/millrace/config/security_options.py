@@ -47,6 +47,7 @@ class SaslMechanism(StrEnum):
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
     OAUTHBEARER = "OAUTHBEARER"
+    GSSAPI = "GSSAPI"
 
 
 def _store_type(value: object) -> object:
@@ -171,8 +172,8 @@ class ListenerSecurity(OAuthValidation, OAuthClient, SslOptions):
 
     sasl_enabled_mechanisms: str = Field(
         "SCRAM-SHA-512,SCRAM-SHA-256",
-        description="SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default "
-        "is GSSAPI.",
+        description="SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI. Kafka's "
+        "default is GSSAPI.",
     )
     sasl_jaas_config: str = Field(
         "",

@@ -6,7 +6,7 @@ Kafka's class is ``SaslClientAuthenticator``. A driver sends what ``authenticati
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,11 +18,13 @@ from millrace.kafka_protocol.data.request_header import RequestHeader
 from millrace.kafka_protocol.lookup import request_header_version, response_header_version
 from millrace.kafka_protocol.message import Message
 from millrace.kafka_protocol.wire import WireError
+from millrace.security.kerberos import check_kerberos, kerberos_exchange
 from millrace.security.oauth_login import OAuthLogin
 from millrace.security.scram import ScramClient
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
+GSSAPI: Final = "GSSAPI"
 _SEPARATOR: Final = "\x01"
 RESPONSE_BYTES_MAX: Final = 12 * 1024
 """Largest answer to a request of SASL."""
@@ -41,12 +43,14 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class SaslCredentials:
-    """Mechanism, user and password of a client."""
+    """Mechanism, user and password of a client. For GSSAPI, the user is the service of the brokers."""
 
     mechanism: str
     username: str
     password: str = field(repr=False)
     """The password, or the token of OAUTHBEARER."""
+    kerberos: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the login module, for GSSAPI."""
     is_token: bool = False
     """Whether user and password are a delegation token, which only SCRAM takes."""
 
@@ -62,7 +66,12 @@ def credentials_source(
     if mechanism == OAUTHBEARER:
         login = OAuthLogin(oauth, jaas)
         return lambda: SaslCredentials(mechanism, "", login.token())
-    credentials = SaslCredentials(mechanism, username, password, jaas.get("tokenauth", "").lower() == "true")
+    if mechanism == GSSAPI:
+        check_kerberos("sasl.mechanism")
+        kerberos = SaslCredentials(mechanism, username, "", jaas)
+        return lambda: kerberos
+    is_token = jaas.get("tokenauth", "").lower() == "true"
+    credentials = SaslCredentials(mechanism, username, password, is_token=is_token)
     return lambda: credentials
 
 
@@ -77,8 +86,8 @@ Exchange = Generator[bytes, bytes, SaslSession]
 """Exchange of requests (with their lengths) and responses (without)."""
 
 
-def authentication(credentials: SaslCredentials) -> Exchange:
-    """Authenticate a new connection.
+def authentication(credentials: SaslCredentials, host: str) -> Exchange:
+    """Authenticate a new connection to a broker at ``host``.
 
     Raises ``SaslAuthenticationError`` in ``send``, and ``InvalidRequestError`` at a listener of another protocol.
     """
@@ -92,7 +101,7 @@ def authentication(credentials: SaslCredentials) -> Exchange:
             if known
             else "this listener has no SASL: set security.protocol=PLAINTEXT or SSL"
         )
-    steps = exchange(credentials)
+    steps = exchange(credentials, host)
     message = next(steps)
     while True:
         answer, lifetime_ms = yield from _step(message)
@@ -102,12 +111,14 @@ def authentication(credentials: SaslCredentials) -> Exchange:
             return SaslSession(lifetime_ms)
 
 
-def exchange(credentials: SaslCredentials) -> Generator[bytes, bytes, None]:
+def exchange(credentials: SaslCredentials, host: str) -> Generator[bytes, bytes, None]:
     """Yield the messages of the mechanism, and take the broker's. Raises ``SaslAuthenticationError`` in ``send``."""
     mechanism, secret = credentials.mechanism, credentials.password
     if mechanism == OAUTHBEARER:
         # With an error the broker answers at once (RFC 7628 has another message), so that one message is enough.
         yield f"n,,{_SEPARATOR}auth=Bearer {secret}{_SEPARATOR}{_SEPARATOR}".encode()
+    elif mechanism == GSSAPI:
+        yield from kerberos_exchange(credentials.username, host, credentials.kerberos)
     elif mechanism == PLAIN:
         yield f"\0{credentials.username}\0{secret}".encode()
     else:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from millrace.clients.transport.tls_socket import GRPC_ALPN, TlsSocket
 from millrace.config.client import ClientConfig, Transport
+from millrace.config.security_options import SaslMechanism
 from millrace.security import Reloading, TlsMaterial, client_context, refuse_for_grpc
 from millrace.security.sasl import CredentialsSource, credentials_source
 
@@ -22,7 +23,10 @@ def credentials_of(config: ClientConfig) -> CredentialsSource | None:
     """Return the credentials of a client with SASL. Raises ``InvalidConfigError``."""
     if not config.security_protocol.has_sasl:
         return None
-    return credentials_source(config.sasl_mechanism, *config.sasl_login, config, config.login)
+    username, password = config.sasl_login
+    if config.sasl_mechanism is SaslMechanism.GSSAPI:
+        username = config.sasl_kerberos_service_name
+    return credentials_source(config.sasl_mechanism, username, password, config, config.login)
 
 
 def tls_of(config: ClientConfig) -> Reloading[ClientTls] | None:

@@ -252,7 +252,7 @@ def connect(
     try:
         if tls is not None:
             sock = tls_socket(sock, tls, host, port, deadline)
-        session = None if credentials is None else _authenticate(sock, credentials, deadline)
+        session = None if credentials is None else _authenticate(sock, credentials, host, deadline)
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(frames.hello_request(message))
@@ -277,9 +277,9 @@ def connect(
         raise
 
 
-def _authenticate(sock: socket.socket, credentials: CredentialsSource, deadline: float) -> SaslSession:
+def _authenticate(sock: socket.socket, credentials: CredentialsSource, host: str, deadline: float) -> SaslSession:
     """Authenticate a new connection. Raises ``SaslAuthenticationError``, ``InvalidRequestError``, ``OSError``."""
-    exchange = authentication(credentials())
+    exchange = authentication(credentials(), host)
     request = next(exchange)
     while True:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))

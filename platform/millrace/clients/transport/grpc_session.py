@@ -24,7 +24,8 @@ Metadata = tuple[tuple[str, str], ...]
 class GrpcSession:
     """Session of one client at one broker. Thread safe."""
 
-    def __init__(self, credentials: CredentialsSource) -> None:
+    def __init__(self, credentials: CredentialsSource, host: str) -> None:
+        self._host: Final = host
         self._credentials: Final = credentials
         self._lock: Final = threading.Lock()
         self._metadata: Metadata = ()
@@ -54,7 +55,7 @@ class GrpcSession:
         credentials = self._credentials()
         begun_s = time.monotonic()
         messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        steps = exchange(credentials)
+        steps = exchange(credentials, self._host)
         call: Any = channel.stream_stream(_METHOD, request_serializer=bytes, response_deserializer=bytes)(
             _until_none(messages), timeout=timeout_s, metadata=((grpc_sasl.MECHANISM_KEY, credentials.mechanism),)
         )

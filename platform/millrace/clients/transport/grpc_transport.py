@@ -58,7 +58,7 @@ class GrpcTransport:
         self._find = find
         self._config = config
         self._tls = tls
-        self._session = None if credentials is None else GrpcSession(credentials)
+        self._session = None if credentials is None else GrpcSession(credentials, address.rpartition(":")[0])
         self._response_bytes_max = response_bytes_max
         self._threads = threads
         self._throttle = throttle
