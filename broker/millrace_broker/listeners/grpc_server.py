@@ -42,7 +42,7 @@ from millrace_broker.api import (
     in_progress,
     known_error,
 )
-from millrace_broker.api.common.throttling import settle, throttle
+from millrace_broker.api.common.throttling import settle, throttled
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.grpc_sasl import GrpcSessions
 from millrace_broker.listeners.shared import (
@@ -229,12 +229,10 @@ def _unary(broker: Broker, callers: Callers, name: str, handler: UnaryHandler) -
         with ExitStack() as stack:
             try:
                 request, request_context = await _admit(broker, callers, name, context, stack)
-                work: Any = handler(broker, request, request_context)
+                work = handler(broker, request, request_context)
                 if request_context.usage is None:
                     return await work
-                response: Any = await request_context.usage.measured(work)
-                throttle(response, request_context)
-                return response
+                return await request_context.usage.measured(throttled(work, request_context))
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
         return await _abort(context, failure)

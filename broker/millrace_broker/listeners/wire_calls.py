@@ -15,7 +15,7 @@ from millrace.errors import InvalidRequestError, MillraceError, UnsupportedVersi
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import RequestContext
-from millrace_broker.api.common.throttling import throttle
+from millrace_broker.api.common.throttling import throttled
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.shared import UNARY_METHODS, UnaryMethod
 
@@ -79,9 +79,8 @@ class OwnCall:
         return self._answer(broker, head, request, context), deadline_ms
 
     async def _answer(self, broker: Broker, head: frames.Head, request: Any, context: RequestContext) -> Response:
-        response = await self.method.handler(broker, request, context)
-        if context.usage is not None:
-            throttle(response, context)
+        work = self.method.handler(broker, request, context)
+        response = await (work if context.usage is None else throttled(work, context))
         body: bytes = response.SerializeToString()
         return frames.response_head(len(body), correlation_id=head.correlation_id), body
 
