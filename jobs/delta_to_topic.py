@@ -93,7 +93,7 @@ def start_query(spark: "SparkSession", arguments: Arguments) -> "StreamingQuery"
     from pyspark_millrace.delta import changes_to_topic
 
     limit = arguments.max_files_per_trigger
-    sink = {"kafka.bootstrap.servers": arguments.bootstrap_servers, "topic": arguments.topic}
+    sink = arguments.spark_options | {"topic": arguments.topic}
     return changes_to_topic(
         spark,
         arguments.table,

@@ -90,7 +90,7 @@ def write_map(copy: TopicCopy, topic: str, target: str, file: str) -> None:
 def run(arguments: Arguments, stopping: Event) -> None:
     """Copy the topic, then migrate the groups."""
     target = arguments.target or arguments.topic
-    config = {**pairs(arguments.option), "bootstrap.servers": arguments.bootstrap_servers}
+    config = {**arguments.client_options, **pairs(arguments.option), "bootstrap.servers": arguments.servers}
     kafka = KafkaTopic(arguments.kafka_bootstrap_servers, arguments.topic, pairs(arguments.kafka_option))
     with kafka:
         copy = TopicCopy(
@@ -101,10 +101,7 @@ def run(arguments: Arguments, stopping: Event) -> None:
             topic_configs=pairs(arguments.topic_config),
             say=say,
         )
-        say(
-            f"Kafka's {arguments.topic} at {arguments.kafka_bootstrap_servers} -> {target} at "
-            f"{arguments.bootstrap_servers}"
-        )
+        say(f"Kafka's {arguments.topic} at {arguments.kafka_bootstrap_servers} -> {target} at {arguments.servers}")
         started, report = time.monotonic(), Report()
         copy.run(
             stopping=stopping,

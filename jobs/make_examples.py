@@ -66,7 +66,7 @@ def fill(parsed: Arguments) -> None:
         table = example.table(parsed.rows, parsed.seed)
         key_columns = example.key_columns
         times = table[example.time_column] if example.time_column is not None else None
-    servers = {"bootstrap.servers": parsed.bootstrap_servers}
+    servers = parsed.client_options
     with Admin(servers) as admin:
         try:
             admin.create_topic(
@@ -83,7 +83,7 @@ def fill(parsed: Arguments) -> None:
         for start in range(0, table.num_rows, _CHUNK_ROWS):
             stamps = None if times is None else times.slice(start, _CHUNK_ROWS)
             producer.send_table(topic, table.slice(start, _CHUNK_ROWS), timestamps=stamps)
-    say(f"{table.num_rows:,} rows -> {topic} at {parsed.bootstrap_servers}")
+    say(f"{table.num_rows:,} rows -> {topic} at {parsed.servers}")
 
 
 def _run(parsed: Arguments, stopping: Event) -> None:

@@ -80,12 +80,16 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
 
 def sink_options(arguments: Arguments) -> dict[str, str]:
     """Return the options of the sink."""
-    return {
-        "kafka.bootstrap.servers": arguments.target_bootstrap_servers or arguments.bootstrap_servers,
-        "topic": arguments.target,
-        "deliveryGuarantee": arguments.delivery_guarantee,
-        "checkpointLocation": arguments.checkpoint,
-    } | pairs(arguments.sink_option)
+    elsewhere = arguments.target_bootstrap_servers
+    return (
+        ({"kafka.bootstrap.servers": elsewhere} if elsewhere else arguments.spark_options)
+        | {
+            "topic": arguments.target,
+            "deliveryGuarantee": arguments.delivery_guarantee,
+            "checkpointLocation": arguments.checkpoint,
+        }
+        | pairs(arguments.sink_option)
+    )
 
 
 def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:

@@ -170,7 +170,7 @@ def _stream(factory: TopologyFactory, parsed: TopologyStreamArguments, stopping:
 
     topology = factory()
     tables = _tables(parsed.table, topology)
-    options = pairs(parsed.option)
+    options = parsed.spark_options | pairs(parsed.option)
     if parsed.max_offsets_per_trigger is not None:
         options["maxOffsetsPerTrigger"] = str(parsed.max_offsets_per_trigger)
     checkpoint = parsed.checkpoint
@@ -183,14 +183,14 @@ def _stream(factory: TopologyFactory, parsed: TopologyStreamArguments, stopping:
     places = _places(tables, topology)
     root = os.path.dirname(checkpoint) or "."
     spark = start_spark(f"stream {places}", stopping, profile=parsed.profile, checkpoint_root=root)
-    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {places} (checkpoint {checkpoint})")
+    say(f"{_topics(topology)} at {parsed.servers} -> {places} (checkpoint {checkpoint})")
     total = _Total()
     query = run_stream(
         topology,
         spark,
         checkpoint=checkpoint,
         tables=tables,
-        bootstrap_servers=parsed.bootstrap_servers,
+        bootstrap_servers=parsed.servers,
         options=options,
         dead_letters=parsed.dead_letters,
         available_now=not parsed.continuous,
@@ -207,20 +207,20 @@ def _batch(parsed: BatchArguments, stopping: Event) -> None:
 
     topology = load_topology(parsed.topology)
     tables = _tables(parsed.table, topology)
-    options = pairs(parsed.option)
+    options = parsed.spark_options | pairs(parsed.option)
     for text, option in ((parsed.start, "startingTimestamp"), (parsed.end, "endingTimestamp")):
         if text is not None:
             options[option] = str(milliseconds_of(text))
     places = _places(tables, topology)
     spark = start_spark(f"backfill {places}", stopping)
-    say(f"{_topics(topology)} at {parsed.bootstrap_servers} -> {places} (whole tables are replaced)")
+    say(f"{_topics(topology)} at {parsed.servers} -> {places} (whole tables are replaced)")
     started = time.monotonic()
     with watched(spark, stopping):
         result = run_batch(
             topology,
             spark,
             tables=tables,
-            bootstrap_servers=parsed.bootstrap_servers,
+            bootstrap_servers=parsed.servers,
             options=options,
             dead_letters=parsed.dead_letters,
             on_plan=say if parsed.explain else None,

@@ -6,8 +6,8 @@ A job declares its options as a dataclass of ``JobArguments``, with an ``Option`
     class Arguments(SourceArguments, StreamArguments):
         topic: Annotated[str, Option(help="topic to read")]
 
-The default file is ``conf/jobs/<job>.properties`` beside ``jobs/``, if it exists. The command line and
-``MILLRACE_BOOTSTRAP_SERVERS`` override the file.
+The default file is ``conf/jobs/<job>.properties`` beside ``jobs/``, if it exists. The command line,
+``MILLRACE_BOOTSTRAP_SERVERS`` and ``MILLRACE_CLIENT_CONFIG`` override the file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ from typer import Option
 from typer.models import OptionInfo
 
 from millrace.config.base import read_properties
+from millrace.config.client import ClientConfig
+from millrace.config.secrets import is_secret
 from millrace.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from pyspark_millrace.delta import Compaction
 
 BOOTSTRAP_VARIABLE: Final = "MILLRACE_BOOTSTRAP_SERVERS"
+CONFIG_VARIABLE: Final = "MILLRACE_CLIENT_CONFIG"
+_VARIABLES: Final = {"bootstrap-servers": BOOTSTRAP_VARIABLE, "client-config": CONFIG_VARIABLE}
+"""Environment variables that override the file, by the options."""
+_DEFAULT_SERVERS: Final = "localhost:9092"
 _PAIR: Final = "NAME=VALUE"
 _TRUE, _FALSE = "true", "false"
 
@@ -60,8 +66,39 @@ class JobArguments:
     """Options of all jobs."""
 
     bootstrap_servers: Annotated[str, Option(metavar="HOST:PORT,...", envvar=BOOTSTRAP_VARIABLE, help="brokers")] = (
-        "localhost:9092"
+        _DEFAULT_SERVERS
     )
+    client_config: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            envvar=CONFIG_VARIABLE,
+            help="properties file of a client, such as one of millrace security init; its brokers replace the default",
+        ),
+    ] = None
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        """The options of ``ClientConfig``. A secret is a reference to the file, which must be on all machines."""
+        if self.client_config is None:
+            return {"bootstrap.servers": self.bootstrap_servers}
+        file = self.client_config.absolute()
+        known = ClientConfig.option_names()
+        given = {name: value for name, value in read_properties(file).items() if name in known}
+        options = {name: f"${{file:{file}:{name}}}" if is_secret(name) else value for name, value in given.items()}
+        if self.bootstrap_servers != _DEFAULT_SERVERS or "bootstrap.servers" not in given:
+            options["bootstrap.servers"] = self.bootstrap_servers
+        return options
+
+    @property
+    def servers(self) -> str:
+        """The brokers that the job uses."""
+        return self.client_options["bootstrap.servers"]
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        """The configuration of clients as options of ``format("millrace")``."""
+        return {f"kafka.{name}": value for name, value in self.client_options.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +245,7 @@ def _arguments_of(
             near = difflib.get_close_matches(name, options, n=1)
             hint_text = f"did you mean {near[0]}?" if near else "the names are those of the command line, see --help"
             raise InvalidConfigError(f"{file}: {name}={value} is not an option of {job}: {hint_text}")
-        if option == "bootstrap-servers" and BOOTSTRAP_VARIABLE in os.environ:
+        if _VARIABLES.get(option, "") in os.environ:
             continue
         if hint.__origin__ is bool:
             if value not in (_TRUE, _FALSE):
@@ -250,7 +287,7 @@ def names(text: str | None) -> tuple[str, ...]:
 def source_options(arguments: SourceArguments, topic: str, further: Sequence[str]) -> dict[str, str]:
     """Return the source's options to read ``topic``; the pairs in ``further`` override them."""
     options = {
-        "kafka.bootstrap.servers": arguments.bootstrap_servers,
+        **arguments.spark_options,
         "subscribe": topic,
         "startingOffsets": arguments.starting_offsets,
         "maxOffsetsPerTrigger": arguments.max_offsets_per_trigger,

@@ -87,7 +87,7 @@ def run_query(
     """
     root = os.path.dirname(job.checkpoint) or "."
     spark = start_spark(job.name, stopping, profile=arguments.profile, delta=job.delta, checkpoint_root=root)
-    say(f"{job.source} at {arguments.bootstrap_servers} -> {job.target} (checkpoint {job.checkpoint})")
+    say(f"{job.source} at {arguments.servers} -> {job.target} (checkpoint {job.checkpoint})")
     started, report = time.monotonic(), Report()
     query = start(spark, report)
     follow(query, stopping, report.add_progress if job.spark_counts else lambda query: None)

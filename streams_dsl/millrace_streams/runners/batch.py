@@ -64,7 +64,7 @@ def run_batch(
     )
     if on_plan is not None:
         on_plan(explain(job.plan))
-    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
+    sinks = Sinks.of(job.plan, tables, job.inputs.client, foreach_batch, dead_letters)
     sinks.prepare(spark, replaced=True)
     job = replace(job, writers=sinks.writers, application_id=spark.sparkContext.applicationId)
     frame = bounded_results(job, spark).persist()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -83,7 +83,7 @@ class TopicTarget:
 
     sink: Sink
     node: TopicSinkNode | RepartitionNode
-    bootstrap_servers: str
+    client: Mapping[str, str] = field(repr=False)
 
     @cached_property
     def writer(self) -> OpaqueRows | None:
@@ -91,7 +91,7 @@ class TopicTarget:
 
         Raises ``TopologyError`` if the topic cannot hold the rows, and the errors of ``is_opaque``.
         """
-        if not self.node.topic or is_opaque(self.node.topic, self.bootstrap_servers):
+        if not self.node.topic or is_opaque(self.node.topic, self.client):
             return OpaqueRows.of(self.node, self.sink.layout)
         if self.node.produced:
             raise TopologyError(
@@ -108,34 +108,34 @@ class TopicTarget:
         """Send the rows, in the order of each bucket's output."""
         sink = self.sink if self.writer is None else written_sink(self.sink)
         rows = results.unpacked(sink.name, sink.layout, sink.reserved)
-        send(rows, self.node.topic or None, self.bootstrap_servers, transaction)
+        send(rows, self.node.topic or None, self.client, transaction)
 
 
-def is_opaque(topic: str, bootstrap_servers: str) -> bool:
+def is_opaque(topic: str, client: Mapping[str, str]) -> bool:
     """Return whether a topic holds bytes. Raises ``UnknownTopicOrPartitionError`` and other errors of the admin
     client.
     """
     from millrace.clients import Admin
 
-    with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
+    with Admin(client) as admin:
         return admin.describe_topic(topic).schema is None
 
 
-def writers_of(plan: Plan, bootstrap_servers: str) -> dict[str, OpaqueRows]:
+def writers_of(plan: Plan, client: Mapping[str, str]) -> dict[str, OpaqueRows]:
     """Return the writers of existing topics of bytes, by node. Raises ``TopologyError``."""
     sinks, found = sinks_of(plan), {}
     for node in plan.outputs:
         if not isinstance(node, DeltaSinkNode):
-            target = TopicTarget(sinks[node.name], node, bootstrap_servers)
+            target = TopicTarget(sinks[node.name], node, client)
             with suppress(UnknownTopicOrPartitionError):
                 if (writer := target.writer) is not None:
                     found[node.name] = writer
     return found
 
 
-def send(rows: DataFrame, topic: str | None, bootstrap_servers: str, transaction: Transaction | None) -> None:
+def send(rows: DataFrame, topic: str | None, client: Mapping[str, str], transaction: Transaction | None) -> None:
     """Write rows to a topic, or to the topics of their column, once per transaction or as a separate write."""
-    options = {"kafka.bootstrap.servers": bootstrap_servers}
+    options = {f"kafka.{name}": value for name, value in client.items()}
     if topic is not None:
         options["topic"] = topic
     if transaction is not None:
@@ -148,11 +148,11 @@ class DeadLetterTarget:
     """A topic of bytes for dead letters, with the error of each in its headers."""
 
     topic: str
-    bootstrap_servers: str
+    client: Mapping[str, str] = field(repr=False)
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
         """Check that the topic exists and holds bytes. Raises ``TopologyError``."""
-        if not is_opaque(self.topic, self.bootstrap_servers):
+        if not is_opaque(self.topic, self.client):
             raise TopologyError(f"dead_letters: {self.topic} is a typed topic; name one of bytes")
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
@@ -160,7 +160,7 @@ class DeadLetterTarget:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         rows = results.mapped(DEAD_LETTERS, LetterRecords(), from_arrow_schema(RECORDS))
-        send(rows, self.topic, self.bootstrap_servers, transaction)
+        send(rows, self.topic, self.client, transaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +190,13 @@ class Sinks:
         cls,
         plan: Plan,
         tables: Mapping[str, str] | str | None,
-        bootstrap_servers: str | None,
+        client: Mapping[str, str] | None,
         foreach_batch: Mapping[str, BatchFunction] | None,
         dead_letters: str | None = None,
     ) -> Sinks:
-        """Determine the target of each sink. Raises ``UsageError`` for a sink without a target, or a target without a
-        sink.
+        """Determine the target of each sink. ``client`` is the configuration of clients, if there is a cluster.
+
+        Raises ``UsageError`` for a sink without a target, or a target without a sink.
         """
         functions = dict(foreach_batch or {})
         names = [address(node) for node in plan.outputs] + ([dead_letters] if dead_letters is not None else [])
@@ -210,8 +211,8 @@ class Sinks:
                 targets[node.name] = FunctionTarget(sink, functions[name])
             elif isinstance(node, DeltaSinkNode):
                 targets[node.name] = DeltaTarget(sink, paths[name])
-            elif bootstrap_servers is not None:
-                targets[node.name] = TopicTarget(sink, node, bootstrap_servers)
+            elif client is not None:
+                targets[node.name] = TopicTarget(sink, node, client)
             else:
                 raise UsageError(
                     f"{node.name}: the brokers of topic {name} are unknown: give bootstrap_servers, or foreach_batch="
@@ -221,11 +222,11 @@ class Sinks:
             aside = Sink(DEAD_LETTERS, LETTERS, reserved=(TIMESTAMP,))
             targets[DEAD_LETTERS] = FunctionTarget(aside, functions[dead_letters])
         elif dead_letters is not None:
-            if bootstrap_servers is None:
+            if client is None:
                 raise UsageError(
                     f"dead_letters: the brokers of topic {dead_letters} are unknown: give bootstrap_servers"
                 )
-            targets[DEAD_LETTERS] = DeadLetterTarget(dead_letters, bootstrap_servers)
+            targets[DEAD_LETTERS] = DeadLetterTarget(dead_letters, client)
         return cls(targets)
 
     @property

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from millrace.config.client import ClientConfig
 from millrace.errors import UnknownTopicOrPartitionError, UsageError
 from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader
@@ -46,12 +47,21 @@ class JobInputs:
     """Inputs of a runner: topics of a cluster, or DataFrames in place of topics.
 
     ``options`` are further options of ``format("millrace")``, such as ``maxOffsetsPerTrigger`` or
-    ``startingTimestamp``.
+    ``startingTimestamp``. Those of clients, such as ``kafka.security.protocol``, are for the sinks too.
     """
 
     bootstrap_servers: str | None = None
     frames: Mapping[str, DataFrame] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def client(self) -> dict[str, str] | None:
+        """The configuration of clients of the cluster; None without a cluster."""
+        if self.bootstrap_servers is None:
+            return None
+        given = {name: self.options.get(f"kafka.{name}") for name in ClientConfig.option_names()}
+        client = {name: str(value) for name, value in given.items() if value is not None}
+        return client | {"bootstrap.servers": self.bootstrap_servers}
 
     def shape_of(self, topic: str, declared_key: tuple[str, ...] | None) -> tuple[TopicShape, int | None]:
         """Return columns and key of a topic, and its number of partitions if known.
@@ -60,11 +70,12 @@ class JobInputs:
         """
         if topic in self.frames:
             return _frame_shape(self.frames[topic], declared_key), None
-        if self.bootstrap_servers is None:
+        client = self.client
+        if client is None:
             raise UsageError(f"topic {topic} has no input: give bootstrap_servers, or inputs={{{topic!r}: DataFrame}}")
         from millrace.clients import Admin
 
-        with Admin({"bootstrap.servers": self.bootstrap_servers}) as admin:
+        with Admin(client) as admin:
             found = admin.describe_topic(topic)
         if found.schema is None:
             return OPAQUE_SHAPE, found.num_partitions

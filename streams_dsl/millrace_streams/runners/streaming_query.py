@@ -79,7 +79,7 @@ def run_stream(
     ``tables`` has the path of each Delta table; one path is enough for one table. With ``available_now`` the query ends
     at the offsets that were the latest at its start. Otherwise it runs every ``interval`` ("10 seconds"), by default
     without pause. ``inputs`` has streaming DataFrames in place of topics; ``options`` are further options of the
-    source.
+    source. Those of clients, such as ``kafka.security.protocol``, are for the sinks too.
 
     ``foreach_batch`` has functions that receive a table's or topic's rows in place of a write. Each is called with a
     DataFrame and the number of every micro-batch with rows, and again after a crash. ``dead_letters`` names a topic for
@@ -98,7 +98,7 @@ def run_stream(
     )
     if on_plan is not None:
         on_plan(explain(job.plan))
-    sinks = Sinks.of(job.plan, tables, bootstrap_servers, foreach_batch, dead_letters)
+    sinks = Sinks.of(job.plan, tables, job.inputs.client, foreach_batch, dead_letters)
     admit(Manifest.of(job.stages, job.buckets), checkpoint_files(checkpoint, spark))
     sinks.prepare(spark)
     job = replace(job, writers=sinks.writers)

@@ -56,11 +56,13 @@ def rebuild(
     directory = checkpoint_directory(checkpoint)
     old = stopped_checkpoint(directory)
     fresh = directory.with_name(f"{directory.name}.rebuilding")
-    until = {"streamEndingOffsets": _ends(topology, old, bootstrap_servers), "startingOffsets": "earliest"}
+    client = JobInputs(bootstrap_servers=bootstrap_servers, options=options or {}).client
+    assert client is not None
+    until = {"streamEndingOffsets": _ends(topology, old, client), "startingOffsets": "earliest"}
     inputs = JobInputs(bootstrap_servers=bootstrap_servers, options={**(options or {}), **until})
     job = Job.prepare(topology, inputs, puts_aside=puts_aside)
     if puts_aside:  # values that cannot be written became dead letters as well
-        job = replace(job, writers=writers_of(job.plan, bootstrap_servers))
+        job = replace(job, writers=writers_of(job.plan, client))
     admit(Manifest.of(job.stages, job.buckets), MountedFiles(fresh))
     _say_where_schemas_lie(fresh, fresh)
     start(job, Sinks({}), spark, checkpoint=str(fresh), available_now=True, on_batch=on_batch).awaitTermination()
@@ -81,11 +83,11 @@ def _say_where_schemas_lie(checkpoint: Path, place: Path) -> None:
         file.write_text(_SCHEMAS.sub(lambda found: f"file:{place}{found[1]}", text), encoding="utf-8")
 
 
-def _ends(topology: Topology, old: Checkpoint, bootstrap_servers: str) -> dict[str, dict[str, int]]:
+def _ends(topology: Topology, old: Checkpoint, client: Mapping[str, str]) -> dict[str, dict[str, int]]:
     """Return the end offsets of the topology's topics; 0 for partitions that the old query did not read."""
     came_to = offsets_of(old)
     ends: dict[str, dict[str, int]] = {}
-    with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
+    with Admin(client) as admin:
         for source in topology.sources:
             if not source.broadcast:
                 partitions = range(admin.describe_topic(source.topic).num_partitions)

@@ -36,6 +36,7 @@ class Arguments(SourceArguments, StreamArguments):
 def parse(tmp_path, monkeypatch):
     """Parse arguments of a job whose file has these lines."""
     monkeypatch.delenv(BOOTSTRAP_VARIABLE, raising=False)
+    monkeypatch.delenv("MILLRACE_CLIENT_CONFIG", raising=False)
 
     def parse(*arguments, lines=None, environment=None):
         if environment is not None:
@@ -60,6 +61,24 @@ def test_options_come_from_the_jobs_file_and_the_command_line_counts_more(parse)
     assert pairs(parsed.option) == {"x.y": "3", "z": ""}
     assert parse(lines=lines, environment="e:2").bootstrap_servers == "e:2"
     assert parse("--bootstrap-servers", "c:3", lines=lines, environment="e:2").bootstrap_servers == "c:3"
+
+
+def test_the_properties_of_a_client_are_those_of_the_job_and_secrets_stay_in_the_file(parse, tmp_path, monkeypatch):
+    file = tmp_path / "admin.properties"
+    file.write_text("bootstrap.servers=h:1\nsasl.mechanism=PLAIN\nsasl.password=secret\ngroup.id=of-a-consumer\n")
+    lines = ["source=a", f"client-config={file}"]
+    for parsed in (parse("--source", "a", "--client-config", str(file)), parse(lines=lines)):
+        assert parsed.servers == "h:1"
+        assert parsed.client_options == {
+            "bootstrap.servers": "h:1",
+            "sasl.mechanism": "PLAIN",
+            "sasl.password": f"${{file:{file}:sasl.password}}",
+        }
+        assert source_options(parsed, "t", [])["kafka.sasl.password"] == f"${{file:{file}:sasl.password}}"
+    parsed = parse("--bootstrap-servers", "other:2", lines=lines)
+    assert parsed.client_options["bootstrap.servers"] == "other:2"
+    monkeypatch.setenv("MILLRACE_CLIENT_CONFIG", str(file))
+    assert parse(lines=["source=a", "client-config=/nowhere"]).servers == "h:1"
 
 
 def test_another_file_can_be_named_and_none_is_needed(parse, tmp_path):

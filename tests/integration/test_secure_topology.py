@@ -1,0 +1,65 @@
+"""A job and a topology on Spark with a broker that authenticates and authorizes, with the properties of one user."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millrace.cli.paths import jobs_dir
+from millrace.clients import Admin, Consumer, TopicPartition
+from millrace_broker.testing import EmbeddedBroker
+from millrace_streams import StreamsBuilder, col, run_stream
+
+from .security_files import SecurityFiles
+from .waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_a_job_fills_a_topic_and_a_topology_copies_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SecurityFiles(tmp_path / "security")
+    with EmbeddedBroker(tmp_path / "data", options=files.broker()) as broker:
+        given = files.client("admin", broker)
+        path = tmp_path / "admin.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+        monkeypatch.setenv("MILLRACE_CLIENT_CONFIG", str(path))
+        monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
+        monkeypatch.setattr(sys, "argv", ["make_examples.py", "--data", "prices", "--rows", "200"])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(jobs_dir() / "make_examples.py"), run_name="__main__")
+        assert not ended.value.code
+        with Admin(given) as admin:
+            [topic] = admin.list_topics()
+            admin.create_topic("copies", schema="symbol STRING", partitions=1)
+        builder = StreamsBuilder()
+        builder.stream(topic.name).select(symbol=col("symbol")).to("copies")
+        options = {
+            f"kafka.{name}": f"${{file:{path}:{name}}}" if "jaas" in name else str(value)
+            for name, value in given.items()
+        }
+        query = run_stream(
+            builder.build(),
+            spark,
+            checkpoint=str(tmp_path / "checkpoint"),
+            bootstrap_servers=given["bootstrap.servers"],
+            options=options,
+            available_now=True,
+        )
+        query.awaitTermination()
+        with Consumer(given) as consumer:
+            consumer.assign([TopicPartition("copies", 0)])
+            consumer.seek_to_beginning()
+            found: list[object] = []
+            eventually(lambda: found.extend(consumer.poll(timeout_ms=500)) or len(found) >= 200)
+        written = [each for each in (tmp_path / "checkpoint").rglob("*") if each.is_file()]
+        assert written
+        assert not [each for each in written if any(secret.encode() in each.read_bytes() for secret in files.secrets())]
