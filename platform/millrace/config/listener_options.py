@@ -205,8 +205,13 @@ class ListenerOptions(ListenerSecurity):
 
     @property
     def connection_creation_rates(self) -> dict[str, int]:
-        """Largest number of new connections a second, by listener."""
-        return {name: self.security_of(name).max_connection_creation_rate for name in self.listener_addresses}
+        """Largest number of new connections a second of the listeners that have such a limit of their own."""
+        option = option_name("max_connection_creation_rate")
+        return {
+            name: self.security_of(name).max_connection_creation_rate
+            for name in self.listener_addresses
+            if f"listener.name.{name.lower()}.{option}" in self.listener_overrides
+        }
 
     @cached_property
     def authenticates_brokers(self) -> bool:

@@ -229,3 +229,16 @@ def test_a_listener_has_a_rate_of_its_own() -> None:
     assert rates.is_active
     assert [rates.opened("OUT", "10.0.0.1").wait_s for _ in range(3)] == [0.0, 1.0, 2.0]
     assert [rates.opened("IN", "10.0.0.1").wait_s for _ in range(3)] == [0.0, 0.0, 0.0]
+
+
+def test_the_listener_between_brokers_does_not_count_for_the_brokers_rate() -> None:
+    config = BrokerConfig.load(
+        {
+            "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0",
+            "max.connection.creation.rate": "1",
+            "inter.broker.listener.name": "IN",
+        }
+    )
+    rates = ClientQuotas(config, VirtualClock()).connections
+    assert [rates.opened("IN", "10.0.0.1").wait_s for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert [rates.opened("OUT", "10.0.0.1").wait_s for _ in range(3)] == [0.0, 1.0, 2.0]
