@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from millrace.security.sasl import SaslCredentials, exchange
 from millrace_broker.testing import EmbeddedBroker
 
 from .broker_cluster import Cluster
+from .commands import run_millrace
 from .kafka_wire import KafkaWire
 from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer
@@ -172,6 +174,33 @@ def test_clients_without_a_login_have_no_tokens(broker: EmbeddedBroker) -> None:
     with KafkaWire(broker.server.ports["PLAINTEXT"]) as anonymous:
         assert create(anonymous).error_code == 64
         assert anonymous.call(DescribeDelegationTokenRequest(owners=None), 3).error_code == 64
+
+
+def test_the_command_creates_describes_renews_and_ends_tokens(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    def properties(name: str, text: str) -> str:
+        path = tmp_path / f"{name}.properties"
+        path.write_text(
+            f"bootstrap.servers=127.0.0.1:{broker.server.ports['SASL_PLAINTEXT']}\n"
+            f"security.protocol=SASL_PLAINTEXT\n{text}\n"
+        )
+        return str(path)
+
+    bob = properties("bob", "sasl.mechanism=PLAIN\nsasl.username=bob\nsasl.password=bob-secret")
+
+    def run(*words: str, login: str = bob, code: int = 0) -> Any:
+        return run_millrace("delegation-tokens", *words, "--client-config", login, code=code)
+
+    token = json.loads(run("create", "--renewer", "eve", "--max-lifetime", str(2 * HOUR_MS), "--json").stdout)
+    assert (token["owner"], token["renewers"]) == ("User:bob", ["User:eve"])
+    described = run("describe", "--owner", "bob").stdout
+    assert token["token_id"] in described
+    assert token["hmac"] not in described
+    assert "expires at" in run("renew", "--token-id", token["token_id"], "--period", str(HOUR_MS)).stdout
+    module = f'ScramLoginModule required username="{token["token_id"]}" password="{token["hmac"]}" tokenauth="true";'
+    by_token = properties("token", f"sasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config={module}")
+    assert "not with a delegation token" in run("create", login=by_token, code=1).stderr
+    run("expire", "--token-id", token["token_id"])
+    assert "no delegation token with the id" in run("renew", "--token-id", token["token_id"], code=1).stderr
 
 
 def test_every_broker_of_a_cluster_takes_a_token(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:

@@ -252,16 +252,16 @@ def connect(
     try:
         if tls is not None:
             sock = tls_socket(sock, tls, host, port, deadline)
-        session = None if credentials is None else _authenticate(sock, credentials, host, deadline)
+        session = None if credentials is None else authenticate(sock, credentials, host, deadline)
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(frames.hello_request(message))
-        head = frames.read_response_head(_exactly(sock, frames.RESPONSE_HEAD_BYTES, deadline), frames.HELLO_ID)
+        head = frames.read_response_head(exactly(sock, frames.RESPONSE_HEAD_BYTES, deadline), frames.HELLO_ID)
         if head.body_bytes > _HELLO_BYTES_MAX:
             raise InvalidRequestError(
                 f"a greeting of {head.body_bytes} bytes is too large: the server is not a broker of millrace"
             )
-        body = _exactly(sock, head.body_bytes, deadline)
+        body = exactly(sock, head.body_bytes, deadline)
         if head.error:
             raise error_of(head.error, body.decode("utf-8", "replace"))
         opened = FrameSocket(sock, response_bytes_max=response_bytes_max)
@@ -277,25 +277,26 @@ def connect(
         raise
 
 
-def _authenticate(sock: socket.socket, credentials: CredentialsSource, host: str, deadline: float) -> SaslSession:
+def authenticate(sock: socket.socket, credentials: CredentialsSource, host: str, deadline: float) -> SaslSession:
     """Authenticate a new connection. Raises ``SaslAuthenticationError``, ``InvalidRequestError``, ``OSError``."""
     exchange = authentication(credentials(), host)
     request = next(exchange)
     while True:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(request)
-        head = _exactly(sock, _LENGTH.size + len(CORRELATION), deadline)
+        head = exactly(sock, _LENGTH.size + len(CORRELATION), deadline)
         (size_bytes,) = _LENGTH.unpack_from(head)
         if head[_LENGTH.size :] != CORRELATION or not len(CORRELATION) <= size_bytes <= RESPONSE_BYTES_MAX:
             raise InvalidRequestError("the answer to SASL is none of a broker: is this a listener with SASL?")
         try:
-            request = exchange.send(CORRELATION + _exactly(sock, size_bytes - len(CORRELATION), deadline))
+            request = exchange.send(CORRELATION + exactly(sock, size_bytes - len(CORRELATION), deadline))
         except StopIteration as done:
             session: SaslSession = done.value
             return session
 
 
-def _exactly(sock: socket.socket, size_bytes: int, deadline: float) -> bytes:
+def exactly(sock: socket.socket, size_bytes: int, deadline: float) -> bytes:
+    """Receive so many bytes. Raises ``OSError`` after ``deadline`` (monotonic), ``SslAuthenticationError``."""
     data = b""
     while len(data) < size_bytes:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
