@@ -191,14 +191,22 @@ class _Cutter:
         """Yield the rows that a stage receives."""
         operators = self._operators[number]
         own = {operator.node.name for operator in operators}
-        wanted = (name for operator in operators for name in operator.node.parents if name not in own)
-        for name in dict.fromkeys(wanted):
+        wanted = [name for operator in operators for name in operator.node.parents if name not in own]
+        for name in dict.fromkeys([*wanted, *self._ticking(operators)]):
             way: Way = "partition" if number == 0 else "key"
             if name in self._heads and self._heads[name].source.broadcast:
                 way = "all"
             layout = self._plan.layouts[name]
             key = self._notes.get(name) or tuple(layout.schema.field(column) for column in layout.key)
             yield Send(node=name, layout=layout, stage=number, way=way, key=key, pickled=name in self._notes)
+
+    def _ticking(self, operators: Iterable[Operator]) -> Iterator[str]:
+        """Yield the sources whose records advance the stream time of processors, whether or not they reach them."""
+        numbers = self._plan.subtopologies
+        ticked = {numbers[operator.node.name] for operator in operators if isinstance(operator.node, ProcessNode)}
+        for head, reader in self._heads.items():
+            if numbers[head] in ticked and not reader.source.broadcast:
+                yield head
 
     def _sends(self, number: int, names: Iterable[str]) -> Iterator[Send]:
         """Yield the rows of these nodes, made on one stage, that later stages receive."""

@@ -148,7 +148,8 @@ class WorkerStage:
     def steps(self) -> Steps:
         """The steps, created once per worker."""
         operators = [*self.stage.operators, *map(_ending, self.stage.sends)]
-        return Steps.of(operators, self.forks, self.repartition_numbers, self.subtopologies)
+        received = [send.node for send in self.stage.receives]
+        return Steps.of(operators, self.forks, self.repartition_numbers, self.subtopologies, received)
 
     @property
     def stores(self) -> list[AnyStoreSpec]:

@@ -7,7 +7,7 @@ destination of outputs, and the storage between batches.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,11 +58,12 @@ class Steps:
         forks: Forks,
         repartition_numbers: Mapping[str, int],
         subtopologies: Mapping[str, int],
+        received: Iterable[str] = (),
     ) -> Steps:
         """Create the steps of these operators, parents first: all of a plan's, or those of one stage.
 
         ``repartition_numbers`` numbers the plan's repartitions; ``subtopologies`` has the number of each node's
-        sub-topology.
+        sub-topology. ``received`` are the nodes whose rows come in from outside.
         """
         by_node: dict[str, Step] = {}
         for operator in operators:
@@ -71,7 +72,11 @@ class Steps:
                     operator, repartition=repartition_numbers.get(operator.node.name, 0)
                 )
         return cls(
-            operators, forks, by_node, _entries([operator.node for operator in operators], subtopologies), subtopologies
+            operators,
+            forks,
+            by_node,
+            _entries([operator.node for operator in operators], subtopologies, received),
+            subtopologies,
         )
 
     @cached_property
@@ -253,9 +258,14 @@ def root_marks(roots: Rows, steps: Steps, *, source_number: int = 0) -> Marks:
     return marks
 
 
-def _entries(nodes: Sequence[Node], subtopologies: Mapping[str, int]) -> dict[str, frozenset[str]]:
-    """Return for each processor the heads of its sub-topology: its inputs from outside or through a topic."""
-    heads: set[str] = {parent for node in nodes for parent in node.parents} - {node.name for node in nodes}
+def _entries(
+    nodes: Sequence[Node], subtopologies: Mapping[str, int], received: Iterable[str]
+) -> dict[str, frozenset[str]]:
+    """Return for each processor the heads of its sub-topology: inputs from outside or through a topic.
+
+    ``received`` are nodes whose rows come in. Some have no children here, and only advance stream time.
+    """
+    heads = {*received, *(parent for node in nodes for parent in node.parents)} - {node.name for node in nodes}
     heads |= {node.name for node in nodes if isinstance(node, RepartitionNode)}
     return {
         node.name: frozenset(head for head in heads if subtopologies.get(head) == subtopologies[node.name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -132,6 +132,12 @@ def test_windowed_counts_of_a_moved_stream_are_one_stage():
     assert kinds(cut(build)) == {1: ["Aggregate", "ToStream", "TopicSink"]}
 
 
+def entries_of_first_stage(stages: Stages) -> Mapping[str, frozenset[str]]:
+    stage, plan = stages.stages[0], stages.plan
+    received = [send.node for send in stage.receives]
+    return Steps.of(stage.operators, stages.forks, plan.repartition_numbers, plan.subtopologies, received).entries
+
+
 def test_sources_that_only_a_later_stage_joins_make_up_the_stream_time_of_one_task():
     class Keep:
         def process(self, record: Any) -> None:
@@ -148,6 +154,22 @@ def test_sources_that_only_a_later_stage_joins_make_up_the_stream_time_of_one_ta
     stage = stages.stages[0]
     assert "keeps" in {operator.node.name for operator in stage.operators}
     x, y, _ = (prologue.head for prologue in stages.prologues)
-    assert Steps.of(stage.operators, stages.forks, stages.plan.repartition_numbers, stages.plan.subtopologies).entries[
-        "keeps"
-    ] == {x, y}
+    assert entries_of_first_stage(stages)["keeps"] == {x, y}
+
+
+def test_a_source_that_only_a_later_stage_reads_advances_the_stream_time_of_a_processor():
+    class Keep:
+        def process(self, record: Any) -> None:
+            """Do nothing."""
+
+    def build(x: Any, y: Any, z: Any) -> None:
+        counts = y.map(by_value).group_by_key().count(column="value")
+        y.process(Keep, name="keeps").to_delta("kept")
+        y.merge(x.join(counts, add)).to_delta("joined")
+        z.map_values(int).to_delta("others")
+
+    stages = cut(build, "x", "y", "z")
+    x, y, z = (prologue.head for prologue in stages.prologues)
+    assert entries_of_first_stage(stages)["keeps"] == {x, y}
+    assert [(send.way, send.stage) for send in stages.prologues[0].sends] == [("partition", 0), ("key", 1)]
+    assert z not in {send.node for stage in stages.stages for send in stage.receives}
