@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -69,8 +70,8 @@ class Provider:
 
 
 @contextmanager
-def running() -> Iterator[Provider]:
-    """Run a provider at ``url``."""
+def running(tls: ssl.SSLContext | None = None) -> Iterator[Provider]:
+    """Run a provider at ``url``, with https if there is TLS."""
     provider = Provider()
 
     class Handler(BaseHTTPRequestHandler):
@@ -101,7 +102,10 @@ def running() -> Iterator[Provider]:
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        provider.url = f"http://127.0.0.1:{server.server_address[1]}"
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        provider.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:

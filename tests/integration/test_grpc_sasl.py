@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -153,6 +154,35 @@ def test_a_call_without_a_session_of_this_listener_is_refused(broker: EmbeddedBr
         error = _call(broker, (grpc_sasl.SESSION_KEY, session))
         assert isinstance(error, SaslAuthenticationError), session
     assert "wants SASL first" in str(_call(broker))
+
+
+def test_a_client_that_says_nothing_is_turned_away(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace_broker.listeners.grpc_sasl.AUTHENTICATION_S", 0.01)
+    assert "has not authenticated within" in _exchange(broker, silent=True)
+
+
+def test_a_message_that_is_too_large_is_refused(broker: EmbeddedBroker) -> None:
+    assert "more than 524288 bytes" in _exchange(broker, b"x" * 600_000)
+
+
+def _exchange(broker: EmbeddedBroker, *messages: bytes, silent: bool = False) -> str:
+    """Return the error of an exchange with these messages, after which a silent client waits."""
+    over = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield from messages
+        if silent:
+            over.wait(STALL_S)
+
+    with grpc.insecure_channel(f"127.0.0.1:{broker.server.ports['GRPC_PLAIN']}") as channel:
+        method = channel.stream_stream(f"/{grpc_sasl.SERVICE}/{grpc_sasl.METHOD}", request_serializer=bytes)
+        call: Any = method(requests(), timeout=STALL_S, metadata=((grpc_sasl.MECHANISM_KEY, "PLAIN"),))
+        try:
+            with pytest.raises(grpc.RpcError) as raised:
+                list(call)
+        finally:
+            over.set()
+        return str(error_from_rpc(raised.value))
 
 
 def test_a_session_ends_and_cannot_be_changed() -> None:

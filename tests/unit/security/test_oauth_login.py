@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from millrace.config.client import ClientConfig
 from millrace.errors import InvalidConfigError, SaslAuthenticationError
 from millrace.security.oauth_login import OAuthLogin
 
+from ...certificates import Authority
 from ...oidc_provider import CLIENT_ID, SECRET, Provider, running
 
 
@@ -128,6 +130,21 @@ def test_a_file_with_a_token_is_read_again(provider: Provider, tmp_path: Path) -
         clock.now_s += 10
         with pytest.raises(SaslAuthenticationError, match=problem):
             found.token()
+
+
+def test_the_providers_certificate_is_of_an_authority_of_the_login_module(tmp_path: Path) -> None:
+    authority = Authority.make()
+    trusted = authority.write(tmp_path / "ca.pem")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(authority.issue("CN=login").write(tmp_path / "login.pem"))
+    with running(tls) as provider:
+        with pytest.raises(
+            SaslAuthenticationError, match=r"certificate of https:.* is refused.*ssl\.truststore"
+        ) as raised:
+            login(config(provider), Clock()).token()
+        assert SECRET not in str(raised.value)
+        module = f'x.OAuthBearerLoginModule required ssl.truststore.location="{trusted}";'
+        assert login(config(provider, sasl_jaas_config=module), Clock()).token()
 
 
 @pytest.mark.parametrize(
