@@ -76,6 +76,7 @@ class Rows:
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         config = {"bootstrap.servers": broker.bootstrap_servers, "direct.reads": "never", "client.id": "auditor"}
+        eventually(lambda: AUDIT in broker.server.broker.catalog.topics, "the first write, which creates the topic")
         self._consumer = Consumer(config)
         self.found: list[dict[str, Any]] = []
 
