@@ -242,7 +242,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         found_by=6,
     ),
     "a marker is left out": Fault(
-        f"{_HAUNTED}|{_LEFT_OPEN}|{_UNASKED}",
+        f"{_HAUNTED}|{_LEFT_OPEN}|{_UNASKED}|is aborted, and was acknowledged as committed",
         {
             f"{_TRANSACTIONS}.shard.write_markers": _write_markers_but_one,
         },
