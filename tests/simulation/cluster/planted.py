@@ -327,7 +327,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         {
             f"{_CONSUMER_GROUP}.check_commit": lambda group, identity, **_: None,
         },
-        found_by=22,
+        found_by=32,
     ),
 }
 """The planted faults by name. The name states the wrong behaviour."""
