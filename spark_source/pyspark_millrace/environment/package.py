@@ -32,7 +32,7 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 _EXTRA: Final = "extra =="
 # Drivers write Delta's log and serve metrics, and the command line draws tables; tasks need none of these.
-_DRIVERS_ONLY: Final = frozenset(("prometheus-client", "rich", "typer"))
+_DRIVERS_ONLY: Final = frozenset(("joserfc", "prometheus-client", "rich", "typer"))
 
 
 def build_package(target: Path) -> int:
