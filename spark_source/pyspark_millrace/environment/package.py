@@ -31,7 +31,7 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """Time of all entries, the earliest of the zip format, so that the same code gives the same bytes."""
 
 _EXTRA: Final = "extra =="
-# Drivers write Delta's log and serve metrics, and the command line draws tables; tasks need none of these.
+# Drivers write Delta's log and serve metrics, brokers check tokens, the command line draws tables. Tasks do none of it.
 _DRIVERS_ONLY: Final = frozenset(("joserfc", "prometheus-client", "rich", "typer"))
 
 
