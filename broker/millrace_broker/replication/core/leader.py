@@ -6,7 +6,10 @@ Invariants:
 
 * The high watermark never goes back in the life of a ``Leader``, and is never beyond the log end offset.
 * The high watermark is not beyond the log end offset of any replica that may be elected. These are the replicas of the
-  ISR, and the replicas that the leader has asked to add to the ISR.
+  ISR, and the replicas that the leader has asked to add to the ISR. A replica that a reassignment removes is in the
+  ISR until the controller has removed it there too. The leader does not know its progress any more, so the high
+  watermark waits. (Kafka's leader does not wait. If its brokers and the controller fail just then, the removed replica
+  can be elected, without records that were acknowledged.)
 * At most one change of the ISR is in flight. The ISR is the one that the controller has confirmed.
 
 Source: Kafka's ``Partition`` and ``Replica``; KIP-497 (AlterPartition), KIP-966 (the high watermark does not rise while
@@ -79,6 +82,7 @@ class Leader:
         self._epoch_start = 0
         self._partition_epoch = -1
         self._isr: frozenset[int] = frozenset()
+        self._leaving: frozenset[int] = frozenset()  # in the ISR, but no longer replicas
         self._asked: AlterIsr | None = None
         self._followers: dict[int, ReplicaProgress] = {}
         self._is_alive: Callable[[int], bool] = lambda _: True
@@ -146,6 +150,7 @@ class Leader:
                 each: known.in_new_epoch(log_end, now_ms, is_in_sync=each in self._isr, is_new_leader=is_new_leader)
                 for each, known in self._followers.items()
             }
+        self._leaving = self._isr - self._followers.keys() - {self._id}
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
     def know_alive(self, is_alive: Callable[[int], bool]) -> None:
@@ -217,6 +222,7 @@ class Leader:
         if leader_epoch != self._epoch or partition_epoch < self._partition_epoch:
             return LeaderOutcome()
         self._isr, self._asked, self._partition_epoch = frozenset(isr), None, partition_epoch
+        self._leaving &= self._isr
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))  # a lagging replica may have left
 
     def isr_refused(self, refused: AlterIsr, error: MillraceError) -> LeaderOutcome:
@@ -266,7 +272,7 @@ class Leader:
         return self._asked
 
     def _raise_watermark(self, now_ms: int) -> bool:
-        if len(self._isr) < self.min_in_sync:
+        if self._leaving or len(self._isr) < self.min_in_sync:
             return False
         must_have = [
             known.log_end_offset

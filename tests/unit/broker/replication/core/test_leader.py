@@ -173,6 +173,19 @@ def test_a_broker_without_a_replica_is_refused() -> None:
         leading().fetched(9, 0, 0, NOW)
 
 
+def test_a_replica_that_a_reassignment_removes_is_waited_for_until_it_has_left_the_isr() -> None:
+    leader = leading()
+    leader.fetched(2, 5, 0, NOW)
+    leader.fetched(3, 10, 0, NOW)
+    assert leader.high_watermark == 5
+    moved = replace(FIRST, leader_epoch=6, partition_epoch=8, replicas=(1, 3))
+    assert not leader.decided(moved, 12, NOW).has_watermark_risen
+    assert not leader.fetched(3, 12, 0, NOW).has_watermark_risen
+    assert leader.high_watermark == 5  # broker 2 can still be elected
+    assert leader.isr_altered((1, 3), 6, 9, NOW).has_watermark_risen
+    assert leader.high_watermark == 12
+
+
 def test_the_low_watermark_is_where_all_logs_have_begun() -> None:
     leader = leading()
     leader.fetched(2, 10, 3, NOW)
