@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from millrace_broker.groups import (
     SyncRequest,
 )
 from millrace_broker.groups.classic_group import ClassicGroup
+from millrace_broker.groups.timers import GroupTimer, GroupTimers, TimerKey, TimerKind
 from millrace_broker.metadata import TopicSpec
 
 from ...integration.waiting import eventually_async
@@ -163,6 +165,37 @@ def test_a_heartbeat_that_arrives_while_its_member_is_removed_is_refused(tmp_pat
             with pytest.raises(UnknownMemberError):
                 await answering
 
+    run(scenario, tmp_path)
+
+
+def test_a_heartbeat_that_is_answered_before_the_removal_begins_keeps_its_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: dict[TimerKey, Callable[[], None]] = {}
+    begin = GroupTimers.set
+
+    def observed(timers: GroupTimers, timer: GroupTimer, delay_ms: int, action: Callable[[], None]) -> None:
+        def end() -> None:
+            timers.cancel(timer)
+            action()
+
+        ends[timer[1]] = end
+        begin(timers, timer, delay_ms, action)
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "a")
+            entry = shard.entries["g"]
+            async with entry.lock:  # as while another change is appended
+                answering = asyncio.ensure_future(beat(shard, "a", 1, topics=frozenset(["read", "other"])))
+                await asyncio.sleep(0)
+                ends[TimerKey(TimerKind.SESSION, "a")]()
+            epoch = (await answering).member_epoch
+            assert (await beat(shard, "a", epoch)).member_epoch == epoch
+
+    monkeypatch.setattr(GroupTimers, "set", observed)
     run(scenario, tmp_path)
 
 

@@ -128,13 +128,13 @@ class ConsumerCalls:
         elif isinstance(entry.group, ClassicGroup):
             await self._executors.to_the_end(self._upgrade(entry))
         try:
-            answer = await self._change(entry, lambda group: group.heartbeat(beat, self._topics, self._settings))
+            return await self._change(
+                entry,
+                lambda group: group.heartbeat(beat, self._topics, self._settings),
+                heard_of=beat.member_id if beat.member_epoch >= JOIN_EPOCH else None,
+            )
         finally:
             self._forget_if_new(entry)
-        member = entry.consumer.members.get(beat.member_id) if isinstance(entry.group, ConsumerGroup) else None
-        if member is not None and beat.member_epoch >= JOIN_EPOCH:
-            self._begin_session(entry, member)
-        return answer
 
     def _forget_if_new(self, entry: GroupEntry) -> None:
         """Forget a group whose first member could not join."""
@@ -208,17 +208,33 @@ class ConsumerCalls:
 
     # --- changes -------------------------------------------------------------------------------------------
 
-    async def _change(self, entry: GroupEntry, decide: Callable[[ConsumerGroup], tuple[ConsumerGroup, T]]) -> T:
-        """Change a group as ``decide`` says; the call is not cancelled with its caller after it has begun."""
+    async def _change(
+        self,
+        entry: GroupEntry,
+        decide: Callable[[ConsumerGroup], tuple[ConsumerGroup, T]],
+        *,
+        heard_of: str | None = None,
+    ) -> T:
+        """Change a group as ``decide`` says; the call is not cancelled with its caller after it has begun.
+
+        The session of the member ``heard_of`` begins again before another change can begin, which may be the removal
+        of that member.
+        """
         if not entry.lock.locked():
             group = entry.consumer
             after, answer = decide(group)
             if after == group:
                 entry.group = after  # it may know a later revision of the topics
+                self._hear_of(entry, heard_of)
                 return answer
-        return await self._executors.to_the_end(self._append_change(entry, decide))
+        return await self._executors.to_the_end(self._append_change(entry, decide, heard_of))
 
-    async def _append_change(self, entry: GroupEntry, decide: Callable[[ConsumerGroup], tuple[ConsumerGroup, T]]) -> T:
+    async def _append_change(
+        self,
+        entry: GroupEntry,
+        decide: Callable[[ConsumerGroup], tuple[ConsumerGroup, T]],
+        heard_of: str | None,
+    ) -> T:
         async with entry.lock:
             before = self._present(entry).consumer
             after, answer = decide(before)
@@ -230,7 +246,13 @@ class ConsumerCalls:
                     await self._log.append(records)
                 entry.group = after
                 self._update_timers(entry, before, after)
+                self._hear_of(entry, heard_of)
             return answer
+
+    def _hear_of(self, entry: GroupEntry, member_id: str | None) -> None:
+        member = entry.consumer.members.get(member_id) if member_id is not None else None
+        if member is not None:
+            self._begin_session(entry, member)
 
     def _present(self, entry: GroupEntry) -> GroupEntry:
         if self._entries.get(entry.group.group_id) is not entry or entry.is_deleted:
@@ -352,7 +374,8 @@ class ConsumerCalls:
             timeout_ms = member.classic.session_timeout_ms
         else:
             timeout_ms = self._session_timeout_ms(entry.group.group_id)
-        self._set_timer(entry, member, TimerKind.SESSION, timeout_ms, lambda _: True)
+        timer = _timer(entry, TimerKind.SESSION, member.member_id)
+        self._set_timer(entry, member, TimerKind.SESSION, timeout_ms, lambda _: not self._timers.is_set(timer))
 
     def _await_revocation(self, entry: GroupEntry, member: ConsumerMember) -> None:
         def has_not_revoked(present: ConsumerMember) -> bool:
@@ -371,23 +394,25 @@ class ConsumerCalls:
         delay_ms: int,
         is_overdue: Callable[[ConsumerMember], bool],
     ) -> None:
-        """Fence the member after a delay, if it is overdue then."""
+        """Fence the member after a delay, if it is overdue then, and still when its removal begins."""
 
         def fire() -> None:
             present = entry.group.members.get(member.member_id) if isinstance(entry.group, ConsumerGroup) else None
             if present is not None and is_overdue(present):
-                self._tasks.start(self._fence(entry, present, kind))
+                self._tasks.start(self._fence(entry, present, kind, is_overdue))
 
         self._timers.set(_timer(entry, kind, member.member_id), max(1, delay_ms), fire)
 
-    async def _fence(self, entry: GroupEntry, member: ConsumerMember, kind: TimerKind) -> None:
+    async def _fence(
+        self, entry: GroupEntry, member: ConsumerMember, kind: TimerKind, is_overdue: Callable[[ConsumerMember], bool]
+    ) -> None:
         group_id = entry.group.group_id
         _logger.info("member %s of group %s is removed: its %s timer has ended", member.member_id, group_id, kind.value)
-        timer = _timer(entry, TimerKind.SESSION, member.member_id)
 
         def removed(group: ConsumerGroup) -> tuple[ConsumerGroup, None]:
-            if kind is TimerKind.SESSION and self._timers.is_set(timer):
-                return group, None  # a heartbeat has been answered meanwhile
+            present = group.members.get(member.member_id)
+            if present is not None and not is_overdue(present):
+                return group, None  # a call of the member has been answered meanwhile
             return group.without(member.member_id, self._topics, self._settings), None
 
         try:
