@@ -157,7 +157,9 @@ class ConsumerCalls:
         if request.member_id == NO_MEMBER and request.group_instance_id is None:
             return MemberIdGiven(member_id=request.new_member_id)
         answer = await self._change(
-            entry, lambda group: classic_members.join(group, request, self._topics, self._settings)
+            entry,
+            lambda group: classic_members.join(group, request, self._topics, self._settings),
+            heard_of=request.member_id,
         )
         member = entry.consumer.members.get(answer.member_id) if isinstance(entry.group, ConsumerGroup) else None
         if member is not None:
