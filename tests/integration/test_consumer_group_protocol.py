@@ -213,11 +213,12 @@ def test_a_live_group_migrates_to_the_consumer_protocol_and_back(module_broker: 
     create_topic(module_broker, topic, 4)
     classic = {
         "group_protocol": "classic",
-        "partition_assignment_strategy": "cooperative-sticky",
+        "partition_assignment_strategy": "range",
         "heartbeat_interval_ms": 100,
     }
     with consumers(module_broker, topic) as members:
         members.join("old-1", topic, **classic)
+        members.until_sizes(4)
         members.join("old-2", topic, **classic)
         members.until_sizes(2, 2)
         assert topic in listed(module_broker, ConsumerGroupType.CLASSIC)

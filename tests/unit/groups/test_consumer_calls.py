@@ -61,15 +61,16 @@ async def join(shard: GroupShard, member_id: str, **fields: Any) -> HeartbeatAns
     return await beat(shard, member_id, 0, **values)
 
 
-def subscription(*owned: int) -> bytes:
+def subscription(*owned: int, user_data: bytes | None = None) -> bytes:
     partitions = (OwnedPartitions(topic="read", partitions=owned),) if owned else ()
     return write_versioned(
-        ConsumerProtocolSubscription(topics=("read",), user_data=None, owned_partitions=partitions), 3
+        ConsumerProtocolSubscription(topics=("read",), user_data=user_data, owned_partitions=partitions), 3
     )
 
 
 async def classic_join(shard: GroupShard, member_id: str = "", owned: tuple[int, ...] = ()) -> JoinAnswer:
-    request = join_request(member_id, protocols=(("cooperative-sticky", subscription(*owned)),))
+    content = subscription(*owned, user_data=b"of the assignor")
+    request = join_request(member_id, protocols=(("cooperative-sticky", content),))
     answer = await shard.join("g", request)
     if isinstance(answer, MemberIdGiven):
         return await classic_join(shard, answer.member_id, owned)
@@ -86,9 +87,9 @@ def group(shard: GroupShard) -> ConsumerGroup:
     return found
 
 
-def assignment(*numbers: int) -> bytes:
+def assignment(*numbers: int, user_data: bytes | None = None) -> bytes:
     partitions = (AssignedPartitions(topic="read", partitions=numbers),)
-    return write_versioned(ConsumerProtocolAssignment(assigned_partitions=partitions, user_data=None), 3)
+    return write_versioned(ConsumerProtocolAssignment(assigned_partitions=partitions, user_data=user_data), 3)
 
 
 async def assigned(shard: GroupShard, answer: JoinAnswer) -> tuple[int, ...]:
@@ -326,6 +327,21 @@ def test_the_policy_forbids_a_migration(tmp_path: Path) -> None:
             shard = await shard_of(broker, "g")
             await classic_join(shard)
             with pytest.raises(GroupIdNotFoundError, match=r"group\.consumer\.migration\.policy"):
+                await join(shard, "new")
+            assert isinstance(shard.entries["g"].group, ClassicGroup)
+
+    run(scenario, tmp_path)
+
+
+def test_an_assignment_with_data_of_its_assignor_forbids_a_migration(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            first = await classic_join(shard)
+            content = assignment(0, 1, user_data=b"of the assignor")
+            await shard.sync("g", SyncRequest(identity=identity(first), assignments={first.member_id: content}))
+            with pytest.raises(GroupIdNotFoundError, match=r"partition\.assignment\.strategy"):
                 await join(shard, "new")
             assert isinstance(shard.entries["g"].group, ClassicGroup)
 

@@ -193,7 +193,8 @@ def upgraded(
 ) -> ConsumerGroup:
     """Return a classic group of consumers as a consumer group, with the assignments of its members as the target.
 
-    Raises ``GroupIdNotFoundError`` for members whose assignor has data of its own, which would be lost.
+    Raises ``GroupIdNotFoundError`` for members whose assignment has data of the assignor, which would be lost. Data in
+    a subscription is only about the past: sticky assignors write their last assignment there.
     """
     converted: dict[str, ConsumerMember] = {}
     taken: Partitions = NO_PARTITIONS
@@ -206,10 +207,10 @@ def upgraded(
                 f"classic group {group_id} cannot become a consumer group, because member {each.member_id} does not "
                 f"use the consumer protocol: {error.message}"
             ) from error
-        if subscription.user_data or (assignment is not None and assignment.user_data):
+        if assignment is not None and assignment.user_data:
             raise GroupIdNotFoundError(
-                f"classic group {group_id} cannot become a consumer group, because the assignor of member "
-                f"{each.member_id} has data of its own: set another partition.assignment.strategy first"
+                f"classic group {group_id} cannot become a consumer group, because the assignment of member "
+                f"{each.member_id} has data of its assignor: set another partition.assignment.strategy first"
             )
         assigned = _ids(assignment.assigned_partitions if assignment is not None else (), topics) - taken
         taken |= assigned
