@@ -21,11 +21,13 @@ from typer.core import TyperGroup
 
 from millrace.cli.main import app
 from millrace.config.base import Config, option_name
-from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig
+from millrace.config.broker import BrokerConfig
 from millrace.config.client import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
-from millrace.config.dynamic import DYNAMIC_OPTIONS
+from millrace.config.dynamic import RATES, mode_of
 from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
+from millrace.config.topic_defaults import TOPIC_DEFAULTS
+from millrace.config.update_modes import UpdateMode
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.kafka_protocol.calls.table import NAMES, ApiKey
 from millrace.kafka_protocol.lookup import request_class
@@ -66,22 +68,31 @@ def _rows_of(config: type[Config]) -> list[tuple[str, str, str]]:
     ]
 
 
+def _update(option: str) -> str:
+    mode = mode_of(option)
+    return "" if mode is UpdateMode.READ_ONLY else mode
+
+
 def _broker_page() -> str:
     rows = [
-        (name, default, "live" if name.strip("`") in DYNAMIC_OPTIONS else "restart", meaning)
-        for name, default, meaning in sorted(_rows_of(BrokerConfig))
+        (name, default, _update(name.strip("`")), meaning) for name, default, meaning in sorted(_rows_of(BrokerConfig))
     ]
     defaults = [
         (f"`{topic}`", ", ".join(f"`{name}`" for name, _ in names)) for topic, names in sorted(TOPIC_DEFAULTS.items())
     ]
     return (
         "# Broker options\n\n"
-        "Set them in a properties file (`millrace broker --config FILE`) or with `-o name=value`. *live*: "
-        "`millrace configs alter` changes the option while the broker runs.\n\n"
-        + _table(("option", "default", "change", "meaning"), rows)
+        "Set them in a properties file (`millrace broker --config FILE`) or with `-o name=value`. The update mode is "
+        "Kafka's: `millrace configs alter` changes *cluster-wide* options of all running brokers or of one, and "
+        "*per-broker* options of one. All other options need a restart. "
+        "[Operations](../../operations.md#options-that-change-while-brokers-run) has the rules.\n\n"
+        + _table(("option", "default", "update mode", "meaning"), rows)
+        + "\n## Only dynamic\n\nThese options are read from no file. Their update mode is cluster-wide.\n\n"
+        + _table(("option", "meaning"), ((f"`{name}`", meaning) for name, meaning in sorted(RATES.items())))
         + "\n## ZooKeeper\n\nA broker of a cluster needs `zookeeper.connect`. All these options need a restart.\n\n"
         + _table(("option", "default", "meaning"), _rows_of(ZooKeeperConfig))
-        + "\n## Defaults of topics\n\nA topic takes the value of the first broker option that is set.\n\n"
+        + "\n## Defaults of topics\n\nA topic takes the value of the first broker option that is set. The first option "
+        "of each line is cluster-wide, and the others are read-only, as in Kafka.\n\n"
         + _table(("topic option", "broker options"), defaults)
     )
 

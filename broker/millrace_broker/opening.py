@@ -18,6 +18,7 @@ from millrace.config.listeners import Listener
 from millrace.coordination import SessionStore
 from millrace_broker.audit import Audit, AuditQueue, AuditSpool, AuditTopic, Selection
 from millrace_broker.broker import Broker
+from millrace_broker.cluster.changed_configs import BROKERS, CLIENTS, GROUPS, IPS, USERS
 from millrace_broker.cluster.member import Member
 from millrace_broker.cluster.opened_metadata import OpenedMetadata, open_metadata
 from millrace_broker.cluster.shared_security import SharedSecurity
@@ -46,12 +47,13 @@ from millrace_broker.metadata import (
     ScramCredentials,
     TopicChanges,
     TopicInfo,
+    payload_schemas,
 )
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.metadata.topic_keys import keys_of
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
-from millrace_broker.quotas import Admission, CallClass
+from millrace_broker.quotas import Admission
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
 from millrace_broker.runtime import Clock, Executors, Failure, SystemClock
 from millrace_broker.security import open_authorizer
@@ -161,7 +163,7 @@ async def open_broker(
         coordinators = _make_coordinators(base, storage, replicas, partitions, appends, changes, member)
         admission = Admission(storage.config, base.clock.monotonic)
         _forget_gone_topics(gone, replicas.waiters, coordinators)
-        _follow_config(base, storage, replicas.manager, admission, member)
+        _follow_config(base, storage, replicas, admission, member)
         await base.executors.administer(storage.live_config.tell)
         replicas.manager.start()
         for coordinator in (coordinators.groups, coordinators.share_groups, coordinators.transactions):
@@ -246,9 +248,6 @@ def _make_base(config: BrokerConfig, undo: AsyncExitStack, *, clock: Clock, file
         peers=peers,
         failure=Failure(),
     )
-
-
-# --- metadata and logs -------------------------------------------------------------------------------------------
 
 
 async def _open_storage(
@@ -341,10 +340,14 @@ def _make_member(base: _Base, storage: _Storage, replicas: ReplicaManager, gone:
         directories=base.directories,
         metadata=storage.metadata,
         live=storage.live_config,
-        groups=storage.group_configs,
-        credentials=storage.scram_credentials,
-        quotas=storage.quota_configs,
-        schemas=storage.payload_schemas,
+        entity_types={
+            GROUPS: (storage.group_configs,),
+            USERS: (storage.scram_credentials, storage.quota_configs.of_type(USERS)),
+            CLIENTS: (storage.quota_configs.of_type(CLIENTS),),
+            IPS: (storage.quota_configs.of_type(IPS),),
+            BROKERS: (storage.live_config,),
+            payload_schemas.ENTITY_TYPE: (storage.payload_schemas,),
+        },
         security=storage.security,
         clock=base.clock,
         timer=base.timer,
@@ -356,9 +359,6 @@ def _make_member(base: _Base, storage: _Storage, replicas: ReplicaManager, gone:
         gone=gone,
         fail=base.failure.fail,
     )
-
-
-# --- coordinators ------------------------------------------------------------------------------------------------
 
 
 def _make_coordinators(
@@ -481,17 +481,16 @@ def _forget_gone_topics(gone: GoneTopics, waiters: Waiters, coordinators: _Coord
     gone.subscribe(forget)
 
 
-def _follow_config(
-    base: _Base, storage: _Storage, replicas: ReplicaManager, admission: Admission, member: Member
-) -> None:
+def _follow_config(base: _Base, storage: _Storage, replicas: _Replicas, admission: Admission, member: Member) -> None:
     executors, configs = base.executors, storage.broker_configs
     logs, catalog = storage.logs, storage.metadata.catalog
 
     def take(current: BrokerConfig) -> None:
-        admission.connections.maxima[CallClass.CLIENT] = current.max_connections
+        admission.take_config(current)
         executors.resize_io(current.num_io_threads)
-        replicas.resize_fetchers(current.num_replica_fetchers)
-        replicas.set_throttle_rates(
+        replicas.reads.resize_remote(current.remote_log_reader_threads)
+        replicas.manager.resize_fetchers(current.num_replica_fetchers)
+        replicas.manager.set_throttle_rates(
             leader_bytes_per_s=configs.rate(LEADER_RATE), follower_bytes_per_s=configs.rate(FOLLOWER_RATE)
         )
         logs.moves.set_rate(configs.rate(MOVE_RATE))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig
+from millrace.config.broker import BrokerConfig
 from millrace.config.client_metrics import ClientMetricsConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
 from millrace.config.dynamic import RATES
@@ -18,6 +18,7 @@ from millrace.config.group import BROKER_DEFAULTS as GROUP_DEFAULTS
 from millrace.config.group import GroupConfig
 from millrace.config.secrets import is_secret
 from millrace.config.topic import TopicConfig
+from millrace.config.topic_defaults import TOPIC_DEFAULTS
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.configs import CLIENT_METRICS, is_broker, is_group, text_of

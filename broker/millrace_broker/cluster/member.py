@@ -44,7 +44,7 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster import administration
-from millrace_broker.cluster.changed_configs import ChangedConfigs
+from millrace_broker.cluster.changed_configs import TOPICS, ChangedConfigs, EntityTypes, TopicConfigs
 from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.cluster.opened_metadata import OpenedMetadata
@@ -67,15 +67,7 @@ from millrace_broker.decisions import (
     UpdateMetadataRequest,
 )
 from millrace_broker.log import Files, LogManager
-from millrace_broker.metadata import (
-    GroupConfigs,
-    LiveBroker,
-    PayloadSchemas,
-    QuotaConfigs,
-    ScramCredentials,
-    TopicInfo,
-    registration,
-)
+from millrace_broker.metadata import LiveBroker, TopicInfo, registration
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
@@ -100,10 +92,7 @@ class Member:
         directories: Sequence[Path],
         metadata: OpenedMetadata,
         live: LiveConfig,
-        groups: GroupConfigs,
-        credentials: ScramCredentials,
-        quotas: QuotaConfigs,
-        schemas: PayloadSchemas,
+        entity_types: EntityTypes,
         security: SharedSecurity,
         clock: Clock,
         timer: Timer,
@@ -115,7 +104,10 @@ class Member:
         gone: GoneTopics,
         fail: Callable[[MillraceError], None],
     ) -> None:
-        """``gone`` is called for deleted topics, ``fail`` stops the broker."""
+        """``entity_types`` follow changed configurations, but for topics, which this class follows.
+
+        ``gone`` is called for deleted topics, ``fail`` stops the broker.
+        """
         self._config: Final = config
         self._directories: Final = directories
         self._metadata: Final = metadata
@@ -144,13 +136,7 @@ class Member:
             self._catalog, self._coordination, executors=executors, timer=timer, clock=clock
         )
         self._changed_configs: Final = ChangedConfigs(
-            catalog=metadata.catalog,
-            groups=groups,
-            credentials=credentials,
-            quotas=quotas,
-            schemas=schemas,
-            live=live,
-            take_topic=self.take_topic,
+            {TOPICS: (TopicConfigs(metadata.catalog, self.take_topic),), **entity_types}
         )
         self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         deliveries = Deliveries(config, peers, self)

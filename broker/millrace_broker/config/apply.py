@@ -18,6 +18,8 @@ def apply_to_logs(
     logs.producer_expiration_ms = config.producer_id_expiration_ms
     if logs.cleaner is not None:
         logs.cleaner.reconfigure(cleaner_settings(config))
+    if logs.tiering is not None:
+        logs.tiering.set_rate(float(config.remote_log_manager_copy_max_bytes_per_second))
     logs.defaults = config.topic_defaults
     for topic in catalog.set_defaults(config.topic_defaults):
         configured(topic.name, topic.config)

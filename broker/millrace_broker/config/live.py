@@ -34,15 +34,15 @@ class LiveConfig:
         for take in self._subscribers:
             take(self.current)
 
-    def reload(self) -> None:
+    def reload_all(self) -> None:
         """Read the dynamic options, apply them, and call all subscribers."""
         self._configs.reload()
         self.tell()
 
-    def changed(self, name: str) -> None:
+    def reload(self, name: str) -> None:
         """Reload if the options of ``name`` (a broker id or the name of its node) apply to this broker."""
         if self._configs.concerns_this(name):
-            self.reload()
+            self.reload_all()
 
     def alter(self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False) -> None:
         """Set and remove options of one broker, or of all. Options of this broker are in force when the method returns.
@@ -50,4 +50,4 @@ class LiveConfig:
         Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
         """
         self._configs.alter(name, values, removals, validate_only=validate_only)
-        self.changed(name)
+        self.reload(name)

@@ -50,6 +50,10 @@ class LogReads:
             return await self._remote_readers.run(lambda: function(*args, **kwargs))
         return await self._executors.run_io(function, *args, **kwargs)
 
+    def resize_remote(self, threads: int) -> None:
+        """Apply ``remote.log.reader.threads``."""
+        self._remote_readers.resize(threads)
+
     def statistics(self) -> RemoteReadStatistics:
         """Return the present numbers of reads from the remote store."""
         return self._remote_readers.statistics()

@@ -19,7 +19,8 @@ class Throttle:
     def __init__(
         self, bytes_per_second: float, monotonic: Callable[[], float], wait: Callable[[float], object]
     ) -> None:
-        self._bytes_per_second: Final = bytes_per_second
+        self.bytes_per_second = bytes_per_second
+        """The limit. A change applies to the next use."""
         self._monotonic: Final = monotonic
         self._wait: Final = wait
         self._lock: Final = threading.Lock()
@@ -29,7 +30,7 @@ class Throttle:
         """Count bytes that were read or written, and wait if they exceed the limit; returns the seconds waited."""
         with self._lock:
             now = self._monotonic()
-            self._free_from = max(self._free_from, now - _BURST_S) + size_bytes / self._bytes_per_second
+            self._free_from = max(self._free_from, now - _BURST_S) + size_bytes / self.bytes_per_second
             behind_s = self._free_from - now
         if behind_s <= 0:
             return 0.0

@@ -31,8 +31,10 @@ from millrace.coordination.outcomes import settle
 from millrace.errors import SchemaError, UnknownSchemaError
 from millrace_broker.metadata.config_notices import notice
 
-ENTITY: Final = "millrace/payload_schemas"
-"""Name of the configuration entity whose changes other brokers are notified of."""
+ENTITY_TYPE: Final = "millrace"
+"""Entity type of the configuration whose changes other brokers are notified of."""
+_NAME: Final = "payload_schemas"
+_ENTITY: Final = f"{ENTITY_TYPE}/{_NAME}"
 KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
 TEXT_BYTES_MAX: Final = 512 * 1024
 """A ZooKeeper node holds 1 MiB."""
@@ -43,9 +45,14 @@ class PayloadSchemas:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination: Final = coordination
-        self.reload()
+        self.reload_all()
 
-    def reload(self) -> None:
+    def reload(self, name: str) -> None:
+        """Read all schemas if ``name`` is their entity."""
+        if name == _NAME:
+            self.reload_all()
+
+    def reload_all(self) -> None:
         """Read all schemas."""
         ids = [int(name) for name in self._coordination.children(paths.PAYLOAD_SCHEMAS)]
         found = self._coordination.get_many([paths.payload_schema_path(schema_id) for schema_id in ids])
@@ -72,7 +79,7 @@ class PayloadSchemas:
             try:
                 return self._register(wanted, validate_only=validate_only)
             except (BadVersionError, NodeExistsError, NoNodeError):
-                self.reload()  # another broker changed them, and its notification has not arrived
+                self.reload_all()  # another broker changed them, and its notification has not arrived
 
     def _register(
         self, wanted: Sequence[tuple[int, PayloadSchemaNode]], *, validate_only: bool
@@ -108,7 +115,7 @@ class PayloadSchemas:
         for schema_id in sorted(gone - self._nodes.keys()):
             raise unknown(schema_id)
         deletions = [Delete(paths.payload_schema_path(schema_id)) for schema_id in sorted(gone)]
-        settle(self._coordination, [*deletions, notice(ENTITY)])
+        settle(self._coordination, [*deletions, notice(_ENTITY)])
         self._nodes = {schema_id: node for schema_id, node in self._nodes.items() if schema_id not in gone}
 
     def _write(self, nodes: Mapping[int, PayloadSchemaNode]) -> None:
@@ -120,7 +127,7 @@ class PayloadSchemas:
             elif self._nodes[schema_id] != node:
                 operations.append(Write(path, node.encode(), self._version(schema_id)))
         if operations:
-            settle(self._coordination, [*operations, notice(ENTITY)])
+            settle(self._coordination, [*operations, notice(_ENTITY)])
         self._nodes = nodes
 
     def _version(self, schema_id: int) -> int:

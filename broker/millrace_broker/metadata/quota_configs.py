@@ -65,9 +65,8 @@ class QuotaConfigs:
 
     def reload_all(self) -> None:
         """Read the quotas of all entities."""
-        self._quotas.clear()
-        for entity in self._stored():
-            self._read(entity)
+        for folder in _TYPES:
+            self._read_all(folder)
         self._tell()
 
     def reload(self, entity: str) -> None:
@@ -75,13 +74,27 @@ class QuotaConfigs:
         self._read(entity)
         self._tell()
 
-    def _stored(self) -> Iterator[str]:
-        for folder in _TYPES:
-            for name in self._coordination.children(f"{paths.CONFIGS}/{folder}"):
-                yield f"{folder}/{name}"
-                if folder == "users":
-                    for client in self._clients_of(name):
-                        yield f"users/{name}/clients/{client}"
+    def of_type(self, folder: str) -> QuotasOfType:
+        """Return the quotas of one entity type: ``users``, ``clients`` or ``ips``."""
+        return QuotasOfType(self, folder)
+
+    def reload_type(self, folder: str) -> None:
+        """Read the quotas of all entities of one type."""
+        self._read_all(folder)
+        self._tell()
+
+    def _read_all(self, folder: str) -> None:
+        for entity in [each for each in self._quotas if _name_of(each).startswith(f"{folder}/")]:
+            del self._quotas[entity]
+        for name in self._stored(folder):
+            self._read(name)
+
+    def _stored(self, folder: str) -> Iterator[str]:
+        for name in self._coordination.children(f"{paths.CONFIGS}/{folder}"):
+            yield f"{folder}/{name}"
+            if folder == "users":
+                for client in self._clients_of(name):
+                    yield f"users/{name}/clients/{client}"
 
     def _clients_of(self, user: str) -> Sequence[str]:
         has_clients = "clients" in self._coordination.children(f"{paths.CONFIGS}/users/{user}")
@@ -135,6 +148,22 @@ class QuotaConfigs:
         ensure_path(self._coordination, path.rpartition("/")[0])
         self._quotas[entity] = _values(entity, change_config(self._coordination, path, change))
         self._tell()
+
+
+class QuotasOfType:
+    """Quotas of one entity type, as the notices of changed configurations name them."""
+
+    def __init__(self, quotas: QuotaConfigs, folder: str) -> None:
+        self._quotas: Final = quotas
+        self._folder: Final = folder
+
+    def reload(self, name: str) -> None:
+        """Read the quotas of the entity with the node ``name`` below the type."""
+        self._quotas.reload(f"{self._folder}/{name}")
+
+    def reload_all(self) -> None:
+        """Read the quotas of all entities of the type."""
+        self._quotas.reload_type(self._folder)
 
 
 def _order(entity: QuotaEntity) -> list[tuple[str, str]]:

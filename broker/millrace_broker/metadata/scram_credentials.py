@@ -64,7 +64,9 @@ class ScramCredentials:
             self.reload(name)
 
     def reload(self, name: str) -> None:
-        """Read the credentials of the user with the node ``name``."""
+        """Read the credentials of the user with the node ``name``. An entity below a user has none."""
+        if "/" in name:
+            return
         user = unquote(name)
         self._of_users[user] = _credentials(user, read_config(self._coordination, f"{_USERS}/{name}"))
 

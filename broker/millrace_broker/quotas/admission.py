@@ -139,15 +139,12 @@ class Admission:
                 bytes_max=config.inter_broker_queued_max_request_bytes,
             ),
         }
-        self.connections: Final = Connections(
-            {
-                CallClass.CLIENT: config.max_connections,
-                CallClass.CONTROL: config.control_max_connections,
-                CallClass.BROKER: config.inter_broker_max_connections,
-            },
-            monotonic,
-        )
+        self.connections: Final = Connections(_connections_max(config), monotonic)
         self.parked: Final[ParkedCalls[AdmittedCall]] = ParkedCalls(config.purgatory_max_request_bytes)
+
+    def take_config(self, config: BrokerConfig) -> None:
+        """Apply the numbers of connections of a changed configuration."""
+        self.connections.maxima.update(_connections_max(config))
 
     def begin(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
         """Admit a call of a connection. The caller must end it. Raises ``ThrottledError``."""
@@ -276,3 +273,11 @@ class AdmittedCall:
         if self._has_place:
             self._has_place = False
             self._room.leave()
+
+
+def _connections_max(config: BrokerConfig) -> dict[CallClass, int]:
+    return {
+        CallClass.CLIENT: config.max_connections,
+        CallClass.CONTROL: config.control_max_connections,
+        CallClass.BROKER: config.inter_broker_max_connections,
+    }

@@ -1,8 +1,8 @@
 """Broker options: Kafka's names, meanings and (unless noted) defaults.
 
 Source: Kafka 3.9, "Broker Configs". Topic defaults have their own broker options (``log.retention.ms`` is the default
-of ``retention.ms``). ``TOPIC_DEFAULTS`` is the only mapping between them. The description of an option mentions
-intentional differences from Kafka.
+of ``retention.ms``), which ``topic_defaults`` defines. The description of an option mentions intentional differences
+from Kafka.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from millrace.config.listener_options import ListenerOptions, refuse_frame_ports
 from millrace.config.quota_options import QuotaOptions
 from millrace.config.security_options import SecurityProtocol
 from millrace.config.topic import TopicConfig
+from millrace.config.topic_defaults import TOPIC_DEFAULTS, take_topic_defaults
+from millrace.config.update_modes import CLUSTER_WIDE
 from millrace.errors import InvalidConfigError, UsageError
 
 _INT_MAX = 2**31 - 1
@@ -27,61 +29,10 @@ _LONG_MAX = 2**63 - 1
 _PositiveInt = Annotated[int, Field(ge=1, le=_INT_MAX)]
 _SIZE_MIN_BYTES = 1024
 
-_MINUTE_MS: Final = 60_000
-_HOUR_MS: Final = 60 * _MINUTE_MS
-
-TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
-    "segment.bytes": (("log.segment.bytes", 1),),
-    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
-    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
-    "segment.index.bytes": (("log.index.size.max.bytes", 1),),
-    "index.interval.bytes": (("log.index.interval.bytes", 1),),
-    "max.message.bytes": (("message.max.bytes", 1),),
-    "compression.type": (("compression.type", 1),),
-    "message.timestamp.type": (("log.message.timestamp.type", 1),),
-    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
-    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
-    "flush.messages": (("log.flush.interval.messages", 1),),
-    "flush.ms": (("log.flush.interval.ms", 1),),
-    "flush.before.ack": (("log.flush.before.ack", 1),),
-    "retention.ms": (
-        ("log.retention.ms", 1),
-        ("log.retention.minutes", _MINUTE_MS),
-        ("log.retention.hours", _HOUR_MS),
-    ),
-    "retention.bytes": (("log.retention.bytes", 1),),
-    "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
-    "cleanup.policy": (("log.cleanup.policy", 1),),
-    "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
-    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
-    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
-    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
-    "min.insync.replicas": (("min.insync.replicas", 1),),
-    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
-    "schema.compatibility": (("schema.compatibility", 1),),
-    "local.retention.ms": (("log.local.retention.ms", 1),),
-    "local.retention.bytes": (("log.local.retention.bytes", 1),),
-}
-"""Broker options of each topic option, in order of precedence, with the factor to the topic option's unit."""
+_HOUR_MS: Final = 3_600_000
 
 _DERIVED: Final = ("topic.defaults", "zookeeper", "listener.overrides")
 """Fields that stand for several options."""
-
-ONLY_OF_TOPICS: Final = frozenset(
-    (
-        "remote.storage.enable",
-        "remote.log.copy.disable",
-        "remote.log.delete.on.disable",
-        "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
-        "kafka.value.format",
-        "kafka.value.framing",
-        "kafka.value.schema.id",
-        "kafka.value.message",
-        "kafka.key.format",
-    )
-)
-"""Topic options without a default at the broker, as in Kafka."""
 
 
 class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaOptions):
@@ -161,16 +112,16 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
         ge=_SIZE_MIN_BYTES,
         description="As queued.max.request.bytes, for requests of other brokers, such as follower fetches.",
     )
-    max_connections: _PositiveInt = Field(
+    max_connections: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
         20_000,
         description="Largest number of client connections with running or recent calls. Kafka's default is 2147483647.",
     )
-    control_max_connections: _PositiveInt = Field(
+    control_max_connections: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
         100,
         description="Connections beyond max.connections that serve only requests for administration, metadata and "
         "group membership.",
     )
-    inter_broker_max_connections: _PositiveInt = Field(
+    inter_broker_max_connections: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
         1000, description="Largest number of connections of other brokers. They do not count for max.connections."
     )
     connections_max_idle_ms: int = Field(
@@ -183,40 +134,44 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
         description="Largest number of bytes in a fetch response. The first batch may exceed it. Kafka's default is "
         "57671680.",
     )
-    num_io_threads: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Threads that read and write the disk.")
+    num_io_threads: Annotated[int, Field(ge=1, le=256), CLUSTER_WIDE] = Field(
+        4, description="Threads that read and write the disk."
+    )
     log_retention_check_interval_ms: _PositiveInt = Field(300_000, description="Time between two retention checks.")
     log_initial_task_delay_ms: int = Field(
         30_000, ge=0, le=_INT_MAX, description="Time from the start to the first retention check."
     )
-    num_recovery_threads_per_data_dir: Annotated[int, Field(ge=1, le=256)] = Field(
+    num_recovery_threads_per_data_dir: Annotated[int, Field(ge=1, le=256), CLUSTER_WIDE] = Field(
         1, description="Threads that load the partitions of each directory of log.dirs at start."
     )
     log_cleaner_enable: bool = Field(True, description="Whether the log cleaner runs.")
-    log_cleaner_threads: Annotated[int, Field(ge=1, le=64)] = Field(1, description="Threads of the log cleaner.")
-    log_cleaner_dedupe_buffer_size: int = Field(
+    log_cleaner_threads: Annotated[int, Field(ge=1, le=64), CLUSTER_WIDE] = Field(
+        1, description="Threads of the log cleaner."
+    )
+    log_cleaner_dedupe_buffer_size: Annotated[int, CLUSTER_WIDE] = Field(
         128 * 2**20,
         ge=2**20,
         le=2**40,
         description="Memory of all cleaner threads for the offset maps, 24 bytes for each key.",
     )
-    log_cleaner_io_buffer_load_factor: float = Field(
+    log_cleaner_io_buffer_load_factor: Annotated[float, CLUSTER_WIDE] = Field(
         0.9,
         gt=0,
         le=0.99,
         description="Largest part of log.cleaner.dedupe.buffer.size that is filled. A fuller map is slower to search.",
     )
-    log_cleaner_io_buffer_size: int = Field(
+    log_cleaner_io_buffer_size: Annotated[int, CLUSTER_WIDE] = Field(
         4 * 2**20,
         ge=_SIZE_MIN_BYTES,
         le=_INT_MAX,
         description="Size of the read buffers of all cleaner threads, in bytes. Kafka's default is 524288.",
     )
-    log_cleaner_io_max_bytes_per_second: float = Field(
+    log_cleaner_io_max_bytes_per_second: Annotated[float, CLUSTER_WIDE] = Field(
         sys.float_info.max,
         gt=0,
         description="Largest number of bytes that all cleaner threads together read and write in a second.",
     )
-    log_cleaner_backoff_ms: _PositiveInt = Field(
+    log_cleaner_backoff_ms: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
         15_000, description="Pause of a cleaner thread when no partition needs cleaning."
     )
     remote_log_storage_system_enable: bool = Field(
@@ -244,14 +199,14 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
         description="Threads that copy segments to the remote store and delete expired segments there. Kafka's default "
         "is 10.",
     )
-    remote_log_manager_copy_max_bytes_per_second: int = Field(
+    remote_log_manager_copy_max_bytes_per_second: Annotated[int, CLUSTER_WIDE] = Field(
         _LONG_MAX,
         ge=1,
         le=_LONG_MAX,
         description="Largest number of bytes that all copying threads together exchange with the remote store in a "
         "second.",
     )
-    remote_log_reader_threads: Annotated[int, Field(ge=1, le=256)] = Field(
+    remote_log_reader_threads: Annotated[int, Field(ge=1, le=256), CLUSTER_WIDE] = Field(
         10, description="Threads that read from the remote store."
     )
     remote_log_reader_max_pending_tasks: _PositiveInt = Field(
@@ -321,7 +276,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
         "bidirectional", description="Direction in which a live group may change its protocol: upgrade is to KIP-848."
     )
-    producer_id_expiration_ms: _PositiveInt = Field(
+    producer_id_expiration_ms: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
         24 * _HOUR_MS, description="Time without writes after which a partition removes the state of a producer id."
     )
     transaction_max_timeout_ms: _PositiveInt = Field(
@@ -333,7 +288,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
     transaction_remove_expired_transaction_cleanup_interval_ms: _PositiveInt = Field(
         _HOUR_MS, description="Time between two checks for expired transactional ids."
     )
-    transaction_partition_verification_enable: bool = Field(
+    transaction_partition_verification_enable: Annotated[bool, CLUSTER_WIDE] = Field(
         True,
         description="Whether a leader verifies that the partition was added to the transaction before it appends "
         "(KIP-890).",
@@ -384,7 +339,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
         refuse_frame_ports(own)
         zookeeper = take_zookeeper(own)
         overrides = take_listener_overrides(own)
-        topic_values = _take_topic_defaults(own)
+        topic_values = take_topic_defaults(own)
         try:
             defaults = TopicConfig.load({name: value for name, (_, value) in topic_values.items()})
         except InvalidConfigError as error:
@@ -461,23 +416,3 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
         if not all(parts) or len(set(parts)) != len(parts):
             raise ValueError("expected different directories, separated by commas")
         return value
-
-
-def _take_topic_defaults(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Remove the topic defaults from ``values``. Return the broker's option and value of each topic option."""
-    taken: dict[str, tuple[str, Any]] = {}
-    for topic_name, names in TOPIC_DEFAULTS.items():
-        for name, factor in reversed(names):
-            if name in values:
-                taken[topic_name] = (name, _scaled(name, values.pop(name), factor))
-    return taken
-
-
-def _scaled(name: str, value: Any, factor: int) -> Any:
-    if factor == 1:
-        return value
-    try:
-        number = int(value)
-    except ValueError:
-        raise InvalidConfigError(f"{name}={value!r}: expected an integer") from None
-    return number * factor if number >= 0 else number

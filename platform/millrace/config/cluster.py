@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field, field_validator
 
 from millrace.config.base import Config
+from millrace.config.update_modes import CLUSTER_WIDE
 
 if TYPE_CHECKING:
     from millrace.coordination.zookeeper_config import ZooKeeperConfig
@@ -52,7 +53,7 @@ class ClusterOptions(Config):
         description="Part of a broker's preferred partitions that other brokers may lead before the controller "
         "rebalances them, in percent.",
     )
-    num_replica_fetchers: Annotated[int, Field(ge=1, le=64)] = Field(
+    num_replica_fetchers: Annotated[int, Field(ge=1, le=64), CLUSTER_WIDE] = Field(
         1, description="Replica fetchers of this broker for each other broker."
     )
     replica_lag_time_max_ms: _PositiveInt = Field(

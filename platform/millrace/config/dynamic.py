@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig
+from millrace.config.broker import BrokerConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
+from millrace.config.topic_defaults import TOPIC_DEFAULTS
+from millrace.config.update_modes import UpdateMode, update_mode
 from millrace.errors import InvalidConfigError
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
@@ -22,27 +24,32 @@ RATES: Final = {
 }
 """Bytes per second, as Kafka's reassignment tool sets them, with their meaning. They are in no broker's file."""
 
-THREADS: Final = ("num.io.threads", "num.replica.fetchers", "log.cleaner.threads")
-"""Numbers of threads (in Kafka or here). As in Kafka, one change may at most halve or double them."""
-
-OF_BROKERS: Final = (
-    *THREADS,
-    "max.connections",
-    "producer.id.expiration.ms",
-    "transaction.partition.verification.enable",
-    "log.cleaner.dedupe.buffer.size",
-    "log.cleaner.io.buffer.size",
-    "log.cleaner.io.buffer.load.factor",
-    "log.cleaner.io.max.bytes.per.second",
-    "log.cleaner.backoff.ms",
+THREADS: Final = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "log.cleaner.threads",
+    "remote.log.reader.threads",
 )
+"""Numbers of threads (in Kafka or here). As in Kafka, one change may at most halve or double them."""
 
 OF_TOPICS: Final = {names[0][0]: topic_name for topic_name, names in TOPIC_DEFAULTS.items()}
 """Topic defaults by their broker option of highest precedence. Other names are static, as in Kafka."""
 
-DYNAMIC_OPTIONS: Final = frozenset((*OF_TOPICS, *OF_BROKERS, *RATES))
-
 _WEAKER: Final = {name: names[0][0] for names in TOPIC_DEFAULTS.values() for name, _ in names[1:]}
+
+
+def mode_of(option: str) -> UpdateMode:
+    """Return the update mode of a broker option. An unknown one is read-only."""
+    if option in OF_TOPICS or option in RATES:
+        return UpdateMode.CLUSTER_WIDE
+    field = option.replace(".", "_")
+    return update_mode(BrokerConfig, field) if field in BrokerConfig.model_fields else UpdateMode.READ_ONLY
+
+
+DYNAMIC_OPTIONS: Final = frozenset(
+    name for name in (*BrokerConfig.option_names(), *RATES) if mode_of(name) is not UpdateMode.READ_ONLY
+)
 
 
 def check_dynamic(names: Iterable[str]) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from millrace.config.base import read_properties
-from millrace.config.broker import ONLY_OF_TOPICS, TOPIC_DEFAULTS, BrokerConfig
+from millrace.config.broker import BrokerConfig
 from millrace.config.topic import TopicConfig
+from millrace.config.topic_defaults import ONLY_OF_TOPICS, TOPIC_DEFAULTS
 from millrace.errors import InvalidConfigError
 
 PROPERTIES = Path(__file__).parents[3] / "conf" / "broker.properties"

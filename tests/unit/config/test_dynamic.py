@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.config.broker import TOPIC_DEFAULTS, BrokerConfig
-from millrace.config.dynamic import DYNAMIC_OPTIONS, check_threads, with_dynamic
+from millrace.config.broker import BrokerConfig
+from millrace.config.dynamic import DYNAMIC_OPTIONS, check_threads, mode_of, with_dynamic
+from millrace.config.topic_defaults import TOPIC_DEFAULTS
+from millrace.config.update_modes import UpdateMode
 from millrace.errors import InvalidConfigError
 
 FILE = BrokerConfig.load(
@@ -62,3 +64,21 @@ def test_numbers_of_threads_change_by_half_or_double_at_most() -> None:
     for count in (1, 9):
         with pytest.raises(InvalidConfigError, match=rf"num.io.threads={count}: the broker has 4, and accepts 2 to 8"):
             check_threads(FILE, with_dynamic(FILE, {"num.io.threads": str(count)}))
+
+
+@pytest.mark.parametrize(
+    ("option", "mode"),
+    [
+        ("num.io.threads", UpdateMode.CLUSTER_WIDE),
+        ("num.recovery.threads.per.data.dir", UpdateMode.CLUSTER_WIDE),
+        ("control.max.connections", UpdateMode.CLUSTER_WIDE),
+        ("log.retention.ms", UpdateMode.CLUSTER_WIDE),
+        ("leader.replication.throttled.rate", UpdateMode.CLUSTER_WIDE),
+        ("log.retention.hours", UpdateMode.READ_ONLY),
+        ("log.dirs", UpdateMode.READ_ONLY),
+        ("zookeeper.connect", UpdateMode.READ_ONLY),
+    ],
+)
+def test_the_update_mode_is_part_of_an_options_definition(option: str, mode: UpdateMode) -> None:
+    assert mode_of(option) is mode
+    assert (option in DYNAMIC_OPTIONS) == (mode is not UpdateMode.READ_ONLY)

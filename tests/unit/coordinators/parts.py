@@ -18,14 +18,7 @@ from millrace_broker.log import LogManager, OsFiles
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
-from millrace_broker.metadata import (
-    BrokerConfigs,
-    GroupConfigs,
-    PayloadSchemas,
-    QuotaConfigs,
-    ScramCredentials,
-    TopicChanges,
-)
+from millrace_broker.metadata import BrokerConfigs, TopicChanges
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import PeerListener, Peers
 from millrace_broker.purgatory import Timer
@@ -118,10 +111,7 @@ def _member(
         directories=[directory],
         metadata=metadata,
         live=LiveConfig(BrokerConfigs(coordination, config)),
-        groups=GroupConfigs(coordination, config),
-        credentials=ScramCredentials(coordination),
-        quotas=QuotaConfigs(coordination),
-        schemas=PayloadSchemas(coordination),
+        entity_types={},
         security=SharedSecurity(None, DelegationTokens.of(config, coordination, SystemClock().now_ms)),
         clock=SystemClock(),
         timer=timer,

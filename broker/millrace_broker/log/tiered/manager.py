@@ -116,6 +116,10 @@ class RemoteLogManager:
         """Interrupt the copies and wait for the threads to end. Stopping again does nothing."""
         self._workers.stop()
 
+    def set_rate(self, bytes_per_second: float) -> None:
+        """Apply ``remote.log.manager.copy.max.bytes.per.second``."""
+        self._throttle.bytes_per_second = bytes_per_second
+
     def _run(self) -> None:
         while not self._workers.is_stopping:
             if not self.work_once():

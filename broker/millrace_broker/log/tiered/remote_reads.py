@@ -31,18 +31,20 @@ class RemoteReaders:
     """The execution of reads from the remote store. For one event loop."""
 
     def __init__(self, threads: int, pending_max: int) -> None:
-        self._pool: Final = ThreadPoolExecutor(threads, thread_name_prefix="millrace-remote-read")
-        self._pending_max: Final = threads + pending_max
+        self._threads = threads
+        self._waiting_max: Final = pending_max
+        self._pool = _pool(threads)
         self._pending = self._done = self._refused = 0
 
     async def run(self, function: Callable[[], _T]) -> _T:
         """Run a function in one of the threads. Raises ``ThrottledError`` when too many wait, and the function's
         errors.
         """
-        if self._pending >= self._pending_max:
+        pending_max = self._threads + self._waiting_max
+        if self._pending >= pending_max:
             self._refused += 1
             raise ThrottledError(
-                f"{self._pending} reads from the remote store are pending, and {self._pending_max} is the maximum "
+                f"{self._pending} reads from the remote store are pending, and {pending_max} is the maximum "
                 "(remote.log.reader.threads, remote.log.reader.max.pending.tasks): try again later"
             )
         self._pending += 1
@@ -52,6 +54,12 @@ class RemoteReaders:
             self._pending -= 1
             self._done += 1
 
+    def resize(self, threads: int) -> None:
+        """Set the number of threads. The old threads finish the reads they have."""
+        if threads != self._threads:
+            before, self._threads, self._pool = self._pool, threads, _pool(threads)
+            before.shutdown(wait=False)
+
     def statistics(self) -> RemoteReadStatistics:
         """Return the present numbers."""
         return RemoteReadStatistics(self._pending, self._done, self._refused)
@@ -59,3 +67,7 @@ class RemoteReaders:
     def close(self) -> None:
         """Finish the running reads, and accept no more."""
         self._pool.shutdown(cancel_futures=True)
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="millrace-remote-read")

@@ -47,4 +47,4 @@ def test_a_refused_option_changes_nothing_and_notifies_no_listener(live: LiveCon
 
 def test_options_of_another_broker_are_not_read(live: LiveConfig) -> None:
     live.subscribe(lambda config: pytest.fail("the option is another broker's"))
-    live.changed("2")
+    live.reload("2")

@@ -67,6 +67,22 @@ def test_another_broker_reads_what_one_has_written(session: Coordination) -> Non
     assert told[-1].limit(RATE, "alice", "") == (1000.0, "alice", "")
 
 
+def test_the_quotas_of_one_type_are_read_again_without_those_of_others(session: Coordination) -> None:
+    other = QuotaConfigs(session)
+    filled(session)
+    kinds = {"users": {ALICE, ANYBODY, BOTH}, "clients": {APP}, "ips": {ADDRESS}}
+    seen: set[QuotaEntity] = set()
+    for folder, entities in kinds.items():
+        other.of_type(folder).reload_all()
+        seen |= entities
+        assert set(other.describe((), strict=False)) == seen
+    session.delete("/config/clients/app%2F1")
+    other.of_type("ips").reload_all()
+    assert APP in other.describe((), strict=False)
+    other.of_type("clients").reload_all()
+    assert APP not in other.describe((), strict=False)
+
+
 def test_a_users_credentials_and_quotas_share_a_node(session: Coordination) -> None:
     configs, credentials = QuotaConfigs(session), ScramCredentials(session)
     mechanism = "SCRAM-SHA-256"

@@ -380,3 +380,10 @@ class _Machine(RuleBasedStateMachine):
 
 
 TestModel = _Machine.TestCase
+
+
+def test_changed_numbers_of_connections_are_those_of_all_rooms() -> None:
+    admission = _admission(max_connections="1")
+    options = {"max.connections": "7", "control.max.connections": "8", "inter.broker.max.connections": "9"}
+    admission.take_config(BrokerConfig.load(options))
+    assert admission.connections.maxima == {CallClass.CLIENT: 7, CallClass.CONTROL: 8, CallClass.BROKER: 9}
