@@ -16,13 +16,10 @@ class UpdateMode(StrEnum):
 
     READ_ONLY = "read-only"
     """Nowhere: the option needs a restart."""
-    PER_BROKER = "per-broker"
-    """For each broker alone, because its value depends on the host, such as a file."""
     CLUSTER_WIDE = "cluster-wide"
     """For all brokers together too."""
 
 
-PER_BROKER: Final = UpdateMode.PER_BROKER
 CLUSTER_WIDE: Final = UpdateMode.CLUSTER_WIDE
 
 
