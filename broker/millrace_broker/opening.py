@@ -488,6 +488,7 @@ def _follow_config(base: _Base, storage: _Storage, replicas: _Replicas, admissio
     def take(current: BrokerConfig) -> None:
         admission.take_config(current)
         executors.resize_io(current.num_io_threads)
+        replicas.fsyncs.resize(current.num_io_threads)
         replicas.reads.resize_remote(current.remote_log_reader_threads)
         replicas.manager.resize_fetchers(current.num_replica_fetchers)
         replicas.manager.set_throttle_rates(

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from millrace.errors import MillraceError
 from millrace_broker.log.partition_log import PartitionLog
+from millrace_broker.runtime import ResizableThreadPool
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class FsyncBatching:
     """Syncs of logs, for calls that must not answer before their appends are on the disk."""
 
     def __init__(self, threads: int) -> None:
-        self._threads: Final = ThreadPoolExecutor(threads, thread_name_prefix="millrace-sync")
+        self._threads: Final = ResizableThreadPool(threads, "millrace-sync")
         self._running: dict[PartitionLog, asyncio.Future[None]] = {}
         self._timers: dict[PartitionLog, asyncio.TimerHandle] = {}
         self._waits = 0
@@ -61,7 +61,7 @@ class FsyncBatching:
             self._begin(log)
 
     def _begin(self, log: PartitionLog) -> asyncio.Future[None]:
-        running = asyncio.get_running_loop().run_in_executor(self._threads, log.flush)
+        running = self._threads.run(log.flush)
         self._syncs += 1
         self._running[log] = running
         running.add_done_callback(lambda done: self._ended(log, done))
@@ -74,6 +74,10 @@ class FsyncBatching:
         if error is not None and not isinstance(error, MillraceError):  # the log has reported its own error
             _logger.error("syncing %s failed unexpectedly", log.name, exc_info=error)
 
+    def resize(self, threads: int) -> None:
+        """Set the number of threads. The old threads finish the syncs that they have."""
+        self._threads.resize(threads)
+
     def statistics(self) -> FsyncStatistics:
         """Return the present numbers."""
         return FsyncStatistics(waits=self._waits, syncs=self._syncs, in_progress=len(self._running))
@@ -83,4 +87,4 @@ class FsyncBatching:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._threads.shutdown()
+        self._threads.close()

@@ -2,6 +2,7 @@
 
 * ``clock``             the time, passed in
 * ``executors``         the broker's threads, and the work that its event loop does itself
+* ``resizable_pool``    threads whose number changes while they run
 * ``small_work``        selection of that work, and coroutines that run without a task up to their first wait
 * ``background_tasks``  tasks that no caller awaits
 * ``failure``           the failure that stops a broker
@@ -13,5 +14,6 @@ from millrace_broker.runtime.background_tasks import BackgroundTasks
 from millrace_broker.runtime.clock import Clock, SystemClock
 from millrace_broker.runtime.executors import Executors
 from millrace_broker.runtime.failure import Failure
+from millrace_broker.runtime.resizable_pool import ResizableThreadPool
 
-__all__ = ["BackgroundTasks", "Clock", "Executors", "Failure", "SystemClock"]
+__all__ = ["BackgroundTasks", "Clock", "Executors", "Failure", "ResizableThreadPool", "SystemClock"]

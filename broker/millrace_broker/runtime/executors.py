@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 
 from millrace_broker.runtime.background_tasks import BackgroundTasks
+from millrace_broker.runtime.resizable_pool import ResizableThreadPool
 from millrace_broker.runtime.small_work import SmallWork, begun, first_step, rest
 
 _P = ParamSpec("_P")
@@ -28,21 +29,17 @@ class Executors:
         """Bind to the running event loop. ``io_threads`` is ``num.io.threads``."""
         self.small_work: Final = SmallWork(monotonic)
         self._loop: Final = asyncio.get_running_loop()
-        self._io_threads = io_threads
-        self._io = ThreadPoolExecutor(io_threads, thread_name_prefix="millrace-io")
+        self._io: Final = ResizableThreadPool(io_threads, "millrace-io")
         self._administration: Final = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
         self._tasks: Final = BackgroundTasks()
 
     async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function that accesses logs on disk, outside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._io, lambda: function(*args, **kwargs))
+        return await self._io.run(lambda: function(*args, **kwargs))
 
     def resize_io(self, threads: int) -> None:
         """Set the number of I/O threads. The old threads finish the functions they have."""
-        if threads != self._io_threads:
-            before, self._io_threads = self._io, threads
-            self._io = ThreadPoolExecutor(threads, thread_name_prefix="millrace-io")
-            before.shutdown(wait=False)
+        self._io.resize(threads)
 
     async def run_sized(self, size_bytes: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function on ``size_bytes`` in memory, inside the event loop if they are few."""
@@ -86,5 +83,5 @@ class Executors:
 
     def close(self) -> None:
         """End the threads after they finish the functions they have."""
-        self._io.shutdown()
+        self._io.close()
         self._administration.shutdown()

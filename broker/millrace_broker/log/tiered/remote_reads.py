@@ -7,13 +7,12 @@ after the client's time-out.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from millrace.errors import ThrottledError
+from millrace_broker.runtime import ResizableThreadPool
 
 _T = TypeVar("_T")
 
@@ -31,16 +30,15 @@ class RemoteReaders:
     """The execution of reads from the remote store. For one event loop."""
 
     def __init__(self, threads: int, pending_max: int) -> None:
-        self._threads = threads
         self._waiting_max: Final = pending_max
-        self._pool = _pool(threads)
+        self._pool: Final = ResizableThreadPool(threads, "millrace-remote-read")
         self._pending = self._done = self._refused = 0
 
     async def run(self, function: Callable[[], _T]) -> _T:
         """Run a function in one of the threads. Raises ``ThrottledError`` when too many wait, and the function's
         errors.
         """
-        pending_max = self._threads + self._waiting_max
+        pending_max = self._pool.threads + self._waiting_max
         if self._pending >= pending_max:
             self._refused += 1
             raise ThrottledError(
@@ -49,16 +47,14 @@ class RemoteReaders:
             )
         self._pending += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+            return await self._pool.run(function)
         finally:
             self._pending -= 1
             self._done += 1
 
     def resize(self, threads: int) -> None:
         """Set the number of threads. The old threads finish the reads they have."""
-        if threads != self._threads:
-            before, self._threads, self._pool = self._pool, threads, _pool(threads)
-            before.shutdown(wait=False)
+        self._pool.resize(threads)
 
     def statistics(self) -> RemoteReadStatistics:
         """Return the present numbers."""
@@ -66,8 +62,4 @@ class RemoteReaders:
 
     def close(self) -> None:
         """Finish the running reads, and accept no more."""
-        self._pool.shutdown(cancel_futures=True)
-
-
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="millrace-remote-read")
+        self._pool.close(cancel_waiting=True)

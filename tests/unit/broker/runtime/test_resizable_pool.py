@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from millrace_broker.runtime import ResizableThreadPool
+
+
+def test_fewer_threads_run_fewer_functions_at_once_and_interrupt_none() -> None:
+    async def run() -> None:
+        pool = ResizableThreadPool(2, "pool")
+        gate, started = threading.Event(), threading.Barrier(3)
+
+        def wait() -> bool:
+            started.wait()
+            return gate.wait()
+
+        running = [pool.run(wait) for _ in range(2)]
+        await asyncio.to_thread(started.wait)  # both threads have a function
+        pool.resize(1)
+        names = [await pool.run(lambda: threading.current_thread().name) for _ in range(4)]
+        assert len(set(names)) == pool.threads == 1
+        gate.set()
+        assert await asyncio.gather(*running) == [True, True]
+        pool.close()
+
+    asyncio.run(run())
+
+
+def test_closing_waits_for_functions_of_replaced_threads() -> None:
+    async def run() -> None:
+        pool = ResizableThreadPool(1, "pool-closed")
+        gate, running = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            running.set()
+            gate.wait()
+
+        waiting = pool.run(wait)
+        await asyncio.to_thread(running.wait)
+        pool.resize(2)
+        closing = asyncio.get_running_loop().run_in_executor(None, pool.close)
+        assert await asyncio.wait({closing}, timeout=0.05) == (set(), {closing})
+        gate.set()
+        await asyncio.gather(waiting, closing)
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("pool-closed")]
+
+    asyncio.run(run())
+
+
+def test_the_same_number_of_threads_changes_nothing() -> None:
+    async def run() -> None:
+        pool = ResizableThreadPool(1, "pool")
+        before = await pool.run(threading.get_ident)
+        pool.resize(1)
+        assert await pool.run(threading.get_ident) == before
+        pool.close()
+
+    asyncio.run(run())
