@@ -1,4 +1,4 @@
-"""Fuzz tests of requests of Kafka's hot calls, as the listener reads them: heads, headers and messages."""
+"""Fuzz tests of requests of Kafka's hot calls, and of those before authentication: heads, headers and messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ HOT: Final = (
     ApiKey.API_VERSIONS,
     ApiKey.INIT_PRODUCER_ID,
     ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.END_TXN,
     ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.SHARE_GROUP_HEARTBEAT,
+    ApiKey.SHARE_FETCH,
+    ApiKey.SHARE_ACKNOWLEDGE,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
 )
 _CALLS: Final = kafka_calls(KafkaState(BrokerConfig.load({})))
 _REQUEST_BYTES_MAX: Final = 2**20
