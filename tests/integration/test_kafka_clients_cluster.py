@@ -19,7 +19,8 @@ from .zookeeper_server import ZooKeeperServer
 
 @pytest.fixture
 def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster")) as cluster:
+    options = {"group.share.heartbeat.interval.ms": "200"}
+    with Cluster(zookeeper_server, tmp_path_factory.mktemp("cluster"), **options) as cluster:
         cluster.start(1, 2, 3)
         yield cluster
 
@@ -96,10 +97,17 @@ def test_share_groups_of_kafkas_clients_have_coordinators_on_all_brokers_and_con
     admin = AdminClient(_options(cluster, 1))
     admin.create_topics([NewTopic(topic, 6, 3)])[topic].result(STALL_S)
     writer = confluent_kafka.Producer(_options(cluster, 1) | {"acks": "all"})
+    aborted = confluent_kafka.Producer(_options(cluster, 1) | {"transactional.id": topic})
+    aborted.init_transactions(STALL_S)
+    aborted.begin_transaction()
+    for partition in range(6):
+        aborted.produce(topic, b"-1", partition=partition)
+    aborted.abort_transaction(STALL_S)
     groups = [f"{topic}-{number}" for number in range(4)]  # coordinated by different brokers
     readers = []
-    for group in groups:
-        options = {"share.auto.offset.reset": "earliest", "share.heartbeat.interval.ms": "200"}
+    for number, group in enumerate(groups):
+        options = {"share.auto.offset.reset": "by_duration:PT1H" if number % 2 else "earliest"}
+        options["share.isolation.level"] = "read_committed"
         cluster.admin.alter_configs(group, options, resource="group")
         reader = confluent_kafka.ShareConsumer(_options(cluster, 2, 3) | {"group.id": group})
         reader.subscribe([topic])

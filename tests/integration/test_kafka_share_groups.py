@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -258,18 +259,69 @@ def test_a_lock_is_renewed_by_a_request_without_a_fetch(member: Member) -> None:
     assert error_of(member.acknowledge((0, 9, (ACCEPT,)))) == 0
 
 
-def test_options_of_a_group_are_in_force_at_once(member: Member, admin: Admin) -> None:
+def test_options_of_a_group_are_in_force_at_once(member: Member, admin: Admin, calls: Any) -> None:
     options = {
-        "share.record.lock.duration.ms": "12345",
-        "share.heartbeat.interval.ms": "777",
-        "share.partition.max.record.locks": "3",
+        "share.record.lock.duration.ms": "15001",
+        "share.heartbeat.interval.ms": "5001",
+        "share.partition.max.record.locks": "100",
         "share.renew.acknowledge.enable": "false",
     }
+    calls.produce(member.topic, bytes(build_rows_batch([Record(value=b"%d" % n) for n in range(200)])))
     admin.alter_configs(member.group, options, resource="group")
-    answer = member.fetch()
-    assert (acquired(answer), answer.acquisition_lock_timeout_ms) == ([0, 1, 2], 12345)
-    assert member.beat(0, (member.topic,)).heartbeat_interval_ms == 777
+    answer = member.fetch(max_records=1000)
+    assert (acquired(answer), answer.acquisition_lock_timeout_ms) == (list(range(100)), 15001)
+    assert member.beat(0, (member.topic,)).heartbeat_interval_ms == 5001
     assert error_of(member.acknowledge((0, 0, (RENEW,)), is_renew_ack=True)) == 121
+
+
+def test_read_committed_members_get_records_of_transactions_after_the_commit(
+    module_broker: EmbeddedBroker, member: Member, admin: Admin
+) -> None:
+    admin.alter_configs(member.group, {"share.isolation.level": "read_committed"}, resource="group")
+    aborts, commits = (producer(module_broker, transactional_id=f"{member.topic}-{each}") for each in range(2))
+    for writer in (aborts, commits):
+        writer.init_transactions(STALL_S)
+        writer.begin_transaction()
+    send(aborts, member.topic, [{"value": b"a"}])  # offset 10
+    send(commits, member.topic, [{"value": b"b"}])
+    assert member.offsets() == list(range(10))
+    assert member.offsets((0, 9, ACCEPT)) == []
+    aborts.abort_transaction(STALL_S)
+    assert member.offsets() == []
+    commits.commit_transaction(STALL_S)
+    assert member.offsets(max_bytes=1, max_wait_ms=5000) == [11]  # a read for each batch
+    send(producer(module_broker), member.topic, [{"value": b"c"}])  # after two markers
+    assert member.offsets((11, 11, ACCEPT), max_wait_ms=5000) == [14]
+
+
+def test_released_records_of_an_aborted_transaction_are_archived_when_the_group_reads_committed_records(
+    module_broker: EmbeddedBroker, member: Member, admin: Admin
+) -> None:
+    aborts = producer(module_broker, transactional_id=member.topic)
+    aborts.init_transactions(STALL_S)
+    aborts.begin_transaction()
+    send(aborts, member.topic, [{"value": b"a"}])
+    assert member.offsets() == list(range(11))
+    admin.alter_configs(member.group, {"share.isolation.level": "read_committed"}, resource="group")
+    assert member.offsets((0, 9, ACCEPT), (10, 10, RELEASE)) == []
+    aborts.abort_transaction(STALL_S)
+    send(producer(module_broker), member.topic, [{"value": b"b"}])
+    assert member.offsets(max_wait_ms=5000) == [12]
+
+
+def test_a_group_begins_at_the_first_record_that_is_not_older_than_the_duration(
+    module_broker: EmbeddedBroker, wire: KafkaWire, admin: Admin, topic: str, group: str
+) -> None:
+    create_topic(module_broker, topic)
+    now_ms = int(time.time() * 1000)
+    ages_s = (7200, 3000, 10)
+    records = [{"value": b"", "timestamp": now_ms - 1000 * age_s} for age_s in ages_s]
+    send(producer(module_broker), topic, records)
+    for reset, offsets in {"by_duration:PT1H": [1, 2], "by_duration:PT5S": [], "by_duration:P1D": [0, 1, 2]}.items():
+        member = Member(wire, f"{group}-{reset[-2:]}", topic)
+        admin.alter_configs(member.group, {"share.auto.offset.reset": reset}, resource="group")
+        member.join()
+        assert member.offsets() == offsets
 
 
 def test_columnar_batches_are_fetched_as_rows(member: Member, calls: Any) -> None:

@@ -117,16 +117,17 @@ class GroupConfigs:
 
     def _check(self, overrides: Mapping[str, str]) -> None:
         """Raise ``InvalidConfigError`` if the options of a group are wrong (Kafka's ``GroupConfig.validate``)."""
-        config = GroupConfig.load({**self._defaults, **overrides})
-        values = config.options()
+        values = GroupConfig.load({**self._defaults, **overrides}).options()
         for name in sorted(BOUNDS.keys() & overrides.keys()):
             least, most = self._bounds(name)
             if not least <= values[name] <= most:
                 raise InvalidConfigError(
                     f"{name}={values[name]}: the broker accepts {least} to {most} ({' and '.join(BOUNDS[name])})"
                 )
-        if config.consumer_session_timeout_ms <= config.consumer_heartbeat_interval_ms:
-            raise InvalidConfigError(
-                f"consumer.session.timeout.ms={config.consumer_session_timeout_ms} is not more than "
-                f"consumer.heartbeat.interval.ms={config.consumer_heartbeat_interval_ms}: set a longer session timeout"
-            )
+        for kind in ("consumer", "share"):
+            session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if {session, heartbeat} & overrides.keys() and values[session] <= values[heartbeat]:
+                raise InvalidConfigError(
+                    f"{session}={values[session]} is not more than {heartbeat}={values[heartbeat]}: set a longer "
+                    "session timeout"
+                )

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.share_offset_reset import duration_of
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -30,11 +32,12 @@ from millrace_broker.runtime import BackgroundTasks, Clock
 from millrace_broker.share_groups.in_flight import InFlightBatch, ShareGroupSettings
 from millrace_broker.share_groups.partition import AcknowledgementBatch
 from millrace_broker.share_groups.shard import MemberKey, ShareGroup, ShareShard
-from millrace_broker.share_groups.sources import Sources
+from millrace_broker.share_groups.sources import Source, Sources
 
 _logger: Final = logging.getLogger(__name__)
 
 _BYTES_MIN: Final = 1
+_MS: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ class ShareCoordinator:
             if is_done or left_s <= 0 or self._is_stopping:
                 return fetched
             lease.release()
-            self._watch_sources(wanted)
+            self._watch_sources(group_id, wanted)
             if not await watch.wait(wanted_bytes=_BYTES_MIN, timeout_s=left_s, is_poll=True):
                 return fetched
 
@@ -244,7 +247,7 @@ class ShareCoordinator:
         """Return whether a fetch would get records or an error now."""
         try:
             topic = self._partitions.topic(wanted.topic, wanted.topic_id)
-            source = self._sources.of(topic, wanted.partition)
+            source = self._source(group_id, topic, wanted.partition)
             return shard.partition(group_id, topic, wanted.partition).may_acquire(source)
         except MillraceError:
             return True
@@ -261,21 +264,39 @@ class ShareCoordinator:
         whole_batches: bool,
     ) -> tuple[Sequence[InFlightBatch], bytes]:
         topic = self._partitions.topic(wanted.topic, wanted.topic_id)
-        source = self._sources.of(topic, wanted.partition)
+        source = self._source(group_id, topic, wanted.partition)
         return await shard.partition(group_id, topic, wanted.partition).acquire(
             source,
             member_id,
             records_max=records_max,
             bytes_max=bytes_max,
-            starts_at_end=self._group_configs.get(group_id).share_auto_offset_reset == "latest",
+            first_offset=lambda source: self._first_offset(group_id, source),
             whole_batches=whole_batches,
         )
 
-    def _watch_sources(self, wanted: Sequence[ShareFetchPartition]) -> None:
+    def _source(self, group_id: str, topic: TopicInfo, partition: int) -> Source:
+        """Return the records of a partition that members of the group may get."""
+        isolation = self._group_configs.get(group_id).share_isolation_level
+        return self._sources.of(topic, partition, is_committed=isolation == "read_committed")
+
+    async def _first_offset(self, group_id: str, source: Source) -> int:
+        """Return the offset at which a group without a state begins (``share.auto.offset.reset``).
+
+        If no record is new enough for ``by_duration``, this is the end. Kafka's members wait for such a record.
+        """
+        reset = self._group_configs.get(group_id).share_auto_offset_reset
+        duration = duration_of(reset)
+        if duration is not None:
+            return await source.offset_for_time(max(0, self._clock.now_ms() - duration // _MS))
+        start_offset, end_offset = await source.bounds()
+        return end_offset if reset == "latest" else start_offset
+
+    def _watch_sources(self, group_id: str, wanted: Sequence[ShareFetchPartition]) -> None:
         """Let records of other brokers wake the waiting fetches."""
         for each in wanted:
             try:
-                self._sources.of(self._partitions.topic(each.topic, each.topic_id), each.partition).watch()
+                topic = self._partitions.topic(each.topic, each.topic_id)
+                self._source(group_id, topic, each.partition).watch()
             except MillraceError as error:
                 _logger.debug("new records of %s-%d are not awaited: %s", each.topic, each.partition, error.message)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from millrace.records import scan_headers
@@ -31,7 +31,7 @@ from millrace_broker.share_groups.in_flight import (
     ShareGroupSettings,
 )
 from millrace_broker.share_groups.records import ShareGroupOffset, SharePartitionKey, snapshot_record
-from millrace_broker.share_groups.sources import Source
+from millrace_broker.share_groups.sources import Read, Source
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class SharePartition:
         if self._in_flight is None or self._in_flight.start_offset < source.start_offset:
             return True
         offset = self._in_flight.next_offset
-        return offset is not None and offset < source.high_watermark
+        return offset is not None and offset < source.end_offset
 
     # --- fetching ------------------------------------------------------------------------------------------
 
@@ -101,33 +101,36 @@ class SharePartition:
         *,
         records_max: int,
         bytes_max: int,
-        starts_at_end: bool,
+        first_offset: Callable[[Source], Awaitable[int]],
         whole_batches: bool = False,
     ) -> tuple[list[InFlightBatch], bytes]:
         """Deliver records to a member; return the acquired batches, and the record batches that hold them.
 
-        Without any state, the group starts at the start or at the end of the log. Raises the errors of reading
-        ``source``, and ``StorageError`` if the first offset cannot be written.
+        Without any state, the group starts at ``first_offset``. Raises the errors of reading ``source``, and
+        ``StorageError`` if the first offset cannot be written.
         """
         async with self._turn:
             if self._in_flight is None:
-                start_offset, end_offset = await source.bounds()
-                await self._begin(end_offset if starts_at_end else start_offset)
+                await self._begin(await first_offset(source))
             in_flight = self._in_flight
             assert in_flight is not None, "the first fetch begins the partition"
             in_flight.settings = self._settings()
             self._catch_up(source.start_offset)
             offset = in_flight.next_offset
-            if offset is None or offset >= source.high_watermark or records_max <= 0:
-                return [], b""
-            data = await source.read(offset, bytes_max)
-            if self._is_closed or self._in_flight is not in_flight:
-                return [], b""
-            batches = in_flight.acquire(
-                member_id, _readable(data, offset), records_max, self._now_ms(), whole_batches=whole_batches
-            )
-            self._set_timer()
-            return batches, _needed(data, batches)
+            while offset is not None and offset < source.end_offset and records_max > 0:
+                read = await source.read(offset, bytes_max)
+                if self._is_closed or self._in_flight is not in_flight:
+                    break
+                batches = in_flight.acquire(
+                    member_id, _readable(read, offset), records_max, self._now_ms(), whole_batches=whole_batches
+                )
+                if batches:
+                    self._set_timer()
+                    return batches, _needed(read.records, batches)
+                before, offset = offset, in_flight.next_offset
+                if offset == before:
+                    break
+            return [], b""
 
     async def _begin(self, first_offset: int) -> None:
         """Write the group's first offset, so that it holds after a crash without acknowledgements."""
@@ -222,15 +225,15 @@ class SharePartition:
         return f"{self.topic}-{self.key.partition} in share group {self.key.group_id}"
 
 
-def _readable(data: bytes, offset: int) -> list[ReadRange]:
-    """Return the ranges of a read, from ``offset`` on: record batches, and offsets without records."""
+def _readable(read: Read, offset: int) -> list[ReadRange]:
+    """Return the ranges of a read, from ``offset`` on: record batches, and offsets without records for members."""
     readable: list[ReadRange] = []
-    for _, header in scan_headers(data):
+    for _, header in scan_headers(read.records):
         if header.base_offset > offset:
             readable.append(ReadRange(offset, header.base_offset - 1, has_records=False))
         first = max(offset, header.base_offset)
         if header.last_offset >= first:
-            readable.append(ReadRange(first, header.last_offset, has_records=not header.is_control))
+            readable.append(ReadRange(first, header.last_offset, has_records=read.filter.admits(header)))
             offset = header.last_offset + 1
     return readable
 

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from millrace.config.authorization_options import AuthorizationOptions
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
+from millrace.config.group_options import GroupOptions
 from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, take_listener_overrides
 from millrace.config.quota_options import QuotaOptions
 from millrace.config.security_options import SecurityProtocol
@@ -35,7 +36,7 @@ _DERIVED: Final = ("topic.defaults", "zookeeper", "listener.overrides")
 """Fields that stand for several options."""
 
 
-class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaOptions):
+class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, GroupOptions, QuotaOptions):
     """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
     broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Id of this broker, unique in its cluster.")
@@ -236,46 +237,6 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
     offset_metadata_max_bytes: int = Field(
         4096, ge=0, le=_INT_MAX, description="Longest metadata text of a committed offset, in characters."
     )
-    group_initial_rebalance_delay_ms: int = Field(
-        3000,
-        ge=0,
-        le=_INT_MAX,
-        description="Time for which the first rebalance of an empty group waits for more members.",
-    )
-    group_min_session_timeout_ms: _PositiveInt = Field(
-        6000, description="Smallest session.timeout.ms that the coordinator accepts."
-    )
-    group_max_session_timeout_ms: _PositiveInt = Field(
-        1_800_000, description="Largest session.timeout.ms that the coordinator accepts."
-    )
-    group_max_size: _PositiveInt = Field(_INT_MAX, description="Largest number of members of a classic group.")
-    group_consumer_session_timeout_ms: _PositiveInt = Field(
-        45_000, description="Time without a heartbeat after which a member of a consumer group (KIP-848) is removed."
-    )
-    group_consumer_heartbeat_interval_ms: _PositiveInt = Field(
-        5000, description="Time between two heartbeats of a member of a consumer group."
-    )
-    group_consumer_min_session_timeout_ms: _PositiveInt = Field(
-        45_000, description="Smallest consumer.session.timeout.ms that may be set for a group."
-    )
-    group_consumer_max_session_timeout_ms: _PositiveInt = Field(
-        60_000, description="Largest consumer.session.timeout.ms that may be set for a group."
-    )
-    group_consumer_min_heartbeat_interval_ms: _PositiveInt = Field(
-        5000, description="Smallest consumer.heartbeat.interval.ms that may be set for a group."
-    )
-    group_consumer_max_heartbeat_interval_ms: _PositiveInt = Field(
-        15_000, description="Largest consumer.heartbeat.interval.ms that may be set for a group."
-    )
-    group_consumer_max_size: _PositiveInt = Field(
-        _INT_MAX, description="Largest number of members of a consumer group."
-    )
-    group_consumer_assignors: str = Field(
-        "uniform,range", description="Server-side assignors. The first one is for members that name none."
-    )
-    group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
-        "bidirectional", description="Direction in which a live group may change its protocol: upgrade is to KIP-848."
-    )
     producer_id_expiration_ms: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
         24 * _HOUR_MS, description="Time without writes after which a partition removes the state of a producer id."
     )
@@ -292,28 +253,6 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, QuotaO
         True,
         description="Whether a leader verifies that the partition was added to the transaction before it appends "
         "(KIP-890).",
-    )
-    group_share_delivery_count_limit: Annotated[int, Field(ge=2, le=10)] = Field(
-        5, description="Number of deliveries of a record to members of a share group before the record is archived."
-    )
-    group_share_record_lock_duration_ms: _PositiveInt = Field(
-        30_000, description="Time for which a member of a share group holds an acquired record."
-    )
-    group_share_partition_max_record_locks: _PositiveInt = Field(
-        2000, description="Largest number of records of a partition that are available again or acquired."
-    )
-    group_share_session_timeout_ms: _PositiveInt = Field(
-        45_000, description="Time without a heartbeat after which a member of a share group is removed."
-    )
-    group_share_heartbeat_interval_ms: _PositiveInt = Field(
-        5000, description="Time between two heartbeats of a member of a share group."
-    )
-    group_share_max_size: _PositiveInt = Field(200, description="Largest number of members of a share group.")
-    group_share_max_share_sessions: _PositiveInt = Field(
-        2000, description="Largest number of share sessions, each of which is a Kafka client that fetches for a group."
-    )
-    share_auto_offset_reset: Literal["earliest", "latest"] = Field(
-        "latest", description="Offset at which share groups start to read a partition. A group can override it."
     )
     transaction_state_log_num_partitions: _PositiveInt = Field(
         50, description="Partitions of __transaction_state. Do not change this after the topic exists."

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from millrace.config.base import Config
+from millrace.config.share_offset_reset import ShareOffsetReset
 
 _PositiveInt = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
@@ -28,6 +29,17 @@ BOUNDS: Final = {
         "group.consumer.min.heartbeat.interval.ms",
         "group.consumer.max.heartbeat.interval.ms",
     ),
+    "share.session.timeout.ms": ("group.share.min.session.timeout.ms", "group.share.max.session.timeout.ms"),
+    "share.heartbeat.interval.ms": ("group.share.min.heartbeat.interval.ms", "group.share.max.heartbeat.interval.ms"),
+    "share.record.lock.duration.ms": (
+        "group.share.min.record.lock.duration.ms",
+        "group.share.max.record.lock.duration.ms",
+    ),
+    "share.delivery.count.limit": ("group.share.min.delivery.count.limit", "group.share.max.delivery.count.limit"),
+    "share.partition.max.record.locks": (
+        "group.share.min.partition.max.record.locks",
+        "group.share.max.partition.max.record.locks",
+    ),
 }
 """Broker options that bound the values of group options."""
 
@@ -41,8 +53,14 @@ class GroupConfig(Config):
     consumer_heartbeat_interval_ms: _PositiveInt = Field(
         5000, description="Time between two heartbeats of a member of the consumer group."
     )
-    share_auto_offset_reset: Literal["earliest", "latest"] = Field(
-        "latest", description="Offset at which a share group starts to read a partition."
+    share_auto_offset_reset: ShareOffsetReset = Field(
+        "latest",
+        description="Offset at which a share group starts to read a partition: earliest, latest, or "
+        "by_duration:<duration> for the first record that is not older (ISO 8601, like PT1H).",
+    )
+    share_isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_uncommitted",
+        description="Whether members of a share group get records of transactions only after their commit.",
     )
     share_session_timeout_ms: _PositiveInt = Field(
         45_000, description="Time without a heartbeat after which a member of a share group is removed."
@@ -50,13 +68,13 @@ class GroupConfig(Config):
     share_heartbeat_interval_ms: _PositiveInt = Field(
         5000, description="Time between two heartbeats of a member of a share group."
     )
-    share_record_lock_duration_ms: _PositiveInt = Field(
+    share_record_lock_duration_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(
         30_000, description="Time for which a member of a share group holds an acquired record."
     )
-    share_delivery_count_limit: Annotated[int, Field(ge=2, le=10)] = Field(
+    share_delivery_count_limit: Annotated[int, Field(ge=2, le=2**31 - 1)] = Field(
         5, description="Number of deliveries of a record to members of a share group before the record is archived."
     )
-    share_partition_max_record_locks: _PositiveInt = Field(
+    share_partition_max_record_locks: Annotated[int, Field(ge=100, le=2**31 - 1)] = Field(
         2000, description="Largest number of records of a partition that are available again or acquired."
     )
     share_renew_acknowledge_enable: bool = Field(

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
 
 from millrace.clients.model import TopicPartition
+from millrace.config.durations import iso_duration
 from millrace.errors import UsageError
-
-_DURATION: Final = re.compile(
-    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
-    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
-)
 
 
 class Target(StrEnum):
@@ -78,11 +72,10 @@ def _wanted(target: Target, bound: Bounds, number: int) -> int | None:
 
 def parse_duration(text: str) -> timedelta:
     """Parse a duration in ISO 8601, for example ``P7DT12H`` or ``PT30M``; raises ``UsageError``."""
-    found = _DURATION.fullmatch(text)
-    parts = {name: float(value) for name, value in found.groupdict().items() if value} if found else {}
-    if not parts or text.endswith("T"):
+    duration = iso_duration(text)
+    if duration is None:
         raise UsageError(f"duration {text!r}: expected ISO 8601, like PT30M, PT12H or P7D")
-    return timedelta(**parts)
+    return duration
 
 
 def parse_time(text: str) -> datetime:

@@ -49,6 +49,19 @@ def test_an_option_of_a_group_wins_over_the_brokers_default_until_it_is_deleted(
         ({HEARTBEAT: "4999"}, "the broker accepts 5000 to 15000"),
         ({HEARTBEAT: "15001"}, "the broker accepts 5000 to 15000"),
         ({SESSION: "0"}, "greater than or equal to 1"),
+        ({"share.session.timeout.ms": "44999"}, "the broker accepts 45000 to 60000"),
+        ({"share.session.timeout.ms": "60001"}, "the broker accepts 45000 to 60000"),
+        ({"share.heartbeat.interval.ms": "4999"}, "the broker accepts 5000 to 15000"),
+        ({"share.heartbeat.interval.ms": "15001"}, "the broker accepts 5000 to 15000"),
+        ({"share.record.lock.duration.ms": "14999"}, "the broker accepts 15000 to 60000"),
+        ({"share.record.lock.duration.ms": "60001"}, "the broker accepts 15000 to 60000"),
+        ({"share.delivery.count.limit": "1"}, "greater than or equal to 2"),
+        ({"share.delivery.count.limit": "11"}, "the broker accepts 2 to 10"),
+        ({"share.partition.max.record.locks": "99"}, "greater than or equal to 100"),
+        ({"share.partition.max.record.locks": "4001"}, "the broker accepts 100 to 4000"),
+        ({"share.auto.offset.reset": "by_duration:1h"}, "by_duration: and a duration in ISO 8601"),
+        ({"share.auto.offset.reset": "by_duration:-PT1H"}, "by_duration: and a duration in ISO 8601"),
+        ({"share.isolation.level": "serializable"}, "share.isolation.level"),
         ({"consumer.assignors": "range"}, "unknown option"),
     ],
 )
@@ -67,6 +80,29 @@ def test_a_session_timeout_that_is_not_more_than_the_heartbeat_interval_is_refus
     with pytest.raises(InvalidConfigError, match="set a longer session timeout"):
         configs.alter("g", {SESSION: "10000"}, set())
     configs.alter("g", {SESSION: "10001"}, set())
+
+
+def test_options_of_share_groups_within_the_bounds_are_in_force(session: Coordination) -> None:
+    configs = configs_of(session, group_share_max_delivery_count_limit="25")
+    options = {
+        "share.session.timeout.ms": "45001",
+        "share.heartbeat.interval.ms": "15000",
+        "share.record.lock.duration.ms": "15000",
+        "share.delivery.count.limit": "25",
+        "share.partition.max.record.locks": "100",
+        "share.auto.offset.reset": "by_duration:P1DT2H",
+        "share.isolation.level": "read_committed",
+    }
+    configs.alter("g", options, set())
+    assert {name: str(value) for name, value in configs.get("g").options().items() if name in options} == options
+    assert configs_of(session).get("g").share_delivery_count_limit == 10  # a broker with the default bounds
+
+
+def test_a_brokers_own_value_outside_the_bounds_does_not_stop_options_of_groups(session: Coordination) -> None:
+    configs = configs_of(session, group_share_heartbeat_interval_ms="50", group_share_record_lock_duration_ms="300")
+    configs.alter("g", {"share.delivery.count.limit": "3"}, set())
+    assert configs.get("g").share_heartbeat_interval_ms == 50
+    assert configs.get("g").share_record_lock_duration_ms == 300
 
 
 def test_a_stored_option_outside_the_bounds_counts_as_the_nearest_bound(

@@ -1,0 +1,25 @@
+"""Durations in ISO 8601, as Kafka's options and tools take them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+_DURATION: Final = re.compile(
+    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+def iso_duration(text: str) -> timedelta | None:
+    """Return a duration such as ``P7DT12H`` or ``PT30M``; None if the text is none."""
+    found = _DURATION.fullmatch(text)
+    parts = {name: float(value) for name, value in found.groupdict().items() if value} if found else {}
+    if not parts or text.upper().endswith("T"):
+        return None
+    try:
+        return timedelta(**parts)
+    except OverflowError:
+        return None
