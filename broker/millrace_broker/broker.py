@@ -132,7 +132,7 @@ class Broker:
     @property
     def logins(self) -> Logins:
         """Where listeners find the credentials of SCRAM."""
-        return Logins(self.scram_credentials.get, self.delegation_tokens.login)
+        return Logins(self.scram_credentials.get, self.delegation_tokens.login, self.scram_credentials.model)
 
     @property
     def config(self) -> BrokerConfig:

@@ -6,6 +6,7 @@ Kafka's classes are ``AclBinding``, ``ResourcePattern``, ``AccessControlEntry`` 
 
 from __future__ import annotations
 
+import ipaddress
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
@@ -181,6 +182,19 @@ class AclBinding(NamedTuple):
             raise InvalidRequestError(f"an ACL with permission {entry.permission.title}: it is Allow or Deny")
         if not entry.host:
             raise InvalidRequestError(f"the ACL of {entry.principal} has no host: give an address, or * for all hosts")
+        if entry.host != WILDCARD and not _is_address(entry.host):
+            raise InvalidRequestError(
+                f"the host {entry.host!r} of an ACL of {entry.principal} is no IP address, and no connection would "
+                "have it: give one address, or * for all hosts. There are neither names nor ranges of addresses"
+            )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class AclBindingFilter(NamedTuple):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.acls import CLUSTER_NAME, AclOperation, ResourceType
+from millrace.errors import UnknownSchemaError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.security import KafkaPrincipal
 
@@ -27,7 +28,7 @@ ALICE = KafkaPrincipal("User", "alice")
 MALLORY = KafkaPrincipal("User", "mallory")
 ANONYMOUS = KafkaPrincipal("User", "ANONYMOUS")
 ADMIN = KafkaPrincipal("User", "admin")
-DENIED = {29, 30, 31, 53, 65}
+DENIED = frozenset({29, 30, 31, 53, 65})
 """Kafka's codes of denials."""
 
 Need = tuple[AclOperation, ResourceType, str]
@@ -59,6 +60,8 @@ class Case:
     shows: Callable[[Any], bool] | None = None
     """Whether the response has what the needs allow to see, for calls that hide instead of refusing."""
     label: str = ""
+    denied: frozenset[int] = DENIED
+    """Codes of denials: Kafka's, unless the existence of a resource is not disclosed."""
     implied: tuple[tuple[Need, ...], ...] = ()
     """Further ways, by operations that imply the others."""
 
@@ -155,7 +158,13 @@ CASES = [
     Case("AlterConfigs", alteration(pb.GROUP_RESOURCE, "workers"), ((group(ALTER_CONFIGS),),), label="group"),
     Case("EvolveSchema", pb.EvolveSchemaRequest(topic="orders"), ((topic(ALTER),),)),
     Case("GetSchemas", pb.GetSchemasRequest(topic="orders"), ((topic(DESCRIBE),),)),
-    Case("GetSchemas", pb.GetSchemasRequest(ids=[1]), ((topic(DESCRIBE, "typed"),),), label="ids"),
+    Case(
+        "GetSchemas",
+        pb.GetSchemasRequest(ids=[1]),
+        ((topic(DESCRIBE, "typed"),),),
+        label="ids",
+        denied=frozenset({UnknownSchemaError.code}),
+    ),
     Case("RegisterPayloadSchemas", pb.RegisterPayloadSchemasRequest(), ((cluster(ALTER),),)),
     Case("DeletePayloadSchemas", pb.DeletePayloadSchemasRequest(ids=[7]), ((cluster(ALTER),),)),
     Case("GetPayloadSchemas", pb.GetPayloadSchemasRequest(), ((cluster(DESCRIBE),), (topic(DESCRIBE, ANY),))),

@@ -19,7 +19,7 @@ from millrace_broker.api.common.access_rules import RULES
 from millrace_broker.testing import EmbeddedBroker
 
 from .access_broker import OPTIONS, Secured, acl, codes, insufficient, sufficient
-from .access_cases import ADMIN, ALICE, CASES, DENIED, TOPIC, Case, Need, numbers
+from .access_cases import ADMIN, ALICE, CASES, TOPIC, Case, Need, numbers
 from .waiting import AN_HOUR_MS, eventually
 
 
@@ -72,7 +72,7 @@ def _begin_transaction(admin: Callable[[str, Any], Any]) -> None:
 
 
 def is_refused(case: Case, outcome: Any) -> bool:
-    refused = bool(codes(outcome) & DENIED)
+    refused = bool(codes(outcome) & case.denied)
     if case.shows is None or refused:
         return refused
     assert not isinstance(outcome, MillraceError), outcome

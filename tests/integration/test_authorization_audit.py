@@ -134,6 +134,15 @@ def test_decisions_for_clients_of_kafka_are_rows(broker: EmbeddedBroker) -> None
         rows.wait_for(client_id="kafka", call="Metadata", operation="DESCRIBE", resource="secret", allowed=True)
 
 
+def test_a_look_up_of_a_topic_that_exists_is_no_creation(broker: EmbeddedBroker) -> None:
+    let(broker, ALL_TOPICS, ALL_CLUSTER)
+    kafka = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "lookup"})
+    assert set(kafka.list_topics("orders", timeout=STALL_S).topics) == {"orders"}
+    with Rows(broker) as rows:
+        rows.wait_for(client_id="lookup", call="Metadata", operation="DESCRIBE", resource="orders", allowed=True)
+        assert not [row for row in rows.found if (row["client_id"], row["operation"]) == ("lookup", "CREATE")]
+
+
 def test_consumers_of_kafka_read_it_as_json(broker: EmbeddedBroker) -> None:
     let(broker, ALL_GROUPS, (AclOperation.READ, TOPIC, AUDIT))
     consumer = confluent_kafka.Consumer(

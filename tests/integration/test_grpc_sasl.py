@@ -23,7 +23,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority
 from ..oidc_provider import AUDIENCE, CLIENT_ID, SECRET, Provider, running
-from .waiting import AN_HOUR_MS, STALL_S
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 PASSWORD = "swordfish"
 JAAS = f'PlainLoginModule required user_alice="{PASSWORD}";'
@@ -159,6 +159,28 @@ def test_a_call_without_a_session_of_this_listener_is_refused(broker: EmbeddedBr
 def test_a_client_that_says_nothing_is_turned_away(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace_broker.listeners.grpc_sasl.AUTHENTICATION_S", 0.01)
     assert "has not authenticated within" in _exchange(broker, silent=True)
+
+
+def test_a_client_that_says_nothing_takes_no_place_of_running_calls(broker: EmbeddedBroker) -> None:
+    """Otherwise some silent clients, which need no password, could keep the heartbeats of all groups out."""
+    admission = broker.server.broker.admission
+    with grpc.insecure_channel(f"127.0.0.1:{broker.server.ports['GRPC_PLAIN']}") as channel:
+        over = threading.Event()
+
+        def requests() -> Iterator[bytes]:
+            over.wait(STALL_S)
+            yield from ()
+
+        method = channel.stream_stream(f"/{grpc_sasl.SERVICE}/{grpc_sasl.METHOD}", request_serializer=bytes)
+        calls = [method(requests(), metadata=((grpc_sasl.MECHANISM_KEY, "PLAIN"),)) for _ in range(3)]
+        try:
+            eventually(lambda: admission.statistics().parked == 3, "the exchanges to wait for their clients")
+            assert admission.statistics().requests == 0
+        finally:
+            over.set()
+            for call in calls:
+                call.cancel()
+    eventually(lambda: admission.statistics().parked == 0, "the exchanges to end")
 
 
 def test_a_message_that_is_too_large_is_refused(broker: EmbeddedBroker) -> None:

@@ -7,6 +7,7 @@ Resources on Protocols" in its security guide), with the later changes by KIP-84
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -328,6 +329,44 @@ def test_a_request_for_all_topics_has_only_those_that_may_be_described(secured: 
         assert {each.name for each in asked(secured, call, request, version, ALICE).topics} == {"orders"}
         secured.allow()
         assert asked(secured, call, request, version, ALICE).topics == ()
+
+
+def test_a_topic_that_is_left_out_of_a_list_is_no_denial(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    secured.allow()
+    for name, none in (("Metadata", None), ("DescribeTopicPartitions", ())):
+        call = CALLS[name]
+        request = dataclasses.replace(request_of(secured, call, call.versions[-1]), topics=none)  # type: ignore[type-var]
+        with caplog.at_level(logging.INFO, "millrace.authorizer"):
+            asked(secured, call, request, call.versions[-1], ALICE)
+    assert "Denied" not in caplog.text
+
+
+def test_without_the_right_to_a_group_a_client_learns_nothing_of_its_members(secured: Secured) -> None:
+    call = CALLS["OffsetFetch"]
+    request = request_of(secured, call, 9)
+    (wanted,) = request.groups  # type: ignore[attr-defined]
+    of_member = dataclasses.replace(wanted, group_id="consumers", member_id="guessed", member_epoch=7)
+    by_member = dataclasses.replace(request, groups=(of_member,))  # type: ignore[type-var]
+    secured.allow()
+    assert asked(secured, call, by_member, 9, ALICE).groups[0].error_code == 30
+    secured.allow(*next(sufficient([group(DESCRIBE, "consumers"), topic(DESCRIBE)])))
+    assert asked(secured, call, by_member, 9, ALICE).groups[0].error_code == 25  # UNKNOWN_MEMBER_ID
+
+
+def test_a_broker_that_its_listener_knows_needs_no_acl(secured: Secured) -> None:
+    secured.allow()
+    for name in ("DescribeLogDirs", "DescribeClientQuotas", "Produce", "ConsumerGroupDescribe"):
+        call = CALLS[name]
+        version = call.versions[-1]
+        request = request_of(secured, call, version)
+
+        async def handle(
+            context: RequestContext, call: KafkaCall = call, request: Message = request, version: int = version
+        ) -> Any:
+            known = context._replace(is_broker=True)
+            return await call.handle(request, KafkaRequest(secured.broker, call.state, version, known))
+
+        assert not error_codes(secured.run(name, ALICE, handle)) & DENIED, name
 
 
 def test_a_regular_expression_subscribes_to_topics_that_may_be_described(secured: Secured) -> None:

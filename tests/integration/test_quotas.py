@@ -28,7 +28,7 @@ from millrace.kafka_protocol.calls.alter_client_quotas import (
 )
 from millrace.kafka_protocol.calls.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.kafka_protocol.calls.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from millrace.kafka_protocol.calls.metadata import MetadataRequest
+from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.quotas import QuotaEntity
 from millrace_broker.quotas import QuotaUse
 from millrace_broker.testing import EmbeddedBroker
@@ -49,7 +49,8 @@ INVALID_REQUEST = 42
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """A broker that tests share. Each test has client ids of its own, and so has its quotas."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("quotas"), options={**QUICK_GROUPS, "metrics.port": "0"}) as running:
+    options = {**QUICK_GROUPS, "metrics.port": "0", "auto.create.topics.enable": "true"}
+    with EmbeddedBroker(tmp_path_factory.mktemp("quotas"), options=options) as running:
         yield running
 
 
@@ -243,6 +244,19 @@ def test_mutations_beyond_the_quota_are_refused_or_throttle_older_clients(
         assert "controller_mutation_rate=2 is used up: try again in" in (text or "")
         code, throttle_ms, _ = created(connect(), f"{topic}-3", 5)
         assert (code, throttle_ms > 10_000) == (0, True)
+    finally:
+        admin.alter_client_quotas(entity, {}, remove=["controller_mutation_rate"])
+
+
+def test_topics_that_metadata_creates_count_as_mutations(
+    admin: Admin, topic: str, connect: Callable[[], KafkaWire]
+) -> None:
+    entity = QuotaEntity.of([("client-id", "wire")])
+    admin.alter_client_quotas(entity, {"controller_mutation_rate": 0.05})  # one partition is more than its burst
+    try:
+        wanted = MetadataRequest(topics=(MetadataRequestTopic(name=topic),), allow_auto_topic_creation=True)
+        answer = connect().call(wanted, 9)
+        assert (answer.topics[0].error_code, answer.throttle_time_ms > 1000) == (0, True)
     finally:
         admin.alter_client_quotas(entity, {}, remove=["controller_mutation_rate"])
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+import ssl
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,15 @@ from confluent_kafka.admin import (
 from kafka import KafkaProducer
 
 from millrace.clients import Admin, Consumer, Producer
-from millrace.errors import SaslAuthenticationError
+from millrace.config.broker import BrokerConfig
+from millrace.errors import SaslAuthenticationError, SslAuthenticationError
+from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
-from millrace.security.scram import ScramClient
+from millrace.security.scram import ScramClient, ScramCredential
+from millrace_broker.metadata import ScramCredentials
+from millrace_broker.security import ANONYMOUS, ListenerAccess
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority
@@ -209,6 +216,62 @@ def test_an_unknown_user_gets_a_challenge_as_a_known_one_does(broker: EmbeddedBr
             assert answer.error_code == 0
             salts.append(bytes(answer.auth_bytes).split(b",")[1:])
     assert salts[0] == salts[1]
+
+
+def test_the_challenge_of_an_unknown_user_is_like_those_of_users(broker: EmbeddedBroker) -> None:
+    """Each tool makes salts of its own length and letters, and administrators choose the iterations."""
+    credentials = broker.server.broker.scram_credentials
+
+    def shape(salt: bytes, iterations: int) -> tuple[int, bool, int]:
+        return len(salt), salt.isalnum(), iterations
+
+    def shape_of(user: str) -> tuple[int, bool, int]:
+        with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+            wire.call(SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1)
+            scram = ScramClient("SCRAM-SHA-512", user, "x")
+            challenge = bytes(wire.call(SaslAuthenticateRequest(auth_bytes=scram.first()), 2).auth_bytes).decode()
+        parts = dict(part.split("=", 1) for part in challenge.split(","))
+        return shape(base64.b64decode(parts["s"]), int(parts["i"]))
+
+    made_by_kafka = ScramCredential.of_salted_password("SCRAM-SHA-512", b"x" * 64, b"1kq2tov03nn7sqpd0plkq9a2j", 8192)
+    credentials._of_users["kafka-made"] = {"SCRAM-SHA-512": made_by_kafka}
+    try:
+        users = {shape(each["SCRAM-SHA-512"].salt, each["SCRAM-SHA-512"].iterations) for each in known(credentials)}
+        assert {shape_of(f"nobody-{number}") for number in range(20)} == users
+        assert len(users) > 1
+    finally:
+        del credentials._of_users["kafka-made"]
+
+
+def known(credentials: ScramCredentials) -> list[Mapping[str, ScramCredential]]:
+    return [each for each in credentials.of_users().values() if "SCRAM-SHA-512" in each]
+
+
+def test_all_brokers_answer_an_unknown_user_with_the_same_challenge(broker: EmbeddedBroker) -> None:
+    credentials = broker.server.broker.scram_credentials
+    other = ScramCredentials(credentials._coordination)
+    for name in ("nobody", "stranger"):
+        assert credentials.model(name, "SCRAM-SHA-512") == other.model(name, "SCRAM-SHA-512")
+
+
+def test_a_large_request_before_authentication_is_refused_before_it_is_received(broker: EmbeddedBroker) -> None:
+    head = struct.pack(">ihhi", 1_000_000, ApiVersionsRequest.API_KEY, 3, 1)
+    with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+        wire.sock.sendall(head)
+        assert wire.received == b"", "the broker closes the connection"
+
+
+def test_a_certificate_decides_nothing_at_a_listener_with_sasl(ca: tuple[str, str]) -> None:
+    options = {
+        "listeners": "SASL_SSL://127.0.0.1:0,SSL://127.0.0.1:0",
+        "ssl.keystore.location": ca[1],
+        "ssl.principal.mapping.rules": "RULE:^CN=nobody$/nobody/",
+    }
+    config = BrokerConfig.load(options)
+    certificate = ssl.PEM_cert_to_DER_cert(Path(ca[0]).read_text())
+    assert ListenerAccess(config, "SASL_SSL").principal(certificate) == ANONYMOUS
+    with pytest.raises(SslAuthenticationError, match="no rule"):
+        ListenerAccess(config, "SSL").principal(certificate)
 
 
 def test_a_connection_authenticates_again_or_ends(broker: EmbeddedBroker, ca: tuple[str, str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from millrace.acls import AclOperation, ResourceType
 from millrace.errors import UnknownSchemaError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access import Access, Need, access_for
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -16,14 +18,23 @@ async def handle(broker: Broker, request: pb.GetSchemasRequest, context: Request
     if request.topic:
         versions = list((await broker.partitions.find_topic(request.topic)).schemas)
     else:
-        versions = [_find(broker, schema_id) for schema_id in request.ids]
+        access = access_for(broker, context)
+        versions = [_find(broker, schema_id, access) for schema_id in request.ids]
     return pb.GetSchemasResponse(
         schemas=[pb.Schema(id=v.id, version=v.version, arrow_schema=v.arrow_schema) for v in versions]
     )
 
 
-def _find(broker: Broker, schema_id: int) -> SchemaVersion:
-    try:
-        return broker.catalog.schemas[schema_id]
-    except KeyError:
-        raise UnknownSchemaError(f"no schema has id {schema_id}: its topic was deleted, or never existed") from None
+def _find(broker: Broker, schema_id: int, access: Access | None) -> SchemaVersion:
+    """Return a schema. One of a topic that the client may not describe is as unknown, because ids can be guessed."""
+    version = broker.catalog.schemas.get(schema_id)
+    if version is not None and access is not None:
+        topic = next((each.name for each in broker.catalog.topics.values() if version in each.schemas), None)
+        if topic is None or not access.allows(Need(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)):
+            version = None
+    if version is None:
+        raise UnknownSchemaError(
+            f"no schema that the client may see has id {schema_id}: its topic was deleted or never existed, or the "
+            "client may not describe it"
+        )
+    return version

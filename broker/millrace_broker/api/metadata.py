@@ -14,6 +14,7 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
 from millrace_broker.metadata.topics import LEADER_NONE
+from millrace_broker.quotas import Usage
 
 _CREATION_WAIT_MS: Final = 5_000
 """How long a request waits for the leaders of a topic that it auto-created."""
@@ -35,7 +36,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
     for name in () if request.no_topics else request.topics or broker.catalog.topics:
         topic = response.topics.add(name=name)
         try:
-            info = await _find(broker, name, may_create=request.allow_auto_topic_creation)
+            info = await _find(broker, name, context.usage, may_create=request.allow_auto_topic_creation)
             _describe(topic, info, include_schema=request.include_schemas)
             if unreachable:
                 _hide_leaders(topic, unreachable, context.listener_name)
@@ -44,14 +45,18 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
     return response
 
 
-async def _find(broker: Broker, name: str, *, may_create: bool) -> TopicInfo:
+async def _find(broker: Broker, name: str, usage: Usage | None, *, may_create: bool) -> TopicInfo:
     try:
         return await broker.partitions.find_topic(name)
     except UnknownTopicOrPartitionError:
         if not (may_create and broker.config.auto_create_topics_enable) or name in INTERNAL_TOPICS:
             raise
+    if usage is not None:
+        usage.check_mutation()
     with contextlib.suppress(TopicExistsError):  # another call created it first
-        await broker.executors.administer(broker.changes.create, TopicSpec(name=name))
+        created = await broker.executors.administer(broker.changes.create, TopicSpec(name=name))
+        if usage is not None and created is not None:
+            usage.mutated(len(created.partitions))
     await broker.member.led([name], _CREATION_WAIT_MS)
     return broker.partitions.topic(name)
 

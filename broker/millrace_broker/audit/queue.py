@@ -24,7 +24,7 @@ OWN_INTERVAL_S: Final = 3600.0
 _OWN_MAX: Final = 10_000
 """Reads of the audit that are remembered."""
 _TEXT_MAX: Final = 256
-"""Longest text that a client chooses in a row, in characters."""
+"""Longest text of a client in a row, in characters. Principals may be as long as a provider's tokens."""
 
 
 class _Key(NamedTuple):
@@ -120,7 +120,7 @@ class AuditQueue:
             AuditRow(
                 first_ms,
                 last_ms,
-                str(key.principal),
+                str(key.principal)[:_TEXT_MAX],
                 key.host,
                 key.listener,
                 key.client_id,

@@ -28,6 +28,7 @@ from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
 from millrace.config.topic import TopicConfig
 from millrace.coordination import (
+    ConnectionLossError,
     Coordination,
     CoordinationError,
     OnLoop,
@@ -78,7 +79,7 @@ from millrace_broker.runtime import Clock, Executors
 _logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.5
-"""The pause between attempts to open a session."""
+"""The pause between attempts to open a session, or to read what other brokers have changed."""
 _FIRST_WORD_S: Final = 30.0
 
 
@@ -278,9 +279,23 @@ class Member:
             return
 
     def _notice_left(self, event: WatchEvent) -> None:
-        session = self._coordination.session
-        task = asyncio.ensure_future(self._executors.administer(self._take_notices, session))
+        task = asyncio.ensure_future(self._read_notices(self._coordination.session))
         task.add_done_callback(_log_failure)
+
+    async def _read_notices(self, session: Coordination) -> None:
+        """Read what other brokers have changed. While the store cannot be reached, try again.
+
+        Without another attempt, this session would have no watch any more, and would miss all later changes of ACLs.
+        """
+        while session is self._coordination.session:
+            try:
+                await self._executors.administer(self._take_notices, session)
+                return
+            except ConnectionLossError as error:
+                if self._is_closing:
+                    return
+                _logger.warning("changes by other brokers cannot be read yet: %s", error.message)
+                await asyncio.sleep(_PAUSE_S)
 
     async def leave(self) -> None:
         """Move leaders to other brokers, as Kafka's controlled shutdown does."""

@@ -1,7 +1,8 @@
 """Notices of changed configurations and ACLs, as one broker reads them: nodes that all brokers watch.
 
 Invariant: each notice is handled once, in order, under any session. A notice that comes while a broker has no session
-is found by the next session. A broker begins with the notices after its start.
+is found by the next session, and one that could not be handled for want of the metadata store is found by the next
+``take``. A broker begins with the notices after its start.
 
 Source: Kafka's ``ZkNodeChangeNotificationListener``.
 """
@@ -13,7 +14,16 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from millrace.acls import PatternType, ResourcePattern
-from millrace.coordination import Coordination, Create, NoNodeError, Operation, Watch, paths
+from millrace.coordination import (
+    ConnectionLossError,
+    Coordination,
+    Create,
+    NoNodeError,
+    Operation,
+    SessionExpiredError,
+    Watch,
+    paths,
+)
 from millrace.coordination.acl_nodes import AclChangeNode, ExtendedAclChangeNode
 from millrace.coordination.notices import ConfigChangeNode
 from millrace.errors import MillraceError
@@ -72,19 +82,21 @@ class Notifications(Generic[Changed]):
     def take(self, coordination: Coordination, watch: Watch, handle: Callable[[Changed], None]) -> None:
         """Handle the new notices, and set ``watch`` for the next one.
 
-        ``handle`` is called with what has changed.
+        ``handle`` is called with what has changed. Raises ``ConnectionLossError`` and
+        ``SessionExpiredError``; then the notice is still new.
         """
         names = coordination.children(self._root, watch)
         new = sorted((name for name in names if paths.sequence_of(name) > self._last), key=paths.sequence_of)
         found = coordination.get_many([f"{self._root}/{name}" for name in new])
         for name, node in zip(new, found, strict=True):
-            self._last = paths.sequence_of(name)
-            if node is None:
-                continue
             try:
-                handle(self._read(node[0]))
+                if node is not None:
+                    handle(self._read(node[0]))
+            except (ConnectionLossError, SessionExpiredError):
+                raise
             except MillraceError as error:
                 _logger.error("the change of %s/%s could not be applied: %s", self._root, name, error.message)
+            self._last = paths.sequence_of(name)
         if new:
             self._remove_old(coordination, names)
 

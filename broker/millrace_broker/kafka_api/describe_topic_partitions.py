@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from millrace.acls import ResourceType
-from millrace.errors import TopicAuthorizationError
+from millrace.acls import AclOperation, ResourceType
 from millrace.kafka_protocol.calls.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -16,6 +15,7 @@ from millrace.kafka_protocol.calls.describe_topic_partitions import (
 )
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.metadata import handle as describe
 from millrace_broker.kafka_api import operations
 from millrace_broker.kafka_api.brokers import nodes
@@ -29,7 +29,7 @@ _PARTITIONS_MAX: Final = 2000
 async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest) -> DescribeTopicPartitionsResponse:
     """Describe the topics by name from the cursor on, up to the limit of partitions."""
     broker, cursor = request.broker, message.cursor
-    names = sorted({topic.name for topic in message.topics} or broker.catalog.topics)
+    names = sorted({topic.name for topic in message.topics} or _visible(request))
     names = [name for name in names if cursor is None or name >= cursor.topic_name]
     described = await describe(broker, pb.MetadataRequest(topics=names), request.context) if names else None
     alive = {node.node_id for node in nodes(broker, request.context.listener_name)}
@@ -37,8 +37,6 @@ async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     following: DescribeTopicPartitionsResponseCursor | None = None
     for topic in described.topics if described is not None else ():
-        if not message.topics and topic.error.code == TopicAuthorizationError.code:
-            continue  # a request for all topics does not disclose it
         first = cursor.partition_index if cursor is not None and cursor.topic_name == topic.name else 0
         partitions = sorted(topic.partitions, key=lambda each: each.partition)[first:]
         if left <= 0 and (partitions or topic.HasField("error")):
@@ -50,6 +48,13 @@ async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest)
             break
         left -= len(partitions)
     return DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=tuple(topics), next_cursor=following)
+
+
+def _visible(request: KafkaRequest) -> list[str]:
+    """Return the topics that the client may describe. A request for all does not disclose the others."""
+    topics, access = request.broker.catalog.topics, access_for(request.broker, request.context)
+    needs = ((name, Need(AclOperation.DESCRIBE, ResourceType.TOPIC, name)) for name in topics)
+    return [name for name, need in needs if access is None or access.would_allow(need)]
 
 
 def _topic(

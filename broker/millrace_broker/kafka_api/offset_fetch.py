@@ -34,15 +34,13 @@ async def handle(message: OffsetFetchRequest, request: KafkaRequest) -> OffsetFe
     """Look up the offsets, each group separately."""
     groups = message.groups if request.version >= _WITH_GROUPS else (_only_group(message),)
     wanted = pb.OffsetFetchRequest(require_stable=message.require_stable)
-    refused = {place: error for place, each in enumerate(groups) if (error := await _refusal(request.broker, each))}
-    failed = [_ask(request.broker, wanted, group) for place, group in enumerate(groups) if place not in refused]
+    unknown = [_ask(request.broker, wanted, group) for group in groups]
     answer = await look_up(request.broker, wanted, request.context)
-    results = iter(zip(answer.groups, failed, strict=True))
     found = tuple(
-        OffsetFetchResponseGroup(group_id=group.group_id, error_code=refused[place])
-        if place in refused
-        else _group(request.broker, *next(results))
-        for place, group in enumerate(groups)
+        [
+            await _group(request.broker, group, result, topics)
+            for group, result, topics in zip(groups, answer.groups, unknown, strict=True)
+        ]
     )
     if request.version >= _WITH_GROUPS:
         return OffsetFetchResponse(groups=found)
@@ -104,9 +102,16 @@ def _partition(number: int, offset: int, epoch: int, metadata: str, error_code: 
     )
 
 
-def _group(
-    broker: Broker, result: pb.OffsetFetchResponse.Group, unknown: list[OffsetFetchResponseTopics]
+async def _group(
+    broker: Broker,
+    wanted: OffsetFetchRequestGroup,
+    result: pb.OffsetFetchResponse.Group,
+    unknown: list[OffsetFetchResponseTopics],
 ) -> OffsetFetchResponseGroup:
+    """Return the answer for a group. A client without the right to the group learns nothing of its members."""
+    error_code = code_of(result.error) or await _refusal(broker, wanted)
+    if error_code:
+        return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=error_code)
     topics = [
         OffsetFetchResponseTopics(
             name=topic.name,
@@ -124,9 +129,7 @@ def _group(
         )
         for topic in result.topics
     ]
-    return OffsetFetchResponseGroup(
-        group_id=result.group_id, topics=(*topics, *unknown), error_code=code_of(result.error)
-    )
+    return OffsetFetchResponseGroup(group_id=result.group_id, topics=(*topics, *unknown), error_code=0)
 
 
 def _id_of(broker: Broker, name: str) -> UUID:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millrace.errors import IllegalSaslStateError, MillraceError
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.quotas import parked
 
 
 async def handle(message: SaslAuthenticateRequest, request: KafkaRequest) -> SaslAuthenticateResponse:
@@ -13,7 +14,8 @@ async def handle(message: SaslAuthenticateRequest, request: KafkaRequest) -> Sas
     if sasl is None:
         return refuse(message, request.version, IllegalSaslStateError.code)
     try:
-        token = await sasl.authenticate(bytes(message.auth_bytes))
+        with parked():  # a refusal is late, and a provider's keys may have to be fetched
+            token = await sasl.authenticate(bytes(message.auth_bytes))
     except MillraceError as error:
         return SaslAuthenticateResponse(error_code=error.code, error_message=error.message, auth_bytes=b"")
     return SaslAuthenticateResponse(

@@ -6,7 +6,6 @@ is not late.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -48,7 +47,7 @@ from millrace_broker.kafka_api.share_sessions import (
 )
 from millrace_broker.kafka_api.topics import name_of
 from millrace_broker.metadata import TopicInfo
-from millrace_broker.quotas import parked
+from millrace_broker.quotas import pause
 from millrace_broker.replication.core.fetch_session import FIRST_EPOCH
 
 _BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
@@ -103,7 +102,7 @@ async def handle(message: ShareFetchRequest, request: KafkaRequest) -> ShareFetc
         try:
             fetched, lock_ms = await _fetched(message, request, key, session.partitions, wait_ms)
         except MillraceError:
-            await _pause(min(wait_ms, _PAUSE_MS_MAX))
+            await pause(min(wait_ms, _PAUSE_MS_MAX) / 1000)
             if not outcomes:
                 raise
     news = [
@@ -160,7 +159,7 @@ async def _session(
                 partial(_release, request, key),
             )
         except ShareSessionLimitReachedError:
-            await _pause(message.max_wait_ms)
+            await pause(message.max_wait_ms / 1000)
             raise
     session = sessions.proceed(key, epoch)
     session.update(
@@ -174,12 +173,6 @@ def _release(request: KafkaRequest, key: SessionKey, partitions: Sequence[Shared
     """Release the records of a member whose connection was lost, in the background."""
     releasing = acknowledge(request, key, {}, is_renewal=False, released=partitions)
     request.state.background.start(releasing, name=f"millrace-release-{key.group_id}-{key.member_id}")
-
-
-async def _pause(wait_ms: int) -> None:
-    """Delay an error, as Kafka delays that of too many sessions."""
-    with parked():
-        await asyncio.sleep(wait_ms / 1000)
 
 
 async def _fetched(
@@ -217,7 +210,7 @@ async def _fetched(
         )
         asked.append((partition, topic))
     if not asked:
-        await _pause(min(wait_ms, _PAUSE_MS_MAX) if not found else 0)
+        await pause(min(wait_ms, _PAUSE_MS_MAX) / 1000 if not found else 0)
         return found, 0
     answer: pb.ShareFetchResponse = await ask(request, key.group_id, "ShareFetch", call, wait_ms=call.max_wait_ms)
     for (partition, topic), answered in zip(asked, answer.topics, strict=True):

@@ -28,7 +28,15 @@ from millrace.errors import InvalidRequestError, MessageTooLargeError, MillraceE
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
 from millrace_broker.api import ClientAddress
-from millrace_broker.listeners.connection_states import AUTHENTICATION_S, LIMITS_S, READY, SASL_KEYS, Request, State
+from millrace_broker.listeners.connection_states import (
+    AUTHENTICATION_S,
+    LIMITS_S,
+    READY,
+    SASL_BYTES_MAX,
+    SASL_KEYS,
+    Request,
+    State,
+)
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.owner import ConnectionOwner
 from millrace_broker.listeners.quota_wait import QuotaWait
@@ -191,11 +199,12 @@ class Connection(asyncio.BufferedProtocol):
         head = frames.read_head(data)
         is_hello = head.api_key == frames.HELLO
         size_bytes, size_max = frames.HEAD_BYTES - 4 + head.rest_bytes, self._listener.size_max(head.api_key)
+        limit = "socket.request.max.bytes"
         is_authenticating = self._sasl is not None and head.api_key in SASL_KEYS
+        if is_authenticating or (self._sasl is not None and self._sasl.principal is None):
+            size_max, limit = min(size_max, SASL_BYTES_MAX), "before and during authentication"
         if size_bytes > size_max:
-            raise MessageTooLargeError(
-                f"a request of {size_bytes} bytes is larger than max {size_max} (socket.request.max.bytes)"
-            )
+            raise MessageTooLargeError(f"a request of {size_bytes} bytes is larger than max {size_max} ({limit})")
         start, end = frames.HEAD_BYTES, frames.HEAD_BYTES + head.rest_bytes
         if is_hello:
             return self._hello(head, data[start:end]) if len(data) >= end else 0

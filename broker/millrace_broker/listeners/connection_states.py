@@ -38,7 +38,7 @@ LIMITS_S: Final = {
 
 SASL_KEYS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 SASL_BYTES_MAX: Final = 512 * 1024
-"""Largest message of SASL, as Kafka's default of ``sasl.server.max.receive.size``."""
+"""Largest request before and during authentication, as Kafka's default of ``sasl.server.max.receive.size``."""
 AUTHENTICATION_S: Final = 10.0
 
 

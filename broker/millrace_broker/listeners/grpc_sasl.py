@@ -4,7 +4,8 @@ Invariants
 
 - A session is signed with a key of this listener, which is new at each start. The broker stores no session.
 - No body of a call is received before its session has been checked.
-- An exchange is a call in progress, which admission limits, and ends within ``AUTHENTICATION_S``.
+- An exchange ends within ``AUTHENTICATION_S``. It is a call that waits for its client: its memory is counted, and it
+  takes no place among the running calls.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from millrace.errors import (
 )
 from millrace.protocol import grpc_sasl
 from millrace_broker.listeners.connection_states import AUTHENTICATION_S, SASL_BYTES_MAX
+from millrace_broker.quotas import parked
 from millrace_broker.security import KafkaPrincipal, SaslConversation
 
 _LIFETIME_MS: Final = 3_600_000
@@ -78,14 +80,17 @@ class GrpcSessions:
         """
         conversation.begin(str(dict(context.invocation_metadata() or ()).get(grpc_sasl.MECHANISM_KEY, "")))
         try:
+            # The client decides how long the exchange waits. It must not keep a place from heartbeats meanwhile.
             async with asyncio.timeout(AUTHENTICATION_S):
                 while conversation.principal is None:
-                    message = await context.read()
+                    with parked():
+                        message = await context.read()
                     if message is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
                         raise InvalidRequestError("the client ended the exchange of SASL")
                     if len(message) > SASL_BYTES_MAX:
                         raise MessageTooLargeError(f"a message of SASL has more than {SASL_BYTES_MAX} bytes")
-                    answer = await conversation.authenticate(message)
+                    with parked():
+                        answer = await conversation.authenticate(message)
                     await context.write(answer.message)
         except TimeoutError:
             raise RequestTimedOutError(f"the client has not authenticated within {AUTHENTICATION_S:.0f} s") from None

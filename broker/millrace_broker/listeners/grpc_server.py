@@ -167,6 +167,7 @@ def _authentication(broker: Broker, callers: Callers, sessions: GrpcSessions) ->
                 admitted = broker.admission.begin(context.peer(), class_of("SaslAuthenticate"))
                 stack.callback(admitted.end)
                 stack.callback(admitted.response_lease.release)
+                current_call.set(admitted)
                 conversation = callers.access.conversation(broker.logins, asyncio.get_running_loop().time)
                 assert conversation is not None, "a listener with sessions has SASL"
                 await sessions.exchange(conversation, context)

@@ -23,7 +23,6 @@ from millrace_broker.api import ClientAddress
 from millrace_broker.api.api_versions import endpoints, software_version
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.connection import Connection
-from millrace_broker.listeners.connection_states import SASL_BYTES_MAX, SASL_KEYS
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
 from millrace_broker.listeners.tls_transport import TlsTransport
 from millrace_broker.listeners.wire_calls import UnknownCall, WireCall, own_calls
@@ -223,8 +222,6 @@ class TcpListener:
         """Return the size in bytes of the largest request of a call."""
         if api_key == frames.HELLO:
             return _HELLO_BYTES_MAX
-        if api_key in SASL_KEYS:
-            return SASL_BYTES_MAX
         return self._request_bytes_max + (FRAMING_BYTES if api_key >= frames.OWN_KEYS_MIN else 0)
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
@@ -241,7 +238,7 @@ class TcpListener:
         if not rates.is_active:
             return
         delay = rates.opened(self.name, transport.get_extra_info("peername")[0])
-        if delay.wait_s > 0:
+        if delay.is_refused or delay.wait_s > 0:
             transport.pause_reading()
             self.loop.call_later(delay.wait_s, transport.abort if delay.is_refused else transport.resume_reading)
 

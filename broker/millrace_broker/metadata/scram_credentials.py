@@ -6,6 +6,7 @@ administration thread.
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Self
@@ -73,6 +74,19 @@ class ScramCredentials:
     def get(self, user: str, mechanism: str) -> ScramCredential | None:
         """Return a user's credential; None if there is none."""
         return self._of_users.get(user, {}).get(mechanism)
+
+    def model(self, stranger: str, mechanism: str) -> ScramCredential | None:
+        """Return the credential of some user, the same one at all brokers, for a user that has none.
+
+        The name of the stranger decides which, so that challenges of unknown users are as various as those of users.
+        None if no user has a credential for the mechanism.
+        """
+        users = sorted(self._of_users.items())
+        found = [credentials[mechanism] for _, credentials in users if mechanism in credentials]
+        if not found:
+            return None
+        chosen = hmac.digest(found[0].server_key, stranger.encode(), "sha256")
+        return found[int.from_bytes(chosen) % len(found)]
 
     def of_users(self) -> Mapping[str, Mapping[str, ScramCredential]]:
         """Return the credentials of all users that have some."""

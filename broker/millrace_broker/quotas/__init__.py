@@ -34,7 +34,7 @@ from millrace_broker.quotas.connection_rates import ConnectionRates
 from millrace_broker.quotas.connections import ACTIVE_CONNECTION_S, Connections
 from millrace_broker.quotas.quota_table import QuotaTable
 from millrace_broker.quotas.token_bucket import TokenBucket
-from millrace_broker.quotas.waiting import Turn, current_call, parked
+from millrace_broker.quotas.waiting import Turn, current_call, parked, pause
 
 __all__ = [
     "ACTIVE_CONNECTION_S",
@@ -59,4 +59,5 @@ __all__ = [
     "class_of",
     "current_call",
     "parked",
+    "pause",
 ]

@@ -1,7 +1,7 @@
 """Classes of calls, each with its own requests, connections and memory.
 
 The class follows from the kind of the call and from the peer. Brokers introduce themselves with
-``BROKER_SOFTWARE_NAME``. That claim is not verified, because connections are not authenticated.
+``BROKER_SOFTWARE_NAME``. A listener verifies this claim where brokers authenticate to each other.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _CONTROL_CALLS: Final = frozenset(
         "FindCoordinator",
         "Metadata",
         # Membership, where a refused member loses its partitions.
+        "ConsumerGroupHeartbeat",
         "Heartbeat",
         "JoinGroup",
         "LeaveGroup",
@@ -47,7 +48,9 @@ _CONTROL_CALLS: Final = frozenset(
         "AlterClientQuotas",
         "AlterConfigs",
         "AlterPartitionReassignments",
+        "AlterReplicaLogDirs",
         "AlterShareGroupOffsets",
+        "ConsumerGroupDescribe",
         "CreateAcls",
         "CreateDelegationToken",
         "CreatePartitions",
@@ -77,6 +80,7 @@ _CONTROL_CALLS: Final = frozenset(
         "ListTransactions",
         "OffsetDelete",
         "RenewDelegationToken",
+        "ShareGroupDescribe",
     }
 )
 

@@ -65,11 +65,11 @@ class _Budget:
 
     __slots__ = ("_rate", "_used_at", "bucket", "limit", "throttled_s", "unit")
 
-    def __init__(self, limit: Limit, unit: float, burst_s: float, now: float) -> None:
+    def __init__(self, limit: Limit, unit: float, bucket: TokenBucket, now: float) -> None:
         """``unit`` is one unit of the quota in tokens."""
         self.limit = limit
         self.unit = unit
-        self.bucket = TokenBucket(limit.rate * unit, burst_s, now)
+        self.bucket = bucket
         self.throttled_s = 0.0
         self._rate = 0.0
         self._used_at = now
@@ -91,7 +91,6 @@ class Usage:
     __slots__ = (
         "_budgets",
         "_monotonic",
-        "_request_wait_s_max",
         "_slowest",
         "_until",
         "has_mutations",
@@ -106,14 +105,12 @@ class Usage:
         self,
         budgets: Mapping[str, _Budget],
         request_bytes: int,
-        request_wait_s_max: float,
         monotonic: Callable[[], float],
     ) -> None:
         """Create the usage for ``ClientQuotas.usage``."""
         self._budgets: Final = budgets
         self.request_bytes = request_bytes
         """Size of the request, for listeners that learn it later."""
-        self._request_wait_s_max: Final = request_wait_s_max
         self._monotonic: Final = monotonic
         self._slowest: _Budget | None = None
         self._until = 0.0
@@ -178,7 +175,7 @@ class Usage:
                 waits.append((budget.use(used, now), budget))
         budget = self._budgets.get(REQUEST_PERCENTAGE)
         if budget is not None and self.work_s is not None:
-            waits.append((min(budget.use(self.work_s(), now), self._request_wait_s_max), budget))
+            waits.append((budget.use(self.work_s(), now), budget))
         budget = self._budgets.get(CONTROLLER_MUTATION_RATE)
         if budget is not None and self.has_mutations:
             waits.append((budget.bucket.debt_s(now), budget))
@@ -224,7 +221,7 @@ class ClientQuotas:
         self._clients: Final[dict[tuple[str, str], Mapping[str, _Budget]]] = {}
 
     def take(self, table: QuotaTable) -> None:
-        """Apply the configured quotas. Debts stay, and are paid at the new rates."""
+        """Apply the configured quotas. Debts stay, and are paid at the new rates. Those of removed quotas are over."""
         self._table = table
         self.is_active = table.has_clients
         self._clients.clear()
@@ -233,6 +230,7 @@ class ClientQuotas:
             limit = table.limit(key, user, client_id)
             if limit is None or (limit.user, limit.client_id) != (user, client_id):
                 del self._budgets[key, user, client_id]
+                budget.bucket.forgive()
             else:
                 budget.limit = limit
                 budget.bucket.set_rate(limit.rate * budget.unit, now)
@@ -245,7 +243,7 @@ class ClientQuotas:
             budgets = self._budgets_of(user, client_id)
         if not budgets:
             return None
-        return Usage(budgets, request_bytes, self._window_s, self._monotonic)
+        return Usage(budgets, request_bytes, self._monotonic)
 
     def _budgets_of(self, user: str, client_id: str) -> Mapping[str, _Budget]:
         now = self._monotonic()
@@ -259,12 +257,17 @@ class ClientQuotas:
             place = (key, limit.user, limit.client_id)
             budget = self._budgets.get(place)
             if budget is None:
-                unit = 1 / _PERCENT if key == REQUEST_PERCENTAGE else 1.0
-                burst_s = self._mutation_burst_s if key == CONTROLLER_MUTATION_RATE else self._window_s
-                budget = self._budgets[place] = _Budget(limit, unit, burst_s, now)
+                budget = self._budgets[place] = self._new_budget(key, limit, now)
             found[key] = budget
         self._clients[user, client_id] = found
         return found
+
+    def _new_budget(self, key: str, limit: Limit, now: float) -> _Budget:
+        if key == REQUEST_PERCENTAGE:  # as in Kafka, no call is throttled for more than a window because of its time
+            unit = 1 / _PERCENT
+            return _Budget(limit, unit, TokenBucket(limit.rate * unit, self._window_s, now, self._window_s), now)
+        burst_s = self._mutation_burst_s if key == CONTROLLER_MUTATION_RATE else self._window_s
+        return _Budget(limit, 1.0, TokenBucket(limit.rate, burst_s, now), now)
 
     def _forget_full(self, now: float) -> None:
         self._clients.clear()

@@ -15,6 +15,8 @@ from millrace_broker.quotas.token_bucket import TokenBucket
 from millrace_broker.security.acl_index import canonical_host
 
 _UNLIMITED: Final = 2**31 - 1
+_WAIT_S_MAX: Final = 5.0
+"""Longest wait of a new connection for its listener or broker. A connection says nothing for ten seconds at most."""
 _ADDRESSES_MAX: Final = 10_000
 """Number of buckets from which full ones are forgotten, because a full bucket is as a new one."""
 
@@ -62,7 +64,8 @@ class ConnectionRates:
         """Count a new connection.
 
         One beyond its address's rate is refused, after the time until the address may connect again. One beyond the
-        listener's or the broker's rate waits. The listener between brokers does not count for the broker's rate.
+        listener's or the broker's rate waits. One that would wait too long is refused at once, so that a burst of
+        connections delays no later ones. The listener between brokers does not count for the broker's rate.
         """
         now = self._monotonic()
         address = self._bucket_of(canonical_host(host), now)
@@ -71,9 +74,14 @@ class ConnectionRates:
             if wait_s > 0:
                 self.refused += 1
                 return Delay(wait_s, is_refused=True)
+        either = (self._of_listeners.get(listener), None if listener == self._exempt else self._of_broker)
+        buckets = [bucket for bucket in either if bucket is not None]
+        if max((bucket.debt_s(now) for bucket in buckets), default=0.0) >= _WAIT_S_MAX:
+            self.refused += 1
+            return Delay(0.0, is_refused=True)
+        if address is not None:
             address.take(1, now)
-        buckets = (self._of_listeners.get(listener), None if listener == self._exempt else self._of_broker)
-        wait_s = max((bucket.take(1, now) for bucket in buckets if bucket is not None), default=0.0)
+        wait_s = max((bucket.take(1, now) for bucket in buckets), default=0.0)
         if wait_s > 0:
             self.delayed += 1
             return Delay(wait_s, is_refused=False)

@@ -55,6 +55,12 @@ class parked:  # noqa: N801 - used like a function
             self._call.resume()
 
 
+async def pause(seconds: float) -> None:
+    """Wait for some time. A waiting call is parked."""
+    with parked():
+        await asyncio.sleep(seconds)
+
+
 class Turn:
     """Lock for the event loop's thread, first come first served. A waiting call is parked."""
 

@@ -42,7 +42,7 @@ from millrace.errors import (
     DelegationTokenOwnerMismatchError,
     StorageError,
 )
-from millrace.security.scram import ScramCredential
+from millrace.security.scram import MECHANISMS, ScramCredential
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -222,7 +222,8 @@ class DelegationTokens:
 
     def _forget(self, token_id: str) -> None:
         self._tokens = {name: each for name, each in self._tokens.items() if name != token_id}
-        self._credentials = {key: each for key, each in self._credentials.items() if key[0] != token_id}
+        for mechanism in MECHANISMS:  # not by a loop over all, to which the event loop may add one
+            self._credentials.pop((token_id, mechanism), None)
 
     def _found(self, principal: str, token_hmac: bytes) -> DelegationTokenNode:
         """Return the token with an HMAC, which the principal owns or may renew. Raises the errors of ``renew``."""

@@ -91,9 +91,12 @@ class ListenerAccess:
     def principal(self, certificate: bytes | None) -> KafkaPrincipal:
         """Return the principal of a connection with TLS and this client certificate (DER).
 
-        Raises ``SslAuthenticationError`` if no mapping rule matches.
+        At a listener with SASL, SASL alone decides, whatever the certificate. Raises ``SslAuthenticationError`` if no
+        mapping rule matches.
         """
-        return ANONYMOUS if certificate is None else principal_of(distinguished_name(certificate), self._rules)
+        if certificate is None or self.protocol.has_sasl:
+            return ANONYMOUS
+        return principal_of(distinguished_name(certificate), self._rules)
 
     def conversation(self, logins: Logins, monotonic: Callable[[], float]) -> SaslConversation | None:
         """Return the SASL of a new connection; None at a listener without SASL."""

@@ -7,13 +7,15 @@ Invariants
 
 - Before authentication, a connection may only ask for versions and authenticate.
 - After a failure, a conversation accepts nothing, and its connection is closed.
-- An unknown user and a wrong password look the same, also in time: an unknown user gets a challenge too.
+- An unknown user and a wrong password look the same, also in time: an unknown user gets a challenge too, like those of
+  known users.
 - A later authentication of the same connection has the same principal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import re
 import secrets
@@ -39,7 +41,10 @@ _BEARER: Final = re.compile(
 )
 """A client's message of OAUTHBEARER, whose extensions (KIP-342) nothing reads."""
 _SECRET: Final = secrets.token_bytes(32)
-"""Key of the salts for unknown users, so that each of them always has the same salt."""
+"""Key of the salts for unknown users while no user has a credential."""
+
+_SALT_BYTES: Final = 32
+_ALPHANUMERIC: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 ScramLookup = Callable[[str, str], ScramCredential | None]
 """Credential of a user for a mechanism; None if there is none."""
@@ -54,6 +59,8 @@ class Logins(NamedTuple):
 
     users: ScramLookup
     tokens: TokenLookup
+    models: ScramLookup
+    """Credential of some user, like which the challenge of an unknown user looks, at all brokers."""
 
 
 class SaslToken(NamedTuple):
@@ -120,7 +127,7 @@ class _Scram:
     async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         if self._server is None:
             self._server = ScramServer(self._mechanism, token)
-            name, credential = self._server.username, None
+            name, credential, model = self._server.username, None, None
             if self._server.wants_token:
                 login = self._logins.tokens(name, self._mechanism)
                 if login is not None:
@@ -128,8 +135,9 @@ class _Scram:
                 self.is_token = True
             else:
                 credential, self.username = self._logins.users(name, self._mechanism), name
+                model = self._logins.models(name, self._mechanism)
             self._is_known = credential is not None
-            return self._server.challenge(credential or _credential_of_nobody(self._mechanism, name)), False
+            return self._server.challenge(credential or _credential_of_nobody(self._mechanism, name, model)), False
         answer = self._server.final(token)
         if not self._is_known:
             raise SaslAuthenticationError("invalid credentials")
@@ -183,9 +191,18 @@ class _OAuthBearer:
         return b"", True
 
 
-def _credential_of_nobody(mechanism: str, username: str) -> ScramCredential:
-    salt = hmac.digest(_SECRET, username.encode(), "sha256")
-    return ScramCredential.of_salted_password(mechanism, secrets.token_bytes(32), salt, ITERATIONS_MIN)
+def _credential_of_nobody(mechanism: str, username: str, model: ScramCredential | None) -> ScramCredential:
+    """Return a credential that no password has. A user has the same one at each time and at each broker.
+
+    The salt and the iterations are like those of ``model``, because each tool makes others.
+    """
+    key, like, iterations = _SECRET, bytes(_SALT_BYTES), ITERATIONS_MIN
+    if model is not None:
+        key, like, iterations = model.server_key, model.salt, model.iterations
+    salt = hashlib.shake_256(hmac.digest(key, username.encode(), "sha256")).digest(len(like))
+    if like.isalnum():  # as Kafka's tools make them
+        salt = bytes(_ALPHANUMERIC[each % len(_ALPHANUMERIC)] for each in salt)
+    return ScramCredential.of_salted_password(mechanism, secrets.token_bytes(32), salt, iterations)
 
 
 class SaslConversation:

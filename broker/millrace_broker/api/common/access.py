@@ -119,8 +119,8 @@ class Access:
 
 
 def access_for(broker: Broker, context: RequestContext) -> Access | None:
-    """Return the decisions for a request; None without an authorizer."""
-    return None if broker.authorizer is None else Access(broker, context)
+    """Return the decisions for a request; None if it needs none: without an authorizer, and from a known broker."""
+    return None if broker.authorizer is None or context.is_broker else Access(broker, context)
 
 
 def _option_of(need: Need) -> str:
@@ -196,15 +196,11 @@ class Items:
 
     def denied(self, access: Access, request: Any) -> dict[int, AuthorizationError]:
         """Return the errors of the denied items by their places."""
-        items = getattr(request, self.field)
-        if self.instead is not None and items and access.allows(Need(*self.instead), is_logged=False):
+        items = enumerate(getattr(request, self.field))
+        needs = {place: need for place, item in items if (need := self.need(access.broker, request, item)) is not None}
+        if self.instead is not None and needs and access.allows(Need(*self.instead), is_logged=False):
             return {}
-        errors = {}
-        for place, item in enumerate(items):
-            need = self.need(access.broker, request, item)
-            if need is not None and not access.allows(need):
-                errors[place] = access.denied(need)
-        return errors
+        return {place: access.denied(need) for place, need in needs.items() if not access.allows(need)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,14 +79,9 @@ def without_id(broker: Broker, request: pb.InitProducerIdRequest) -> Iterable[st
     return () if request.transactional_id else (CLUSTER_NAME,)
 
 
-def schema_topics(broker: Broker, request: pb.GetSchemasRequest) -> Iterable[str]:
-    """Return the topics whose schemas are asked for. The handler refuses unknown ids."""
-    if request.topic:
-        return (request.topic,)
-    wanted = set(request.ids)
-    return [
-        topic.name for topic in broker.catalog.topics.values() if any(version.id in wanted for version in topic.schemas)
-    ]
+def schema_topic(broker: Broker, request: pb.GetSchemasRequest) -> Iterable[str]:
+    """Return the topic whose schemas are asked for. The handler checks a request for schemas by their ids."""
+    return filter(None, (request.topic,))
 
 
 def of_subscription(names: Callable[[Any], Iterable[str] | None]) -> Whole:

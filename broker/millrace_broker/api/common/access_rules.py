@@ -14,7 +14,18 @@ from millrace.acls import AclOperation, ResourceType
 from millrace.errors import AuthorizationError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer
-from millrace_broker.api.common.access import Access, Asked, Handler, Hidden, Items, Need, Right, Rule, Whole, enforced
+from millrace_broker.api.common.access import (
+    Asked,
+    Handler,
+    Hidden,
+    Items,
+    Need,
+    Right,
+    Rule,
+    Whole,
+    access_for,
+    enforced,
+)
 from millrace_broker.api.common.access_checks import (
     ALTER,
     ALTER_CONFIGS,
@@ -49,7 +60,7 @@ from millrace_broker.api.common.access_checks import (
     of_topic,
     of_transactional_id,
     partition_errors,
-    schema_topics,
+    schema_topic,
     topic_items,
     without_id,
 )
@@ -170,7 +181,7 @@ RULES: Final[dict[str, Rule]] = {
     "DeleteAcls": Rule((of_cluster(ALTER),)),
     # --- schemas, which Kafka does not have
     "EvolveSchema": Rule((of_topic(ALTER),)),
-    "GetSchemas": Rule((Whole(Right(DESCRIBE, TOPIC), schema_topics),)),
+    "GetSchemas": Rule((Whole(Right(DESCRIBE, TOPIC), schema_topic), Asked((Right(DESCRIBE, TOPIC),)))),
     "RegisterPayloadSchemas": Rule((of_cluster(ALTER),)),
     "DeletePayloadSchemas": Rule((of_cluster(ALTER),)),
     "GetPayloadSchemas": Rule((of_cluster(DESCRIBE, Right(DESCRIBE, TOPIC)),)),
@@ -404,16 +415,18 @@ def authorized(call: str) -> Callable[[Handler], Handler]:
 
 def denied_items(call: str, broker: Broker, request: Any, context: RequestContext) -> Mapping[str, AuthorizationError]:
     """Return the errors of denied items by their names. Raises ``AuthorizationError`` for the whole request."""
-    if broker.authorizer is None:
+    access = access_for(broker, context)
+    if access is None:
         return {}
     rule = RULES[call]
-    errors = rule.enforce(Access(broker, context), request)
+    errors = rule.enforce(access, request)
     items = [getattr(request, each.field) for each in rule.checks if isinstance(each, Items)]
     return {items[0][place].name: error for place, error in errors.items()}
 
 
 def check_request(call: str, broker: Broker, request: Any, context: RequestContext) -> None:
     """Check a request of a call that Kafka's layer answers itself. Raises the first ``AuthorizationError``."""
-    if broker.authorizer is not None:
-        for error in RULES[call].enforce(Access(broker, context), request).values():
+    access = access_for(broker, context)
+    if access is not None:
+        for error in RULES[call].enforce(access, request).values():
             raise error

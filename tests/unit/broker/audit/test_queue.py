@@ -88,6 +88,13 @@ def test_equal_decisions_of_an_interval_are_one_row_and_others_are_not() -> None
     assert [row.decisions for row in recorded.queue.drain()] == [1]
 
 
+def test_long_names_of_clients_are_cut() -> None:
+    recorded = Recorded()
+    recorded.decide(principal="p" * 1000, client_id="c" * 1000, name="n" * 1000)
+    (row,) = recorded.queue.drain()
+    assert (len(row.principal), len(row.client_id), len(row.resource)) == (256, 256, 256)
+
+
 def test_decisions_beyond_the_bound_are_counted_and_known_rows_still_grow() -> None:
     recorded = Recorded(max_rows=2)
     for name in ("a", "b", "c", "d", "a"):

@@ -5,7 +5,9 @@ Every broker handles each notice once and in order, also across sessions.
 
 from __future__ import annotations
 
-from millrace.coordination import EmbeddedStore, WatchEvent, ensure_path, paths
+import pytest
+
+from millrace.coordination import ConnectionLossError, EmbeddedStore, WatchEvent, ensure_path, paths
 from millrace.errors import StorageError
 from millrace_broker.cluster.notifications import config_notifications
 from millrace_broker.metadata.config_notices import notice
@@ -26,6 +28,8 @@ class Broker:
         self.heard.append(entity)
         if entity == "topics/bad":
             raise StorageError("unreadable")
+        if self.heard == ["topics/lost"]:
+            raise ConnectionLossError("ZooKeeper is out of reach", maybe_applied=False)
 
     def take(self) -> None:
         self.notifications.take(self.session, self.events.append, self.hear)
@@ -56,6 +60,18 @@ def test_a_watch_tells_of_the_next_one_and_the_next_session_of_those_missed() ->
     broker.session = store.connect()
     broker.take()
     assert broker.heard == ["topics/a", "topics/b"]
+
+
+def test_a_notice_is_new_until_its_change_could_be_read() -> None:
+    # Otherwise an ACL that denies would not reach a broker that loses its connection at this moment.
+    store = EmbeddedStore(now_ms=lambda: 0)
+    broker = Broker(store)
+    broker.session.multi([notice("topics/lost"), notice("topics/next")])
+    with pytest.raises(ConnectionLossError):
+        broker.take()
+    assert broker.heard == ["topics/lost"]
+    broker.take()
+    assert broker.heard == ["topics/lost", "topics/lost", "topics/next"]
 
 
 def test_notices_much_older_than_the_newest_are_removed_by_the_clock_of_zookeeper() -> None:

@@ -312,6 +312,7 @@ def test_calls_that_carry_records_are_clients_calls_and_the_controllers_are_brok
         "WriteTxnMarkers",
     }
     assert {"Produce", "Fetch", "ShareFetch", "ReadRange", "OffsetCommit", "OffsetFetch"} <= by_class[CLIENT]
+    assert class_of("ConsumerGroupHeartbeat") is CONTROL  # a call of Kafka alone
     assert {"Heartbeat", "ShareGroupHeartbeat", "JoinGroup", "SyncGroup", "CreateTopics"} <= by_class[CONTROL]
     assert all(class_of(each.name, is_broker=True) is BROKER for each in _methods())
 

@@ -135,6 +135,17 @@ def test_a_removed_quota_no_longer_counts() -> None:
     assert call(quotas, "Produce", 1000) == 0.0
 
 
+def test_a_removed_quota_ends_the_wait_of_its_clients() -> None:
+    quotas = quotas_of(VirtualClock(), {"user": {"producer_byte_rate": 1.0}})
+    usage = quotas.usage("alice", "", 1_000_001)
+    assert usage is not None
+    usage.settle("Produce", 0)
+    assert usage.left_s() == 1_000_000
+    quotas.take(table_of({}))
+    assert usage.left_s() == 0.0
+    assert usage.wait_s("Produce") == 0.0
+
+
 def test_mutations_have_the_burst_of_all_windows_and_are_refused_to_clients_that_know_the_error() -> None:
     clock = VirtualClock()
     options = {"controller_quota_window_num": "5", "controller_quota_window_size_seconds": "2"}
@@ -174,6 +185,8 @@ def test_processor_time_counts_in_percent_of_one_processor() -> None:
     usage.work_s = lambda: 1000.0
     usage.settle("Metadata", 0)
     assert usage.throttle_s == 1.0  # at most a window, as in Kafka
+    clock.now += 1.0
+    assert usage.wait_s("Metadata") == 0.0, "the rest of the debt is forgotten, as in Kafka after its windows"
 
 
 def _work_once() -> Coroutine[Any, Any, str]:
@@ -214,6 +227,16 @@ def test_connections_beyond_an_addresss_rate_are_refused_and_beyond_a_listeners_
     clock.now += 10.0
     assert rates.opened("KAFKA", "10.0.0.1") == (0.0, False)
     assert (rates.refused, rates.delayed) == (1, 2)
+
+
+def test_a_burst_of_connections_does_not_delay_later_ones_for_long() -> None:
+    clock = VirtualClock()
+    rates = quotas_of(clock, {}, max_connection_creation_rate="10").connections
+    burst = [rates.opened("KAFKA", f"10.0.{number % 200}.1") for number in range(10_000)]
+    assert max(each.wait_s for each in burst) == pytest.approx(5.0)
+    assert burst[-1] == (0.0, True)
+    clock.now += 5.2
+    assert rates.opened("KAFKA", "10.1.0.1") == (0.0, False)
 
 
 def test_a_listener_has_a_rate_of_its_own() -> None:

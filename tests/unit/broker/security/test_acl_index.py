@@ -252,6 +252,8 @@ def test_a_filter_finds_what_kafkas_finds(fields: dict[str, Any], found: list[Ac
         (acl(AclOperation.ANY), "name one operation"),
         (acl(permission=AclPermission.ANY), "Allow or Deny"),
         (acl(host=""), "has no host"),
+        (acl(host="10.0.0.0/8"), "'10.0.0.0/8' .* is no IP address, and no connection would have it"),
+        (acl(host="shop.example"), "neither names nor ranges"),
         (acl(pattern_type=PatternType.MATCH), "use Literal or Prefixed"),
         (acl()._replace(pattern=ResourcePattern(ResourceType.CLUSTER, "mine")), "only name of a cluster"),
         (acl()._replace(pattern=ResourcePattern(ResourceType.ANY, "x")), "name one type"),
