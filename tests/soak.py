@@ -94,9 +94,16 @@ SUITES = (
         floor=300,
     ),
     Suite(
+        name="requests",
+        what="damaged requests of Kafka's hot calls: cases for each",
+        arguments=["tests/fuzz/test_kafka_requests.py", "-o", "timeout=7200"],
+        dials={"FUZZ_CASES": 1_000_000},
+        floor=1500,
+    ),
+    Suite(
         name="fuzz",
-        what="every decoder with damaged input: cases for each",
-        arguments=["tests/fuzz", "-o", "timeout=7200"],
+        what="every decoder of records and files with damaged input: cases for each",
+        arguments=["tests/fuzz/test_records.py", "tests/fuzz/test_files.py", "-o", "timeout=7200"],
         dials={"FUZZ_CASES": 1_000_000},
         floor=1500,
     ),
