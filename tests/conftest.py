@@ -45,8 +45,10 @@ from millrace.records import BatchHeader, crc_matches
 from millrace.records.header import ReadableBuffer
 from millrace_broker.testing import EmbeddedBroker
 
+from . import planted_secrets
 from .durations import Recorder, longest_first
 from .jvm import use_short_lived_jvms
+from .planted_secrets import finest_log as finest_log
 
 EXAMPLES = (
     Path(os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY") or Path(__file__).parents[1] / ".hypothesis") / "examples"
@@ -150,6 +152,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "dial(name, seconds, minutes): takes its number of rounds from the dial of this name"
     )
     use_short_lived_jvms()
+    planted_secrets.pytest_configure(config)
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
 

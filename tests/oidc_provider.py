@@ -16,9 +16,11 @@ from urllib.parse import parse_qs
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, RSAKey
 
+from .planted_secrets import planted
+
 ISSUER = "https://login.example"
 AUDIENCE = "millrace"
-CLIENT_ID, SECRET = "orders", "client-swordfish"
+CLIENT_ID, SECRET = "orders", planted("client-swordfish")
 
 
 class Provider:

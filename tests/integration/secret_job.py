@@ -1,12 +1,15 @@
 """Queries with secrets among their options, run by ``test_spark_secrets``.
 
-Usage: ``secret_job.py BROKER DIRECTORY SECRET``. The secrets are given by reference, as they should be, and as plain
-text under names known for secrets. Everything that Spark shows of them is written to ``shown``. The errors are printed.
+Usage: ``secret_job.py BROKER DIRECTORY``. The directory has ``secrets.properties``. The secrets are given by reference,
+as they should be, and as plain text under names known for secrets. Everything that Spark shows of them is written to
+``shown``. The errors are printed.
 """
 
 import sys
 import urllib.request
 from pathlib import Path
+
+from millrace.config.base import read_properties
 
 PAGES = ("SQL/", "StreamingQuery/", "jobs/", "stages/", "environment/", "executors/")
 CALLS = ("sql?details=true&planDescription=true", "environment", "jobs", "stages?details=true", "allexecutors")
@@ -15,11 +18,11 @@ CALLS = ("sql?details=true&planDescription=true", "environment", "jobs", "stages
 class Queries:
     """The session, and source and sink options with secrets. ``texts`` is everything that Spark shows."""
 
-    def __init__(self, address, directory, secret):
+    def __init__(self, address, directory):
         from pyspark_millrace import session
 
-        self.directory, self.secret, self.texts = Path(directory), secret, []
-        (self.directory / "secrets.properties").write_text(f"name={secret}\nwait=12345\n")
+        self.directory, self.texts = Path(directory), []
+        self.secret = read_properties(self.directory / "secrets.properties")["name"]
         (self.directory / "events").mkdir()
         events = {"spark.eventLog.enabled": True, "spark.eventLog.dir": str(self.directory / "events")}
         plain = {"spark.eventLog.compress": False, "spark.eventLog.rolling.enabled": False, "spark.ui.port": 0}

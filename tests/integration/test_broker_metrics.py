@@ -14,6 +14,7 @@ from millrace.errors import EnvironmentProblemError, InvalidConfigError
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority
+from ..planted_secrets import planted
 from .waiting import STALL_S, eventually
 
 
@@ -117,22 +118,24 @@ def basic(user, password):
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
+@pytest.mark.usefixtures("finest_log")
 def test_they_are_served_over_https_to_users(tmp_path, authority, stores):
-    users = 'PlainLoginModule required user_prometheus="secret";'
+    secret = planted("secret")
+    users = f'PlainLoginModule required user_prometheus="{secret}";'
     options = {
         **stores,
         "metrics.security.protocol": "SASL_SSL",
         "listener.name.metrics.plain.sasl.jaas.config": users,
     }
     with EmbeddedBroker(tmp_path / "data", options=options) as broker:
-        assert "millrace_topics 0.0" in get(broker, authority, **basic("prometheus", "secret"))
+        assert "millrace_topics 0.0" in get(broker, authority, **basic("prometheus", secret))
         wrong = [{}, basic("prometheus", "wrong"), basic("nobody", ""), {"Authorization": "Basic \u00e9"}]
-        for headers in [*wrong, {"Authorization": "Bearer secret"}]:
+        for headers in [*wrong, {"Authorization": f"Bearer {secret}"}]:
             with pytest.raises(urllib.error.HTTPError, match="401"):
                 get(broker, authority, **headers)
         with pytest.raises(OSError, match=r"reset|closed|aborted"):
             urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=STALL_S)
-        assert get(broker, authority, **basic("prometheus", "secret")), "the server goes on"
+        assert get(broker, authority, **basic("prometheus", secret)), "the server goes on"
 
 
 def test_only_clients_with_a_certificate_are_served(tmp_path, authority, stores):

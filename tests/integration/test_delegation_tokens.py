@@ -25,20 +25,23 @@ from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
 from millrace.security.sasl import SaslCredentials, exchange
 from millrace_broker.testing import EmbeddedBroker
 
+from ..planted_secrets import planted
 from .broker_cluster import Cluster
 from .commands import run_millrace
 from .kafka_wire import KafkaWire
 from .waiting import eventually
 from .zookeeper_server import ZooKeeperServer
 
+pytestmark = pytest.mark.usefixtures("finest_log")
+
 HOUR_MS = 3_600_000
 USERS = ("admin", "bob", "eve")
-JAAS = "PlainLoginModule required " + " ".join(f'user_{name}="{name}-secret"' for name in USERS) + ";"
+JAAS = "PlainLoginModule required " + " ".join(f'user_{name}="{planted(name)}"' for name in USERS) + ";"
 OPTIONS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "sasl.jaas.config": JAAS,
-    "delegation.token.secret.key": "swordfish",
+    "delegation.token.secret.key": planted("swordfish"),
 }
 
 
@@ -55,7 +58,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 def wire(broker: EmbeddedBroker, username: str, password: str = "", mechanism: str = "PLAIN") -> KafkaWire:
     """Connect as a user, or with a delegation token if there is a password."""
-    login = SaslCredentials(mechanism, username, password or f"{username}-secret", is_token=bool(password))
+    login = SaslCredentials(mechanism, username, password or planted(username), is_token=bool(password))
     connection = KafkaWire(broker.server.ports["SASL_PLAINTEXT"])
     assert connection.call(SaslHandshakeRequest(mechanism=mechanism), 1).error_code == 0
     steps = exchange(login, "127.0.0.1")
@@ -185,7 +188,7 @@ def test_the_command_creates_describes_renews_and_ends_tokens(broker: EmbeddedBr
         )
         return str(path)
 
-    bob = properties("bob", "sasl.mechanism=PLAIN\nsasl.username=bob\nsasl.password=bob-secret")
+    bob = properties("bob", f"sasl.mechanism=PLAIN\nsasl.username=bob\nsasl.password={planted('bob')}")
 
     def run(*words: str, login: str = bob, code: int = 0) -> Any:
         return run_millrace("delegation-tokens", *words, "--client-config", login, code=code)

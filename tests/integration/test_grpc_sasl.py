@@ -23,9 +23,12 @@ from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority
 from ..oidc_provider import AUDIENCE, CLIENT_ID, SECRET, Provider, running
+from ..planted_secrets import planted
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 
-PASSWORD = "swordfish"
+pytestmark = pytest.mark.usefixtures("finest_log")
+
+PASSWORD = planted("swordfish")
 JAAS = f'PlainLoginModule required user_alice="{PASSWORD}";'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
 

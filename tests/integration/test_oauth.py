@@ -27,6 +27,8 @@ from .kafka_wire import KafkaWire
 from .waiting import AN_HOUR_MS, STALL_S
 from .zookeeper_server import ZooKeeperServer
 
+pytestmark = pytest.mark.usefixtures("finest_log")
+
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:

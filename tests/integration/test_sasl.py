@@ -35,14 +35,19 @@ from millrace_broker.security import ANONYMOUS, ListenerAccess
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority
+from ..planted_secrets import planted
 from .broker_cluster import Cluster
 from .kafka_clients import read, send
 from .kafka_wire import KafkaWire
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
 
-PASSWORD = 'swordfish, =" \\ grün'
-JAAS = r'x.PlainLoginModule required username="admin" password="admin-secret" user_alice="swordfish, =\" \\ grün";'
+pytestmark = pytest.mark.usefixtures("finest_log")
+
+PASSWORD = planted("swordfish") + ', =" \\ grün'
+ESCAPED = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+ADMIN = planted("admin")
+JAAS = f'x.PlainLoginModule required username="admin" password="{ADMIN}" user_alice="{ESCAPED}";'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -141,8 +146,7 @@ def test_kafkas_clients_authenticate(broker: EmbeddedBroker, ca: tuple[str, str]
 
 
 def test_a_jaas_configuration_is_the_same_as_user_and_password(broker: EmbeddedBroker, ca: tuple[str, str]) -> None:
-    escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-    jaas = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="{escaped}";'
+    jaas = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="{ESCAPED}";'
     options = client(broker, ca, sasl_jaas_config=jaas, sasl_username="", sasl_password="")
     with Admin(options) as admin:
         admin.list_topics()
@@ -324,7 +328,7 @@ def test_brokers_authenticate_to_each_other_and_share_credentials(
     zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """The credential of the brokers is made from their own password at the first start."""
-    jaas = 'ScramLoginModule required username="broker" password="broker-secret";'
+    jaas = f'ScramLoginModule required username="broker" password="{planted("broker")}";'
     options = {
         "listeners": "INTERNAL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
         "listener_security_protocol_map": "INTERNAL:SASL_PLAINTEXT",

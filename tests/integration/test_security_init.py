@@ -24,6 +24,8 @@ from .kafka_clients import read, send
 from .security_files import SecurityFiles
 from .waiting import STALL_S, eventually
 
+pytestmark = pytest.mark.usefixtures("finest_log")
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> SecurityFiles:

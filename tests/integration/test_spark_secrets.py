@@ -12,11 +12,12 @@ import pytest
 from millrace.clients import Admin, Producer
 from millrace_broker.testing import EmbeddedBroker
 
+from ..planted_secrets import planted
 from .waiting import run_to_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SECRET = "hunter-2-planted"
+SECRET = planted("hunter-2")
 
 
 @pytest.fixture
@@ -38,7 +39,8 @@ def test_a_planted_secret_is_found_nowhere(broker, tmp_path):
         for n in range(10):
             producer.send("numbers", b"%d" % n)
     job = Path(__file__).with_name("secret_job.py")
-    command = [sys.executable, job, f"127.0.0.1:{broker.server.ports['SASL_PLAINTEXT']}", tmp_path, SECRET]
+    (tmp_path / "secrets.properties").write_text(f"name={SECRET}\nwait=12345\n")
+    command = [sys.executable, job, f"127.0.0.1:{broker.server.ports['SASL_PLAINTEXT']}", tmp_path]
     with (tmp_path / "log").open("w") as log:
         ended = run_to_end(command, stdout=log, stderr=subprocess.STDOUT)
     output = (tmp_path / "log").read_text()

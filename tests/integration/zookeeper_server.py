@@ -27,13 +27,14 @@ from kazoo.client import KazooClient
 
 from millrace.coordination.zookeeper import ZooKeeperCoordination
 
+from ..planted_secrets import planted
 from ..ports import free_port
 from .waiting import STALL_S, eventually
 
 TICK_MS = 100
 SESSION_MS = 2_000
 CONNECTION_MS = 20_000
-USER, PASSWORD = "broker", "horse-battery"
+USER, PASSWORD = "broker", planted("horse-battery")
 _STOP_S = 30
 _START_ATTEMPTS = 3
 _PING_BYTES = 20

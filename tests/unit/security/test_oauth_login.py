@@ -16,6 +16,8 @@ from millrace.security.oauth_login import OAuthLogin
 from ...certificates import Authority
 from ...oidc_provider import CLIENT_ID, SECRET, Provider, running
 
+pytestmark = pytest.mark.usefixtures("finest_log")
+
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Provider]:

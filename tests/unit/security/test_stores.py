@@ -16,8 +16,11 @@ from millrace.security import Reloading, TlsMaterial, client_context, server_con
 from millrace.security.stores import decode_stores, read_stores
 
 from ...certificates import DAY, Authority, Identity
+from ...planted_secrets import planted
 
-SECRET = "swordfish"
+pytestmark = pytest.mark.usefixtures("finest_log")
+
+SECRET = planted("swordfish")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,11 @@ from millrace.errors import (
 from millrace_broker.cluster.notifications import token_notifications
 from millrace_broker.security import DelegationTokens
 
-KEY = "swordfish"
+from ....planted_secrets import planted
+
+pytestmark = pytest.mark.usefixtures("finest_log")
+
+KEY = planted("swordfish")
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 START_MS = 1_700_000_000_000
