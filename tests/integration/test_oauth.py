@@ -13,8 +13,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from millrace.clients import Admin, Consumer, Producer
-from millrace.clients.aio import AsyncProducer
+from millrace.clients import Admin, Consumer, Producer, ShareConsumer
+from millrace.clients.aio import AsyncConsumer, AsyncProducer
 from millrace.errors import InvalidConfigError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
@@ -22,6 +22,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from ..oidc_provider import AUDIENCE, CLIENT_ID, ISSUER, SECRET, Provider, running
 from .broker_cluster import Cluster
+from .commands import run_millrace
 from .kafka_clients import read, send
 from .kafka_wire import KafkaWire
 from .waiting import AN_HOUR_MS, STALL_S
@@ -52,6 +53,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iter
         "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": "x.OAuthBearerLoginModule required;",
         "offsets.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
+        "share.auto.offset.reset": "earliest",
         **listener_options(provider),
     }
     with EmbeddedBroker(tmp_path_factory.mktemp("oauth"), options=options) as running_broker:
@@ -105,6 +107,36 @@ def test_clients_of_millrace_and_librdkafka_authenticate(
     with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign(consumer.partitions_for(topic))
         assert consumer.poll(STALL_S * 1000)[0].value == b"asyncio"
+
+
+def test_a_share_group_and_asyncio_clients_authenticate(broker: EmbeddedBroker, provider: Provider, topic: str) -> None:
+    options = client(broker, provider)
+    with Admin(options) as admin:
+        admin.create_topic(topic)
+
+    async def send_and_read() -> bytes:
+        async with (
+            AsyncProducer(options) as producer,
+            AsyncConsumer({**options, "auto.offset.reset": "earliest"}) as own,
+        ):
+            await producer.send(topic, b"value")
+            await own.assign(await own.partitions_for(topic))
+            return (await own.poll(STALL_S * 1000))[0].value
+
+    assert asyncio.run(send_and_read()) == b"value"
+    with ShareConsumer({**options, "group.id": topic}) as members:
+        members.subscribe(topic)
+        assert [record.value for record in members.poll(STALL_S * 1000)] == [b"value"]
+
+
+def test_commands_authenticate(broker: EmbeddedBroker, provider: Provider, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in client(broker, provider).items()))
+    environment = {"MILLRACE_CLIENT_CONFIG": str(path)}
+    run_millrace("topics", "create", topic, environment=environment)
+    run_millrace("produce", topic, stdin="value\n", environment=environment)
+    assert "value" in run_millrace("consume", topic, "--from", "beginning", environment=environment).stdout
+    assert topic in run_millrace("topics", "list", environment=environment).stdout
 
 
 def test_a_session_ends_with_its_token(broker: EmbeddedBroker, provider: Provider) -> None:
