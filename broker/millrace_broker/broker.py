@@ -14,6 +14,7 @@ from millrace.config.listeners import Listener
 from millrace.coordination import Coordination
 from millrace_broker.audit import Audit, AuditStatistics
 from millrace_broker.cluster.member import Member
+from millrace_broker.cluster.token_expiry import TokenExpiry
 from millrace_broker.config import LiveConfig
 from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.coordinators import InternalTopics
@@ -108,6 +109,7 @@ class Broker:
     group_configs: GroupConfigs
     scram_credentials: ScramCredentials
     delegation_tokens: DelegationTokens
+    token_expiry: TokenExpiry
     quota_configs: QuotaConfigs
     client_metrics: ClientMetricsConfigs
     payload_schemas: PayloadSchemas
@@ -143,6 +145,7 @@ class Broker:
         """Register the advertised addresses, and start the periodic work."""
         await self.member.announce(self.endpoints)
         self.periodic_work.start()
+        self.token_expiry.start()
         if self.audit is not None:
             self.audit.start()
 
@@ -166,6 +169,7 @@ class Broker:
         await self.share_groups.close()
         await self.groups.close()
         await self.replicas.close()
+        await self.token_expiry.close()
         await self.periodic_work.close()
         await self.executors.finish_tasks()
         try:

@@ -22,6 +22,7 @@ from millrace_broker.cluster.changed_configs import BROKERS, CLIENTS, GROUPS, IP
 from millrace_broker.cluster.member import Member
 from millrace_broker.cluster.opened_metadata import OpenedMetadata, open_metadata
 from millrace_broker.cluster.shared_security import SharedSecurity
+from millrace_broker.cluster.token_expiry import TokenExpiry
 from millrace_broker.config import LiveConfig
 from millrace_broker.config.apply import apply_to_logs
 from millrace_broker.coordinators import InternalTopics, ShardFactory
@@ -205,6 +206,12 @@ def _assemble(
         group_configs=storage.group_configs,
         scram_credentials=storage.scram_credentials,
         delegation_tokens=storage.security.tokens,
+        token_expiry=TokenExpiry(
+            storage.security.tokens,
+            base.executors,
+            base.timer,
+            storage.config.delegation_token_expiry_check_interval_ms,
+        ),
         quota_configs=storage.quota_configs,
         client_metrics=ClientMetricsConfigs(storage.metadata.coordination),
         payload_schemas=storage.payload_schemas,

@@ -206,6 +206,15 @@ def test_the_command_creates_describes_renews_and_ends_tokens(broker: EmbeddedBr
     assert "no delegation token with the id" in run("renew", "--token-id", token["token_id"], code=1).stderr
 
 
+def test_expired_tokens_are_removed_from_the_metadata(tmp_path: Path) -> None:
+    options = {**OPTIONS, "delegation.token.expiry.check.interval.ms": "20"}
+    with EmbeddedBroker(tmp_path, options=options) as broker, wire(broker, "bob") as bob:
+        kept, ended = create(bob), create(bob)
+        bob.call(ExpireDelegationTokenRequest(hmac=ended.hmac, expiry_time_period_ms=1), 2)
+        coordination = broker.server.broker.coordination
+        eventually(lambda: coordination.children("/delegation_token/tokens") == [kept.token_id])
+
+
 def test_every_broker_of_a_cluster_takes_a_token(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
     options = {name.replace(".", "_"): value for name, value in OPTIONS.items()}
     with Cluster(zookeeper_server, tmp_path, inter_broker_listener_name="PLAINTEXT", **options) as cluster:

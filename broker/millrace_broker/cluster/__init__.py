@@ -11,5 +11,6 @@
 * ``administration``  elections, reassignments and shutdowns on request to the controller
 * ``isr_requests``    ISR changes that leaders request from the controller
 * ``notifications``, ``changed_configs``  changed configurations and ACLs
+* ``token_expiry``    removal of expired delegation tokens
 * ``wire``            requests and answers as protobuf messages
 """

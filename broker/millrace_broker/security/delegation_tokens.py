@@ -8,7 +8,7 @@ Invariants
 - ``_tokens`` has only tokens that were read from the store or written to it.
 - A change and its notice are one transaction.
 - Changes and reloads run in the administration thread. Any thread may read.
-- Expired tokens are never accepted. They are deleted when another token is created.
+- Expired tokens are never accepted. ``remove_expired`` deletes them from time to time.
 - No HMAC and no key is in a message, in the store, or in a ``repr``.
 """
 
@@ -156,8 +156,6 @@ class DelegationTokens:
         """
         self._check_enabled()
         now_ms = self._now_ms()
-        for expired in [each for each in self._tokens.values() if _is_expired(each, now_ms)]:
-            self._delete(expired.token_id)
         longest_ms = self._lifetimes.max_ms
         max_ms = now_ms + (min(lifetime_ms, longest_ms) if lifetime_ms > 0 else longest_ms)
         token = DelegationTokenNode(
@@ -194,6 +192,14 @@ class DelegationTokens:
             self._delete(token.token_id)
             return self._now_ms()
         return self._set_end(token, principal, token_hmac, period_ms)
+
+    def remove_expired(self) -> int:
+        """Delete the expired tokens, and return their number."""
+        now_ms = self._now_ms()
+        expired = [each.token_id for each in self._tokens.values() if _is_expired(each, now_ms)]
+        for token_id in expired:
+            self._delete(token_id)
+        return len(expired)
 
     def _set_end(self, token: DelegationTokenNode, principal: str, token_hmac: bytes, period_ms: int) -> int:
         while True:

@@ -154,6 +154,13 @@ class ListenerOptions(ListenerSecurity):
     delegation_token_expiry_time_ms: int = Field(
         86_400_000, ge=1, le=2**53, description="Time until a delegation token has to be renewed."
     )
+    delegation_token_expiry_check_interval_ms: int = Field(
+        3_600_000,
+        ge=1,
+        le=2**53,
+        description="Time between two removals of expired delegation tokens from the metadata. An expired token is "
+        "never accepted, also before its removal.",
+    )
     listener_overrides: dict[str, str] = Field({}, exclude=True, repr=False)
     """Options of single listeners, by their dotted names ``listener.name.<name>.<option>``."""
     inter_broker_listener_name: str = Field(

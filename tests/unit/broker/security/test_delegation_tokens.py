@@ -120,7 +120,7 @@ def test_owners_and_renewers_prolong_a_token_up_to_its_longest_lifetime(coordina
         tokens.renew("User:bob", b"other", -1)
 
 
-def test_an_expired_token_is_of_no_use_and_is_deleted_with_the_next_one(coordination: Coordination) -> None:
+def test_an_expired_token_is_of_no_use_and_is_removed(coordination: Coordination) -> None:
     clock = Clock()
     tokens = opened(coordination, clock)
     token = tokens.create("User:bob", "User:bob", [], HOUR_MS)
@@ -136,7 +136,10 @@ def test_an_expired_token_is_of_no_use_and_is_deleted_with_the_next_one(coordina
         tokens.renew("User:bob", key, -1)
     with pytest.raises(DelegationTokenExpiredError):
         tokens.expire("User:bob", key, 0)
-    tokens.create("User:bob", "User:bob", [], HOUR_MS)
+    other = tokens.create("User:bob", "User:bob", [], HOUR_MS)
+    assert tokens.remove_expired() == 1
+    assert tokens.remove_expired() == 0
+    assert coordination.children("/delegation_token/tokens") == [other.token_id]
     assert token.token_id not in coordination.children("/delegation_token/tokens")
 
 
