@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from millrace.config.base import read_properties
 from millrace_broker.cli.security_directory import Place, SecurityDirectory
@@ -20,6 +21,20 @@ class SecurityFiles:
     def __init__(self, path: Path, brokers: int = 1) -> None:
         self.directory = SecurityDirectory.at(path)
         self.directory.create([Place("localhost", 0)] * brokers, ["client", "guest"], days=1)
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Return an existing directory."""
+        found = cls.__new__(cls)
+        found.directory = SecurityDirectory.at(path)
+        return found
+
+    def copied(self, path: Path) -> Self:
+        """Return a copy, whose properties name the files of the copy."""
+        shutil.copytree(self.path, path)
+        for each in path.glob("*.properties"):
+            each.write_text(each.read_text().replace(str(self.path), str(path)))
+        return self.of(path)
 
     @property
     def path(self) -> Path:

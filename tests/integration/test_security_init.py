@@ -19,10 +19,12 @@ from millrace.errors import SaslAuthenticationError, TopicAuthorizationError
 from millrace_broker.metadata.scram_credentials import ScramChange
 from millrace_broker.testing import EmbeddedBroker
 
+from ..ports import free_port
 from .commands import run_millrace
 from .kafka_clients import read, send
 from .security_files import SecurityFiles
 from .waiting import STALL_S, eventually
+from .zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.usefixtures("finest_log")
 
@@ -170,8 +172,68 @@ def _read(path: Path) -> str:
         return ""
 
 
+def test_a_user_is_added_to_the_running_cluster(
+    files: SecurityFiles, broker: EmbeddedBroker, topic: str, properties: dict[str, str], tmp_path: Path
+) -> None:
+    added = files.copied(tmp_path / "copy")
+    directory = added.path
+    given = added.client("admin", broker)
+    (directory / "admin.properties").write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    run_millrace("topics", "create", topic, environment=properties)
+    done = run_millrace("security", "add-user", "orders", "--directory", directory)
+    assert f"--client-config {directory}/orders.properties" in done.stdout
+    assert "orders can authenticate now" in done.stderr
+    run_millrace(
+        "acls", "add", "--allow-principal", "User:orders", "--producer", "--topic", topic, environment=properties
+    )
+    for name in ("orders", "orders.tls"):
+        with Producer(added.client(name, broker)) as producer:
+            producer.send(topic, name.encode()).result(STALL_S)
+    assert (
+        "has the files of a user orders"
+        in run_millrace("security", "add-user", "orders", "--directory", directory, code=2).stderr
+    )
+    for path in directory.glob("orders.*"):
+        path.unlink()
+    refused = run_millrace("security", "add-user", "orders", "--directory", directory, code=2).stderr
+    assert "the cluster has a user orders, whose password would change" in refused
+    assert not list(directory.glob("orders.*"))
+    guest = files.client("guest", broker)
+    (directory / "admin.properties").write_text("".join(f"{name}={value}\n" for name, value in guest.items()))
+    assert "CLUSTER" in run_millrace("security", "add-user", "others", "--directory", directory, code=1).stderr.upper()
+
+
+def test_a_user_is_added_at_the_next_start(files: SecurityFiles, tmp_path: Path) -> None:
+    added = files.copied(tmp_path / "copy")
+    done = run_millrace("security", "add-user", "later", "--directory", added.path, "--next-start")
+    assert "after the next start of the brokers" in done.stderr
+    with (
+        EmbeddedBroker(tmp_path / "data", options=added.broker()) as broker,
+        Admin(added.client("later", broker)) as admin,
+    ):
+        assert admin.list_topics() == []
+
+
+def test_a_broker_is_added_to_a_cluster(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    directory, port = tmp_path / "security", free_port()
+    options = ["--directory", directory, "--broker", f"localhost:{port}"]
+    run_millrace("security", "init", *options, "--zookeeper", f"{zookeeper_server.address}/added")
+    done = run_millrace("security", "add-broker", f"localhost:{port + 1}", "--directory", directory)
+    assert "broker-2.properties and broker-2.pem" in done.stdout
+    added = SecurityFiles.of(directory)
+    with (
+        EmbeddedBroker(tmp_path / "one", options=added.broker(1)) as one,
+        EmbeddedBroker(tmp_path / "two", options=added.broker(2)) as two,
+        Admin(added.client("admin", one)) as admin,
+        Producer(added.client("admin", two)) as producer,
+    ):
+        eventually(lambda: len(admin.describe_cluster().brokers) == 2)
+        admin.create_topic("t", assignment={0: [1, 2]}, configs={"min.insync.replicas": "2"})
+        producer.send("t", b"value").result(STALL_S)
+
+
 def test_the_help_shows_examples() -> None:
-    for command in ("init", "rotate"):
+    for command in ("init", "add-user", "add-broker", "rotate"):
         shown = run_millrace("security", command, "--help").stdout
         assert f"millrace security {command}" in shown
 
@@ -181,7 +243,7 @@ def test_the_help_shows_examples() -> None:
     [
         (["--broker", "a", "--broker", "b"], "2 brokers have their metadata in ZooKeeper: name it with --zookeeper"),
         (["--broker", "a", "--broker", "a:9092", "--zookeeper", "z:1"], "two of --broker have the same address"),
-        (["--broker", "a:b"], "--broker a:b: expected HOST or HOST:PORT"),
+        (["--broker", "a:b"], "broker a:b: expected HOST or HOST:PORT"),
         (["--client", "broker"], "no 'broker'"),
     ],
 )

@@ -92,8 +92,78 @@ def _place(text: str) -> Place:
     try:
         found = Listener.parse(text if re.search(r"[^:]:\d+$", text) else f"{text}:9092")
     except ValueError:
-        raise UsageError(f"--broker {text}: expected HOST or HOST:PORT") from None
+        raise UsageError(f"broker {text}: expected HOST or HOST:PORT") from None
     return Place(found.host, found.port)
+
+
+@app.command("add-user")
+def add_user(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
+    directory: Directory = Path(DEFAULT_DIRECTORY),
+    days: Days = 365,
+    next_start: Annotated[
+        bool,
+        typer.Option(
+            "--next-start",
+            help="Do not call the cluster: add the credential to the properties of the brokers, for their next start.",
+        ),
+    ] = False,
+) -> None:
+    """Add a user: a password in the running cluster, a certificate, and properties with them.
+
+    *admin.properties* of the directory names the brokers, which take the password at once. The user may do what ACLs
+    allow it.
+
+    Examples:
+
+      millrace security add-user orders
+
+      millrace acls add --allow-principal User:orders --producer --topic orders
+
+      millrace security add-user orders --next-start
+    """
+    from millrace.clients.scram_credentials import add_credential
+    from millrace.config.base import read_properties
+    from millrace.config.client import ClientConfig
+    from millrace_broker.cli.security_directory import ADMIN, TRUST_STORE, SecurityDirectory
+
+    def register(user: str, mechanism: str, password: str) -> None:
+        # The trust store is here, also if its name is that of another machine.
+        options = read_properties(directory / f"{ADMIN}.properties")
+        config = ClientConfig.load({**options, "ssl.truststore.location": str(directory / TRUST_STORE)})
+        add_credential(config, user, mechanism, password)
+
+    files = SecurityDirectory.of_existing(directory)
+    files.add_client(name, days, None if next_start else register)
+    typer.echo(f"{directory} has the files of {name}: give clients --client-config {directory}/{name}.properties")
+    when = "after the next start of the brokers with their changed properties" if next_start else "now"
+    typer.echo(f"{name} can authenticate {when}, and may do what ACLs allow: see millrace acls add", err=True)
+
+
+@app.command("add-broker")
+def add_broker(
+    broker: Annotated[str, typer.Argument(metavar="HOST[:PORT]", help="Where clients reach the broker.")],
+    directory: Directory = Path(DEFAULT_DIRECTORY),
+    days: Days = 365,
+) -> None:
+    """Add a broker to a cluster with ZooKeeper: the next id, a certificate, and properties with them.
+
+    The other options are those of the first broker. Copy the two new files and *ca.pem* to the broker's machine.
+
+    Examples:
+
+      millrace security add-broker b4.example
+
+      millrace broker --config millrace-security/broker-4.properties --data-dir ./data-4
+    """
+    from millrace_broker.cli.security_directory import SecurityDirectory
+
+    path = SecurityDirectory.of_existing(directory).add_broker(_place(broker), days)
+    typer.echo(f"{directory} has {path.name} and {path.with_suffix('.pem').name}")
+    typer.echo(
+        f"start the broker with --config {directory}/{path.name}, and move partitions to it with millrace reassign",
+        err=True,
+    )
 
 
 @app.command()

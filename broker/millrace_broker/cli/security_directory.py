@@ -2,8 +2,8 @@
 
 Invariants
 
-- No file is written over by ``create``. ``renew`` replaces a file as a whole, so that a reader sees the earlier or the
-  new one.
+- No file is written over by ``create``, ``add_client`` and ``add_broker``. Whatever changes a file replaces it as a
+  whole, so that a reader sees the earlier or the new one.
 - A file with a private key or a password is never readable for others, also not while it is being written.
 - The first authority in the trust store is that whose key is there. It issues the next certificates. Certificates of
   the others stay valid until ``retire`` removes them.
@@ -15,13 +15,14 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from millrace.config.listeners import Listener
+from millrace.config.base import read_properties
+from millrace.config.listeners import Listener, parse_listeners
 from millrace.errors import EnvironmentProblemError, UsageError
 from millrace.security.authority import Authority
 from millrace.security.scram import ScramCredential
@@ -38,6 +39,7 @@ ADMIN: Final = "admin"
 _BROKER: Final = "broker"
 """Name of the principal of all brokers."""
 _MECHANISM: Final = "SCRAM-SHA-512"
+_BROKER_COMMENT: Final = "A broker: millrace broker --config THIS_FILE"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PASSWORD_BYTES: Final = 24
 _PUBLIC_MODE: Final = 0o644
@@ -73,6 +75,16 @@ class Place(NamedTuple):
         return str(Listener(self.host, self.port))
 
 
+def _check_name(name: str) -> None:
+    if _NAME.fullmatch(name) is None or name == _BROKER:
+        raise UsageError(f"client {name!r}: expected letters, digits, '.', '_' or '-', and no {_BROKER!r}")
+
+
+def _credential(name: str, password: str) -> str:
+    """Return an element of ``sasl.scram.credentials``."""
+    return f"{_MECHANISM}=[name={name},{ScramCredential.of_password(_MECHANISM, password).stored()}]"
+
+
 def replication_options(brokers: int) -> dict[str, str]:
     """Return the options for the replication of topics in a cluster of so many brokers."""
     factor, in_sync = str(min(3, brokers)), str(min(2, brokers))
@@ -98,11 +110,18 @@ class SecurityDirectory:
         """Return the directory at a path, with absolute names in its properties."""
         return cls(path.absolute(), (location or path).absolute())
 
+    @classmethod
+    def of_existing(cls, path: Path) -> SecurityDirectory:
+        """Return a directory with the location that its properties have. Raises ``UsageError`` if it has none."""
+        admin = path / f"{ADMIN}.properties"
+        if not admin.is_file():
+            raise UsageError(f"{path} has no {admin.name}: millrace security init makes such a directory")
+        return cls.at(path, Path(read_properties(admin)["ssl.truststore.location"]).parent)
+
     def create(self, brokers: Sequence[Place], clients: Sequence[str], days: int, zookeeper: str = "") -> None:
         """Write all files. Raises ``UsageError`` if the directory has files, or a name cannot be one."""
         for name in clients:
-            if _NAME.fullmatch(name) is None or name == _BROKER:
-                raise UsageError(f"client {name!r}: expected letters, digits, '.', '_' or '-', and no {_BROKER!r}")
+            _check_name(name)
         if self.path.exists() and any(self.path.iterdir()):
             raise UsageError(
                 f"{self.path} has files, and none is overwritten: name another --directory, or renew its certificates "
@@ -116,18 +135,81 @@ class SecurityDirectory:
         for number, place in enumerate(brokers, start=1):
             name = f"{_BROKER}-{number}"
             self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), _SECRET_MODE)
-        credentials = ";".join(
-            f"{_MECHANISM}=[name={name},{ScramCredential.of_password(_MECHANISM, password).stored()}]"
-            for name, password in passwords.items()
-        )
+        credentials = ";".join(_credential(name, password) for name, password in passwords.items())
         for number, place in enumerate(brokers, start=1):
             options = self._broker_options(number, place, credentials)
             if zookeeper:
                 options = {"zookeeper.connect": zookeeper} | replication_options(len(brokers)) | options
-            self._write_properties(f"{_BROKER}-{number}", "A broker: millrace broker --config THIS_FILE", options)
+            self._write_properties(f"{_BROKER}-{number}", _BROKER_COMMENT, options)
         for name, password in passwords.items():
-            self._write(f"{name}.pem", authority.issue(f"CN={name},OU=clients", (), days), _SECRET_MODE)
-            self._write_client(name, password, brokers)
+            self._write_client(authority, name, password, brokers, days)
+
+    def add_client(self, name: str, days: int, register: Callable[[str, str, str], None] | None = None) -> None:
+        """Write the files of another user, after ``register`` took its name, the mechanism and the password.
+
+        Without ``register``, the credential goes into the properties of all brokers, which add it at their next start.
+        Raises ``UsageError`` if the directory has the user, and the errors of ``register``.
+        """
+        _check_name(name)
+        authority, places = self._authority(), self._places()
+        if (self.path / f"{name}.pem").exists():
+            raise UsageError(
+                f"{self.path} has the files of a user {name}, and none is overwritten: choose another name"
+            )
+        password = secrets.token_urlsafe(_PASSWORD_BYTES)
+        if register is not None:
+            register(name, _MECHANISM, password)
+        else:
+            for number in places:
+                self._add_credential(self.broker_properties(number), _credential(name, password))
+        self._write_client(authority, name, password, list(places.values()), days)
+
+    def _add_credential(self, path: Path, credential: str) -> None:
+        """Add a credential to the properties of a broker. All other lines stay as they are."""
+        option = "sasl.scram.credentials="
+        lines = path.read_text("utf-8").splitlines()
+        changed = [f"{line};{credential}" if line.startswith(option) else line for line in lines]
+        if changed == lines:
+            changed.append(option + credential)
+        self._write(path.name, "".join(f"{line}\n" for line in changed).encode(), _SECRET_MODE, replaces=True)
+
+    def add_broker(self, place: Place, days: int) -> Path:
+        """Write certificate and properties of another broker, and return the path of the properties.
+
+        Its options are those of the broker with the lowest number, except its id, addresses and certificate. Raises
+        ``UsageError`` if the cluster has no ZooKeeper, or a broker with this address.
+        """
+        authority, places = self._authority(), self._places()
+        first, number = min(places), max(places) + 1
+        options = read_properties(self.broker_properties(first))
+        if "zookeeper.connect" not in options:
+            raise UsageError(
+                f"{self.broker_properties(first).name} has no zookeeper.connect, and a broker with its metadata in its "
+                "data directory is alone: make the files of a cluster with millrace security init --zookeeper"
+            )
+        if place in places.values():
+            raise UsageError(f"a broker of {self.path} has the address {place}: each broker has its own")
+        name = f"{_BROKER}-{number}"
+        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), _SECRET_MODE)
+        own = self._broker_options(number, place, options.get("sasl.scram.credentials", ""))
+        addresses = {key: own[key] for key in ("broker.id", "listeners", "ssl.keystore.location")}
+        options.pop("advertised.listeners", None)
+        advertised = {key: own[key] for key in ("advertised.listeners",) if key in own}
+        self._write_properties(name, _BROKER_COMMENT, {**options, **addresses, **advertised})
+        return self.broker_properties(number)
+
+    def _places(self) -> dict[int, Place]:
+        """Return the addresses of the brokers by their numbers. Raises ``UsageError`` if there is none."""
+        found = {}
+        for path in self.path.glob(f"{_BROKER}-*.properties"):
+            options = read_properties(path)
+            addresses = parse_listeners(options.get("advertised.listeners") or options["listeners"])
+            host, port = addresses["SASL_SSL"]
+            number = path.stem.removeprefix(f"{_BROKER}-")
+            found[int(number)] = Place("localhost" if host in _LOCAL_NAMES else host, port)
+        if not found:
+            raise UsageError(f"{self.path} has no properties of brokers: millrace security init makes such a directory")
+        return dict(sorted(found.items()))
 
     def _broker_options(self, number: int, place: Place, credentials: str) -> dict[str, str]:
         listening = Place("127.0.0.1" if place.is_local else _ANY, place.port)
@@ -148,8 +230,11 @@ class SecurityDirectory:
             options["advertised.listeners"] = f"SASL_SSL://{place},SSL://{place.tls()}"
         return options
 
-    def _write_client(self, name: str, password: str, brokers: Sequence[Place]) -> None:
-        """Write the properties of a client, by password and by certificate, and those for librdkafka."""
+    def _write_client(
+        self, authority: Authority, name: str, password: str, brokers: Sequence[Place], days: int
+    ) -> None:
+        """Write the certificate of a client, and properties by password, by certificate, and for librdkafka."""
+        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=clients", (), days), _SECRET_MODE)
         trust_store = str(self.location / TRUST_STORE)
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         common = {"ssl.truststore.type": "PEM", "ssl.truststore.location": trust_store}

@@ -35,6 +35,21 @@ _CLIENT_FINAL: Final = re.compile(rf"(c={_BASE64},r={_NONCE}{_EXTENSIONS}),p={_B
 
 
 @dataclass(frozen=True, slots=True)
+class SaltedPassword:
+    """A password as administrators send it to a broker, which makes a ``ScramCredential`` of it."""
+
+    value: bytes = field(repr=False)
+    salt: bytes = field(repr=False)
+    iterations: int
+
+    @classmethod
+    def of(cls, mechanism: str, password: str, iterations: int = ITERATIONS_MIN) -> Self:
+        """Salt a password, with a new salt."""
+        salt = secrets.token_bytes(_SALT_BYTES)
+        return cls(_salted(mechanism, password, salt, iterations), salt, iterations)
+
+
+@dataclass(frozen=True, slots=True)
 class ScramCredential:
     """What a server keeps of a password. The password does not follow from it."""
 
@@ -46,8 +61,8 @@ class ScramCredential:
     @classmethod
     def of_password(cls, mechanism: str, password: str, iterations: int = ITERATIONS_MIN) -> Self:
         """Return a credential of a password, with a new salt."""
-        salt = secrets.token_bytes(_SALT_BYTES)
-        return cls.of_salted_password(mechanism, _salted(mechanism, password, salt, iterations), salt, iterations)
+        salted = SaltedPassword.of(mechanism, password, iterations)
+        return cls.of_salted_password(mechanism, salted.value, salted.salt, iterations)
 
     @classmethod
     def of_salted_password(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> Self:

@@ -10,7 +10,9 @@ import pytest
 from millrace.config.base import read_properties
 from millrace.config.broker import BrokerConfig
 from millrace.config.client import ClientConfig
-from millrace.errors import EnvironmentProblemError, UsageError
+from millrace.config.listener_options import parse_scram_credentials
+from millrace.errors import ClusterAuthorizationError, EnvironmentProblemError, UsageError
+from millrace.security.scram import ScramCredential
 from millrace.security.stores import certificates_of, decode_stores, read_stores
 from millrace.security.tls import client_context
 from millrace_broker.cli.security_directory import Place, SecurityDirectory
@@ -152,6 +154,74 @@ def test_an_authority_is_renewed_in_steps_that_each_trust_what_was_before(files:
 def test_a_directory_without_an_authority_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblemError, match="security init makes such a directory"):
         SecurityDirectory.at(tmp_path).renew(1, 0)
+
+
+def test_another_broker_has_the_options_of_the_first_and_its_own_addresses(files: SecurityDirectory) -> None:
+    before = contents(files)
+    first = files.broker_properties(1)
+    first.write_text(first.read_text() + "num.io.threads=7\n")
+    added = files.add_broker(Place("broker-3.example", 9192), days=30)
+    assert added == files.broker_properties(3)
+    config = BrokerConfig.load(read_properties(added))
+    assert (config.broker_id, config.num_io_threads) == (3, 7)
+    assert str(config.advertised_addresses["SSL"]) == "broker-3.example:9292"
+    assert config.ssl_keystore_location == "/etc/millrace/broker-3.pem"
+    assert config.sasl_scram_credentials == BrokerConfig.load(read_properties(first)).sasl_scram_credentials
+    [own] = certificates_of("", (files.path / "broker-3.pem").read_bytes())
+    assert own.subject.rfc4514_string() == "CN=broker-3,OU=brokers"
+    assert {name for name in before if contents(files)[name] != before[name]} == {"broker-1.properties"}
+    with pytest.raises(UsageError, match=r"has the address broker-3\.example:9192: each broker has its own"):
+        files.add_broker(Place("broker-3.example", 9192), days=30)
+
+
+def test_another_broker_of_one_without_zookeeper_is_refused(tmp_path: Path) -> None:
+    files = SecurityDirectory.at(tmp_path / "security")
+    files.create([Place("localhost", 9092)], ["client"], days=1)
+    with pytest.raises(
+        UsageError, match=r"no zookeeper\.connect, and a broker with its metadata in its data directory"
+    ):
+        files.add_broker(Place("localhost", 9192), days=1)
+    assert not (files.path / "broker-2.pem").exists()
+
+
+def test_another_user_is_added_to_all_brokers_files(files: SecurityDirectory) -> None:
+    before = contents(files)
+    files.add_client("orders", days=30)
+    login = read_properties(files.path / "orders.librdkafka.properties")
+    assert login["bootstrap.servers"] == "broker-1.example:9092,broker-2.example:9092"
+    for number in (1, 2):
+        config = BrokerConfig.load(read_properties(files.broker_properties(number)))
+        added = {name: text for _, name, text in parse_scram_credentials(config.sasl_scram_credentials)}
+        assert set(added) == {"admin", "client", "orders"}
+        assert ScramCredential.of_stored(added["orders"]).has_password("SCRAM-SHA-512", login["sasl.password"])
+        old, new = (each[f"broker-{number}.properties"].splitlines() for each in (before, contents(files)))
+        assert [line for line in new if line not in old] == [next(line for line in new if b"scram.cred" in line)]
+    assert ClientConfig.load(read_properties(files.path / "orders.tls.properties")).ssl_truststore_location
+    assert stat.S_IMODE(files.broker_properties(1).stat().st_mode) == 0o600
+    with pytest.raises(UsageError, match="has the files of a user orders"):
+        files.add_client("orders", days=30)
+    with pytest.raises(UsageError, match="expected letters, digits"):
+        files.add_client("a,b", days=30)
+    with pytest.raises(UsageError, match="has the files of a user broker-1"):
+        files.add_client("broker-1", days=30)
+
+
+def test_a_user_whom_the_cluster_refuses_has_no_files(files: SecurityDirectory) -> None:
+    before = contents(files)
+
+    def refuse(name: str, mechanism: str, password: str) -> None:
+        assert (name, mechanism, len(password)) == ("orders", "SCRAM-SHA-512", 32)
+        raise ClusterAuthorizationError("not allowed")
+
+    with pytest.raises(ClusterAuthorizationError):
+        files.add_client("orders", 30, refuse)
+    assert contents(files) == before
+
+
+def test_a_directory_is_found_with_its_location(files: SecurityDirectory, tmp_path: Path) -> None:
+    assert SecurityDirectory.of_existing(files.path).location == Path("/etc/millrace")
+    with pytest.raises(UsageError, match=r"has no admin\.properties: millrace security init makes such a directory"):
+        SecurityDirectory.of_existing(tmp_path)
 
 
 def test_a_missing_broker_is_named(files: SecurityDirectory) -> None:
