@@ -14,9 +14,11 @@ help:            ## show this
 
 setup: .venv/ready      ## make the environment in .venv
 
+# The package gssapi is compiled with the Kerberos libraries of the system. Without them the tests of Kerberos are skipped.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	-$(if $(shell command -v krb5-config),$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[kerberos]')
 	touch $@
 
 # The demo uses a small part of the packages: Python compiles that part itself, in less time than pip compiles all.

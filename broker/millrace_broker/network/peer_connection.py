@@ -20,7 +20,14 @@ from millrace.errors import BrokerUnavailableError, InvalidRequestError, Millrac
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.security import Reloading
-from millrace.security.sasl import LIFETIME_PART, RESPONSE_BYTES_MAX, CredentialsSource, SaslSession, authentication
+from millrace.security.sasl import (
+    LIFETIME_PART,
+    RESPONSE_BYTES_MAX,
+    CredentialsSource,
+    Exchange,
+    SaslSession,
+    authentication,
+)
 from millrace_broker.network.sockets import keep_alive
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME
 
@@ -61,18 +68,16 @@ class PeerConnection(asyncio.BufferedProtocol):
         Raises ``SaslAuthenticationError``, ``BrokerUnavailableError``, and ``OSError`` if the provider of tokens does
         not answer.
         """
-        exchange = authentication(await asyncio.get_running_loop().run_in_executor(None, credentials), host)
-        request = next(exchange)
-        while True:
+        loop = asyncio.get_running_loop()
+        exchange = authentication(await loop.run_in_executor(None, credentials), host)
+        step: bytes | SaslSession = next(exchange)
+        while not isinstance(step, SaslSession):
             self._is_authenticating = True
-            answer = await self._send(request)
-            try:
-                request = exchange.send(bytes(answer))
-            except StopIteration as done:
-                session: SaslSession = done.value
-                if session.lifetime_ms:
-                    self._expires = asyncio.get_running_loop().time() + session.lifetime_ms / 1000 * LIFETIME_PART
-                return
+            answer = await self._send(step)
+            # A step of SCRAM takes a millisecond, and one of Kerberos may ask the KDC.
+            step = await loop.run_in_executor(None, _next_step, exchange, bytes(answer))
+        if step.lifetime_ms:
+            self._expires = loop.time() + step.lifetime_ms / 1000 * LIFETIME_PART
 
     async def greet(self, client_id: str) -> pb.HelloResponse:
         """Exchange greetings, and return the broker's description of itself. Raises the errors of ``call``."""
@@ -216,6 +221,15 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Fail the call in flight."""
         self._broken_off(str(exc or "the connection was closed"))
         self._lost.set()
+
+
+def _next_step(exchange: Exchange, answer: bytes) -> bytes | SaslSession:
+    """Return the next request of an exchange, or its session at its end. Raises ``SaslAuthenticationError``."""
+    try:
+        return exchange.send(answer)
+    except StopIteration as done:
+        session: SaslSession = done.value
+        return session
 
 
 async def connect(

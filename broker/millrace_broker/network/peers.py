@@ -189,10 +189,12 @@ def _credentials(config: BrokerConfig, listener: str) -> CredentialsSource | Non
     login = security.login
     username, password = login.get("username", ""), login.get("password", "")
     if mechanism is SaslMechanism.GSSAPI:
-        raise InvalidConfigError(
-            "sasl.mechanism.inter.broker.protocol=GSSAPI is not supported: choose SCRAM-SHA-512, or a listener with SSL"
-        )
-    if mechanism is SaslMechanism.OAUTHBEARER:
+        if not (login.get("keyTab") and login.get("principal")):
+            raise InvalidConfigError(
+                f"brokers call each other by listener {listener} with Kerberos: set listener.name.{listener.lower()}."
+                "gssapi.sasl.jaas.config with keyTab and principal of this broker"
+            )
+    elif mechanism is SaslMechanism.OAUTHBEARER:
         _check_tokens(config, listener)
     elif not (username and password):
         raise InvalidConfigError(

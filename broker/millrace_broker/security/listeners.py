@@ -15,7 +15,7 @@ from millrace.config.oauth_options import check_encryption
 from millrace.config.security_options import SaslMechanism, SecurityProtocol, parse_mapping_rules
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
-from millrace.security.kerberos import check_kerberos
+from millrace.security.kerberos import check_kerberos, short_name
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
@@ -42,6 +42,9 @@ class ListenerAccess:
         self._rules: Final = parse_mapping_rules(self.options.ssl_principal_mapping_rules)
         self._is_between_brokers: Final = name in (config.inter_broker_listener, config.control_plane_listener)
         self._brokers: Final = principals(config.broker_principals)
+        login = self.options.login
+        is_kerberos = config.sasl_mechanism_inter_broker_protocol is SaslMechanism.GSSAPI
+        self._own_user: Final = short_name(login.get("principal", "")) if is_kerberos else login.get("username", "")
         self.tls: Final = self._reloading(name) if self.protocol.has_tls else None
         """The certificates of a listener with TLS."""
         if self._is_between_brokers and config.is_clustered:
@@ -111,7 +114,7 @@ class ListenerAccess:
         if self._brokers:
             return principal in self._brokers
         if self.protocol.has_sasl:
-            return principal == KafkaPrincipal(USER, self.options.login.get("username", ""))
+            return principal == KafkaPrincipal(USER, self._own_user)
         return self.tls is not None and principal == principal_of(self.tls.value.own_name, self._rules)
 
 

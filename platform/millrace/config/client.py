@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from millrace.config.jaas import parse_jaas
-from millrace.config.oauth_options import OAuthClient
 from millrace.config.references import resolve_references
-from millrace.config.security_options import SaslMechanism, SecurityProtocol, SslOptions
+from millrace.config.security_options import SaslLogin, SaslMechanism, SecurityProtocol, SslOptions
 from millrace.config.topic import Int32, Int64
 
 DEFAULT_PORT: Final = 9092
@@ -122,7 +121,7 @@ class Transport(StrEnum):
     GRPC = "grpc"
 
 
-class ClientConfig(OAuthClient, SslOptions):
+class ClientConfig(SaslLogin, SslOptions):
     """Options of all clients, and all options of an admin client."""
 
     bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
@@ -157,9 +156,6 @@ class ClientConfig(OAuthClient, SslOptions):
         SaslMechanism.SCRAM_SHA_512,
         description="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI. Kafka's default is "
         "GSSAPI.",
-    )
-    sasl_kerberos_service_name: str = Field(
-        "kafka", description="Service in the Kerberos principal of the brokers, for GSSAPI. Kafka has no default."
     )
     sasl_username: str = Field("", description="User for SASL. The names are librdkafka's.")
     sasl_password: str = Field("", repr=False, description="Password of sasl.username.")

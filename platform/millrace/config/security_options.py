@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from millrace.config.base import Config
 from millrace.config.jaas import parse_jaas
+from millrace.config.kerberos_options import KerberosClient
 from millrace.config.oauth_options import OAuthClient, OAuthValidation
 
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
@@ -156,7 +157,11 @@ class SslOptions(Config):
         return [name for name in _TLS_VERSIONS if name in named]
 
 
-class ListenerSecurity(OAuthValidation, OAuthClient, SslOptions):
+class SaslLogin(OAuthClient, KerberosClient):
+    """Options of the logins of a client. A broker is one towards other brokers."""
+
+
+class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
     """Options of a listener's security, each of which may be ``listener.name.<name>.<option>``."""
 
     ssl_client_auth: Literal["required", "requested", "none"] = Field(

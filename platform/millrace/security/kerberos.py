@@ -8,14 +8,29 @@ Neither side offers a layer of its own for integrity or encryption, as in Kafka:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import logging
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
 from importlib.util import find_spec
+from itertools import count
 from typing import Any, Final
 
+from millrace.config.kerberos_options import KerberosClient
 from millrace.errors import InvalidConfigError, SaslAuthenticationError
+
+_logger: Final = logging.getLogger(__name__)
 
 _NO_LAYER: Final = b"\x01\0\0\0"
 """Offer and choice of no security layer, with a buffer of no bytes."""
+_NO_TICKET: Final = "the client (is there a ticket? run kinit, or set keyTab and principal in sasl.jaas.config)"
+
+
+def short_name(principal: str) -> str:
+    """Return the name of a principal without its host and realm (Kafka's rule ``DEFAULT``)."""
+    return principal.partition("@")[0].partition("/")[0]
 
 
 def check_kerberos(option: str) -> None:
@@ -27,22 +42,101 @@ def check_kerberos(option: str) -> None:
         )
 
 
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
 def _problem(side: str, error: Exception) -> SaslAuthenticationError:
-    return SaslAuthenticationError(f"Kerberos refuses {side}: {' '.join(str(error).split())}")
+    return SaslAuthenticationError(f"Kerberos refuses {side}: {_text(error)}")
 
 
-def kerberos_exchange(service: str, host: str, jaas: Mapping[str, str]) -> Generator[bytes, bytes, None]:
+class KerberosLogin:
+    """Kafka's ``KerberosLogin``: the ticket of one client, by a keytab or by ``kinit``. Thread safe.
+
+    Invariants
+
+    - A ticket is replaced after its window, and only for new connections. While the KDC gives none, the earlier ticket
+      is used until it ends.
+    - Between two logins there is ``sasl.kerberos.min.time.before.relogin``, unless there is no valid ticket.
+    """
+
+    def __init__(
+        self, options: KerberosClient, jaas: Mapping[str, str], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Prepare; no KDC is asked yet."""
+        self._options: Final = options
+        self._keytab: Final = jaas.get("keyTab", "")
+        self._principal: Final = jaas.get("principal", "")
+        self._monotonic: Final = monotonic
+        self._lock: Final = threading.Lock()
+        self._logins: Final = count()
+        self._credentials: Any = None
+        self._login_s = self._renewed_s = self._expires_s = float("-inf")
+
+    @property
+    def service(self) -> str:
+        """Service in the principal of the brokers."""
+        return self._options.sasl_kerberos_service_name
+
+    def credentials(self) -> Any:
+        """Return valid credentials of gssapi. It blocks while the KDC is asked. Raises ``SaslAuthenticationError``."""
+        import gssapi
+
+        with self._lock:
+            now_s = self._monotonic()
+            has_waited = now_s - self._login_s >= self._options.sasl_kerberos_min_time_before_relogin / 1000
+            if now_s >= self._expires_s or (now_s >= self._renewed_s and has_waited):
+                try:
+                    self._login(gssapi, now_s)
+                except gssapi.exceptions.GSSError as error:
+                    if self._monotonic() >= self._expires_s:
+                        raise _problem(_NO_TICKET, error) from None
+                    _logger.warning("the KDC gives no new ticket, the earlier one is still valid: %s", _text(error))
+            return self._credentials
+
+    def _login(self, gssapi: Any, now_s: float) -> None:
+        self._login_s = now_s
+        if self._keytab:
+            principal = self._principal
+            name = gssapi.Name(principal, gssapi.NameType.kerberos_principal) if principal else None
+            # A cache of its own for each login, because the ticket in an earlier one would be used until it ends.
+            store = {"client_keytab": self._keytab, "ccache": f"MEMORY:millrace-{id(self)}-{next(self._logins)}"}
+            credentials = gssapi.Credentials(usage="initiate", name=name, store=store)
+        else:
+            if now_s < self._expires_s:
+                self._renew()
+            credentials = gssapi.Credentials(usage="initiate")
+        lifetime_s = credentials.lifetime  # asks the KDC
+        options = self._options
+        jitter = options.sasl_kerberos_ticket_renew_jitter * random.random()
+        self._credentials = credentials
+        self._expires_s = now_s + lifetime_s
+        self._renewed_s = now_s + lifetime_s * min(1, options.sasl_kerberos_ticket_renew_window_factor + jitter)
+
+    def _renew(self) -> None:
+        """Renew the ticket of ``kinit``. Without success the ticket stays, and another ``kinit`` may replace it."""
+        command = [self._options.sasl_kerberos_kinit_cmd, "-R"]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        except OSError as error:
+            _logger.warning("sasl.kerberos.kinit.cmd=%s cannot be run: %s", command[0], error.strerror)
+            return
+        if done.returncode:
+            _logger.warning("%s -R does not renew the ticket: %s", command[0], " ".join(done.stderr.split()))
+
+
+def kerberos_exchange(login: KerberosLogin, host: str) -> Generator[bytes, bytes, None]:
     """Yield the messages of a client, and take the broker's. It blocks while the KDC is asked.
 
-    The ticket is that of ``kinit``, or follows from ``keyTab`` and ``principal`` of the login module. Raises
-    ``SaslAuthenticationError``.
+    Raises ``SaslAuthenticationError``.
     """
     import gssapi
 
+    credentials = login.credentials()
     try:
         context = gssapi.SecurityContext(
-            name=gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service),
-            creds=_client_credentials(gssapi, jaas),
+            name=gssapi.Name(f"{login.service}@{host}", gssapi.NameType.hostbased_service),
+            creds=credentials,
             mech=gssapi.MechType.kerberos,
             usage="initiate",
             flags=[gssapi.RequirementFlag.mutual_authentication, gssapi.RequirementFlag.integrity],
@@ -56,19 +150,7 @@ def kerberos_exchange(service: str, host: str, jaas: Mapping[str, str]) -> Gener
             raise SaslAuthenticationError("the broker wants a security layer of SASL: use TLS (SASL_SSL) instead")
         yield context.wrap(_NO_LAYER, False).message
     except gssapi.exceptions.GSSError as error:
-        raise _problem(
-            "the client (is there a ticket? run kinit, or set keyTab and principal in sasl.jaas.config)", error
-        ) from None
-
-
-def _client_credentials(gssapi: Any, jaas: Mapping[str, str]) -> Any:
-    """Return the credentials of a keytab; None for the ticket of ``kinit``."""
-    keytab, principal = jaas.get("keyTab"), jaas.get("principal")
-    if not keytab:
-        return None
-    name = gssapi.Name(principal, gssapi.NameType.kerberos_principal) if principal else None
-    store = {"client_keytab": keytab, "ccache": f"MEMORY:millrace-{principal or keytab}"}
-    return gssapi.Credentials(usage="initiate", name=name, store=store)
+        raise _problem(f"the client at the service {login.service}/{host}", error) from None
 
 
 class KerberosServer:
@@ -114,8 +196,8 @@ class KerberosServer:
             raise SaslAuthenticationError("the client wants a security layer of SASL: use TLS (SASL_SSL) instead")
         if choice[len(_NO_LAYER) :].decode("utf-8", "replace") not in ("", principal):
             raise SaslAuthenticationError("GSSAPI for another authorization id than the principal's is not supported")
-        name, _, own_realm = principal.rpartition("@")
+        own_realm = principal.rpartition("@")[2]
         if own_realm != realm.rpartition("@")[2]:
             raise SaslAuthenticationError(f"the realm {own_realm} of the client is not that of the broker")
-        self.username = name.partition("/")[0]
+        self.username = short_name(principal)
         return b"", True

@@ -6,11 +6,11 @@ Kafka's class is ``SaslClientAuthenticator``. A driver sends what ``authenticati
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from millrace.config.oauth_options import OAuthClient
+from millrace.config.security_options import SaslLogin
 from millrace.errors import InvalidRequestError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -18,7 +18,7 @@ from millrace.kafka_protocol.data.request_header import RequestHeader
 from millrace.kafka_protocol.lookup import request_header_version, response_header_version
 from millrace.kafka_protocol.message import Message
 from millrace.kafka_protocol.wire import WireError
-from millrace.security.kerberos import check_kerberos, kerberos_exchange
+from millrace.security.kerberos import KerberosLogin, check_kerberos, kerberos_exchange
 from millrace.security.oauth_login import OAuthLogin
 from millrace.security.scram import ScramClient
 
@@ -43,14 +43,14 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class SaslCredentials:
-    """Mechanism, user and password of a client. For GSSAPI, the user is the service of the brokers."""
+    """Mechanism, user and password of a client, or its login with Kerberos."""
 
     mechanism: str
     username: str
     password: str = field(repr=False)
     """The password, or the token of OAUTHBEARER."""
-    kerberos: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Options of the login module, for GSSAPI."""
+    kerberos: KerberosLogin | None = field(default=None, repr=False)
+    """The login of GSSAPI."""
     is_token: bool = False
     """Whether user and password are a delegation token, which only SCRAM takes."""
 
@@ -60,15 +60,15 @@ CredentialsSource = Callable[[], SaslCredentials]
 
 
 def credentials_source(
-    mechanism: str, username: str, password: str, oauth: OAuthClient, jaas: dict[str, str]
+    mechanism: str, username: str, password: str, options: SaslLogin, jaas: dict[str, str]
 ) -> CredentialsSource:
     """Return the credentials of a client. Raises ``InvalidConfigError``."""
     if mechanism == OAUTHBEARER:
-        login = OAuthLogin(oauth, jaas)
+        login = OAuthLogin(options, jaas)
         return lambda: SaslCredentials(mechanism, "", login.token())
     if mechanism == GSSAPI:
         check_kerberos("sasl.mechanism")
-        kerberos = SaslCredentials(mechanism, username, "", jaas)
+        kerberos = SaslCredentials(mechanism, "", "", KerberosLogin(options, jaas))
         return lambda: kerberos
     is_token = jaas.get("tokenauth", "").lower() == "true"
     credentials = SaslCredentials(mechanism, username, password, is_token=is_token)
@@ -118,7 +118,8 @@ def exchange(credentials: SaslCredentials, host: str) -> Generator[bytes, bytes,
         # With an error the broker answers at once (RFC 7628 has another message), so that one message is enough.
         yield f"n,,{_SEPARATOR}auth=Bearer {secret}{_SEPARATOR}{_SEPARATOR}".encode()
     elif mechanism == GSSAPI:
-        yield from kerberos_exchange(credentials.username, host, credentials.kerberos)
+        assert credentials.kerberos is not None, "credentials of GSSAPI have it"
+        yield from kerberos_exchange(credentials.kerberos, host)
     elif mechanism == PLAIN:
         yield f"\0{credentials.username}\0{secret}".encode()
     else:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from millrace.clients.transport.tls_socket import GRPC_ALPN, TlsSocket
 from millrace.config.client import ClientConfig, Transport
-from millrace.config.security_options import SaslMechanism
 from millrace.security import Reloading, TlsMaterial, client_context, refuse_for_grpc
 from millrace.security.sasl import CredentialsSource, credentials_source
 
@@ -24,8 +23,6 @@ def credentials_of(config: ClientConfig) -> CredentialsSource | None:
     if not config.security_protocol.has_sasl:
         return None
     username, password = config.sasl_login
-    if config.sasl_mechanism is SaslMechanism.GSSAPI:
-        username = config.sasl_kerberos_service_name
     return credentials_source(config.sasl_mechanism, username, password, config, config.login)
 
 
