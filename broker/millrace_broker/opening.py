@@ -135,11 +135,7 @@ async def open_broker(
     """
     async with AsyncExitStack() as undo:
         base = _make_base(
-            config,
-            undo,
-            clock=clock or SystemClock(),
-            files=files or OsFiles(),
-            peers=peers or Peers.of(config),
+            config, undo, clock=clock or SystemClock(), files=files or OsFiles(), peers=peers or Peers.of(config)
         )
         storage = await _open_storage(config, base, undo, store, on_progress)
         replicas = _make_replicas(base, storage, undo)
@@ -206,12 +202,7 @@ def _assemble(
         group_configs=storage.group_configs,
         scram_credentials=storage.scram_credentials,
         delegation_tokens=storage.security.tokens,
-        token_expiry=TokenExpiry(
-            storage.security.tokens,
-            base.executors,
-            base.timer,
-            storage.config.delegation_token_expiry_check_interval_ms,
-        ),
+        token_expiry=TokenExpiry.of(storage.config, storage.security.tokens, base.executors, base.timer),
         quota_configs=storage.quota_configs,
         client_metrics=ClientMetricsConfigs(storage.metadata.coordination),
         payload_schemas=storage.payload_schemas,

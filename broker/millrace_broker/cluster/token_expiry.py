@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Self
 
+from millrace.config.broker import BrokerConfig
 from millrace.errors import MillraceError
 from millrace_broker.purgatory import Timer
 from millrace_broker.purgatory.timing_wheel import TimerEntry
@@ -29,6 +30,11 @@ class TokenExpiry:
         self._interval_ms: Final = interval_ms
         self._next: TimerEntry | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, config: BrokerConfig, tokens: DelegationTokens, executors: Executors, timer: Timer) -> Self:
+        """Return the removals of a broker with this configuration."""
+        return cls(tokens, executors, timer, config.delegation_token_expiry_check_interval_ms)
 
     def start(self) -> None:
         """Start the removals, if the broker has delegation tokens."""
