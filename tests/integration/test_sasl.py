@@ -30,6 +30,7 @@ from millrace.kafka_protocol.calls.metadata import MetadataRequest
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
 from millrace.security.scram import ScramClient, ScramCredential
+from millrace_broker.listeners import tcp_listener
 from millrace_broker.metadata import ScramCredentials
 from millrace_broker.security import ANONYMOUS, ListenerAccess
 from millrace_broker.testing import EmbeddedBroker
@@ -263,6 +264,24 @@ def test_a_large_request_before_authentication_is_refused_before_it_is_received(
     with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
         wire.sock.sendall(head)
         assert wire.received == b"", "the broker closes the connection"
+
+
+def test_more_connections_without_a_call_than_the_limit_end_the_oldest(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise clients that say nothing could take all file descriptors of the broker."""
+    monkeypatch.setattr(tcp_listener, "_STRANGERS_MAX", 2)
+    port = broker.server.ports["SASL_PLAINTEXT"]
+    with KafkaWire(port) as first, KafkaWire(port) as second, KafkaWire(port) as third:
+        with pytest.raises((ConnectionResetError, EOFError)):
+            first._exactly(1)
+        for each in (second, third):
+            assert _scram(each, ScramClient("SCRAM-SHA-256", "alice", PASSWORD))[1].error_code == 0
+            each.call(MetadataRequest(topics=()), 1)
+        with KafkaWire(port) as fourth, KafkaWire(port) as fifth:
+            for each in (fourth, fifth):
+                each.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+            assert second.call(MetadataRequest(topics=()), 1).brokers, "connections with calls stay"
 
 
 def test_a_certificate_decides_nothing_at_a_listener_with_sasl(ca: tuple[str, str]) -> None:

@@ -30,7 +30,10 @@ assert NUMBERS.keys() == MECHANISMS.keys()
 
 async def handle(message: AlterUserScramCredentialsRequest, request: KafkaRequest) -> AlterUserScramCredentialsResponse:
     """Apply the changes of each user together, or none of that user's."""
-    check_request("AlterUserScramCredentials", request.broker, message, request.context)
+    try:
+        check_request("AlterUserScramCredentials", request.broker, message, request.context)
+    except MillraceError as error:
+        return _failed(message, error.code, error.message)
     wanted: dict[str, list[ScramCredentialDeletion | ScramCredentialUpsertion]] = {}
     for deletion in message.deletions:
         wanted.setdefault(deletion.name, []).append(deletion)
@@ -79,12 +82,18 @@ def refuse(
     message: AlterUserScramCredentialsRequest, version: int, error_code: int
 ) -> AlterUserScramCredentialsResponse:
     """Answer each user with the error."""
+    return _failed(message, error_code, None)
+
+
+def _failed(
+    message: AlterUserScramCredentialsRequest, error_code: int, text: str | None
+) -> AlterUserScramCredentialsResponse:
     users = dict.fromkeys(
         [*(deletion.name for deletion in message.deletions), *(upsertion.name for upsertion in message.upsertions)]
     )
     return AlterUserScramCredentialsResponse(
         throttle_time_ms=0,
         results=tuple(
-            AlterUserScramCredentialsResult(user=user, error_code=error_code, error_message=None) for user in users
+            AlterUserScramCredentialsResult(user=user, error_code=error_code, error_message=text) for user in users
         ),
     )

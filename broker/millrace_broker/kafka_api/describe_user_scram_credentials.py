@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.errors import ResourceNotFoundError
+from millrace.errors import MillraceError, ResourceNotFoundError
 from millrace.kafka_protocol.calls.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -18,7 +18,10 @@ async def handle(
     message: DescribeUserScramCredentialsRequest, request: KafkaRequest
 ) -> DescribeUserScramCredentialsResponse:
     """Describe the named users, or all users that have credentials."""
-    check_request("DescribeUserScramCredentials", request.broker, message, request.context)
+    try:
+        check_request("DescribeUserScramCredentials", request.broker, message, request.context)
+    except MillraceError as error:
+        return _failed(error.code, error.message)
     known = request.broker.scram_credentials.of_users()
     names = [each.name for each in message.users] if message.users else list(known)
     results = []
@@ -44,6 +47,10 @@ def refuse(
     message: DescribeUserScramCredentialsRequest, version: int, error_code: int
 ) -> DescribeUserScramCredentialsResponse:
     """Answer with the error."""
+    return _failed(error_code, None)
+
+
+def _failed(error_code: int, text: str | None) -> DescribeUserScramCredentialsResponse:
     return DescribeUserScramCredentialsResponse(
-        throttle_time_ms=0, error_code=error_code, error_message=None, results=()
+        throttle_time_ms=0, error_code=error_code, error_message=text, results=()
     )

@@ -3,7 +3,7 @@
 Invariants
 
 - A handshake runs in the thread of its connection, and a silent peer is disconnected after ``IDLE_S``. No client keeps
-  others from being served.
+  others from being served. Of more than ``CONNECTIONS_MAX`` connections, the oldest end.
 - With users, no request is served before its password is checked.
 """
 
@@ -17,6 +17,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -26,6 +27,8 @@ from millrace.security.reloading import Reloading
 _logger: Final = logging.getLogger(__name__)
 
 IDLE_S: Final = 10.0
+CONNECTIONS_MAX: Final = 100
+"""Largest number of connections at a time, each of which has a thread."""
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Any]
 """An application by WSGI (PEP 3333)."""
@@ -52,6 +55,9 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = family
         self._tls: Final = tls
+        self._lock: Final = threading.Lock()
+        self._open: Final[dict[socket.socket, None]] = {}
+        """Open connections, the oldest first."""
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]  # the host and the port of either family
         self.set_app(app if users is None else _authenticated(app, users))
         self._thread: Final = threading.Thread(target=self.serve_forever, name="millrace-http", daemon=True)
@@ -75,6 +81,24 @@ class HttpServer(ThreadingMixIn, WSGIServer):
         except OSError:
             connection.close()
             raise  # the server ignores it, as a connection that the client has closed
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own. End the oldest one if there are too many."""
+        with self._lock:
+            self._open[request] = None
+            oldest = next(iter(self._open)) if len(self._open) > CONNECTIONS_MAX else None
+            if oldest is not None:
+                del self._open[oldest]
+        if oldest is not None:
+            with suppress(OSError):  # it may end by itself at this moment
+                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # its thread, which waits for bytes, then closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Complete the handshake, and serve the request."""

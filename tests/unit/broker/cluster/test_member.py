@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millrace.config.broker import BrokerConfig
+from millrace.coordination import ConnectionLossError
 from millrace.errors import BrokerUnavailableError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster.member import Member
@@ -120,3 +121,22 @@ def test_between_the_removal_of_its_registration_and_the_next_one_a_broker_takes
             await member.leader_and_isr(led, ())
 
     asyncio.run(tell())
+
+
+def test_changes_that_could_not_be_read_are_read_again_under_the_same_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The watch of the store fires once. Without another attempt, the broker would miss all later changes of ACLs.
+    monkeypatch.setattr("millrace_broker.cluster.member._PAUSE_S", 0.0)
+    attempts: list[object] = []
+
+    def take(session: object) -> None:
+        attempts.append(session)
+        if len(attempts) < 3:
+            raise ConnectionLossError("ZooKeeper is out of reach", maybe_applied=False)
+
+    async def notice() -> None:
+        member = member_of(BrokerConfig.load({"zookeeper.connect": "nowhere:2181"}), SilentPeers(PeerListener("X")))
+        monkeypatch.setattr(member, "_take_notices", take)
+        await member._read_notices(member._coordination.session)
+
+    asyncio.run(notice())
+    assert len(attempts) == 3
