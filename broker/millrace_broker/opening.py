@@ -154,7 +154,7 @@ async def open_broker(
             storage.metadata.catalog,
             storage.logs,
             find_replica=replicas.manager.find,
-            look_up=member.find,
+            look_up=member.topics.find,
         )
         appends = Appends(base.executors, storage.logs, replicas.fsyncs, replicas.waiters, replicas.manager)
         coordinators = _make_coordinators(base, storage, replicas, partitions, appends, changes, member)
@@ -370,7 +370,9 @@ def _make_coordinators(
 ) -> _Coordinators:
     config, catalog = storage.config, storage.metadata.catalog
     clock, timer, executors = base.clock, base.timer, base.executors
-    topics = InternalTopics(config, catalog=catalog, changes=changes, executors=executors, await_leaders=member.led)
+    topics = InternalTopics(
+        config, catalog=catalog, changes=changes, executors=executors, await_leaders=member.topics.led
+    )
     shards = ShardFactory(
         topics=topics,
         partitions=partitions,
@@ -441,11 +443,7 @@ def _make_share_groups(
 
 
 def _make_audit(
-    base: _Base,
-    storage: _Storage,
-    partitions: PartitionDirectory,
-    appends: Appends,
-    coordinators: _Coordinators,
+    base: _Base, storage: _Storage, partitions: PartitionDirectory, appends: Appends, coordinators: _Coordinators
 ) -> Audit | None:
     config = storage.config
     if config.audit_decisions == "none":

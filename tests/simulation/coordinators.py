@@ -137,7 +137,7 @@ async def opened(directory: Path, disk: SimulatedDisk, clock: WorldClock, *, syn
                 await broker.executors.administer(
                     broker.changes.create, TopicSpec(name=name, partitions=partitions, configs={})
                 )
-                await broker.member.led([name], TIME_OUT_MS)
+                await broker.member.topics.led([name], TIME_OUT_MS)
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC):
             await broker.internal_topics.ensure(name)
         yield broker

@@ -14,5 +14,5 @@ async def handle(
     broker: Broker, request: pb.AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> pb.AlterPartitionReassignmentsResponse:
     """Start, change or cancel reassignments, and report each partition's error."""
-    answers = await broker.member.reassign(request)
+    answers = await broker.member.controller_requests.reassign(request)
     return pb.AlterPartitionReassignmentsResponse(topics=error_messages(answers))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.decisions import by_topic
 
 
 @authorized("ControlledShutdown")
@@ -22,7 +22,8 @@ async def handle(
     remaining = await broker.member.controlling.ask(
         "shut down", lambda controller: controller.shut_down(request.broker_id, request.broker_epoch)
     )
-    topics = by_topic(dict.fromkeys(remaining))
     return pb.ControlledShutdownResponse(
-        remaining=[pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in topics.items()]
+        remaining=[
+            pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in numbers_by_topic(remaining).items()
+        ]
     )

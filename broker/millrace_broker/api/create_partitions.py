@@ -33,7 +33,7 @@ async def handle(
             )
             if context.usage is not None:
                 context.usage.mutated(max(0, _partitions(broker, topic.name) - before))
-            if not request.validate_only and await broker.member.led([topic.name], request.timeout_ms):
+            if not request.validate_only and await broker.member.topics.led([topic.name], request.timeout_ms):
                 raise RequestTimedOutError(
                     f"the new partitions of {topic.name} are created, but not all have leaders yet"
                 )

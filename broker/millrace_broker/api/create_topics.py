@@ -40,7 +40,7 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, context: Reque
                 context.usage.mutated(len(info.partitions))
             result.num_partitions = len(info.partitions)
     created = [result.name for result in response.results if result.topic_id]
-    late = set(await broker.member.led(created, request.timeout_ms))
+    late = set(await broker.member.topics.led(created, request.timeout_ms))
     for result in response.results:
         if result.name in late:
             result.error.CopyFrom(error_message(_late(result.name)))

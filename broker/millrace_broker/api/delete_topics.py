@@ -24,7 +24,7 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, context: Reque
             topic = await broker.executors.administer(broker.changes.delete, name)
             if context.usage is not None:
                 context.usage.mutated(len(topic.partitions))
-            if not await broker.member.gone(topic, request.timeout_ms):
+            if not await broker.member.topics.gone(topic, request.timeout_ms):
                 raise RequestTimedOutError(
                     f"topic {name} is marked for deletion, which ends when all brokers with its partitions are alive"
                 )

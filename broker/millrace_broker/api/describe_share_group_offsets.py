@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millrace.errors import MillraceError
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
@@ -35,7 +36,9 @@ async def handle(
         result = response.groups.add(group_id=wanted.group_id)
         try:
             progress = _progress(broker, wanted.group_id)
-            topics = _of_all(progress) if wanted.all_topics else {each.name: each.partitions for each in wanted.topics}
+            topics = {each.name: tuple(each.partitions) for each in wanted.topics}
+            if wanted.all_topics:
+                topics = numbers_by_topic(sorted(progress))
             for name, partitions in topics.items():
                 topic, described = broker.catalog.topics.get(name), result.topics.add(name=name)
                 _describe(described, topic, partitions, progress)
@@ -67,13 +70,6 @@ def _progress(broker: Broker, group_id: str) -> Progress:
         if topic is not None:
             found[topic.name, key.partition] = progress
     return found
-
-
-def _of_all(progress: Progress) -> Mapping[str, Iterable[int]]:
-    topics: dict[str, list[int]] = {}
-    for name, partition in sorted(progress):
-        topics.setdefault(name, []).append(partition)
-    return topics
 
 
 def _describe(

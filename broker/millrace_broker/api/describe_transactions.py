@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from millrace.errors import InvalidRequestError
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
@@ -39,8 +38,5 @@ def _describe(broker: Broker, transactional_id: str, described: pb.DescribeTrans
     described.timeout_ms = transaction.timeout_ms
     described.start_time_ms = transaction.started_ms if transaction.is_open else _NONE
     described.producer_id, described.producer_epoch = transaction.producer
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, number in sorted(transaction.partitions):
-        by_topic[topic].append(number)
-    for topic, numbers in by_topic.items():
+    for topic, numbers in numbers_by_topic(sorted(transaction.partitions)).items():
         described.topics.add(name=topic, partitions=numbers)

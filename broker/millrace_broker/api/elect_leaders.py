@@ -12,4 +12,5 @@ from millrace_broker.cluster.wire import error_messages
 @authorized("ElectLeaders")
 async def handle(broker: Broker, request: pb.ElectLeadersRequest, context: RequestContext) -> pb.ElectLeadersResponse:
     """Elect leaders, and report each partition's error."""
-    return pb.ElectLeadersResponse(topics=error_messages(await broker.member.elect_leaders(request)))
+    answers = await broker.member.controller_requests.elect_leaders(request)
+    return pb.ElectLeadersResponse(topics=error_messages(answers))

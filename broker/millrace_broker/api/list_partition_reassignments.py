@@ -15,7 +15,8 @@ async def handle(
 ) -> pb.ListPartitionReassignmentsResponse:
     """List all reassignments, or those of the requested partitions."""
     response = pb.ListPartitionReassignmentsResponse()
-    for name, partitions in by_topic(await broker.member.reassignments(request)).items():
+    reassignments = await broker.member.controller_requests.reassignments(request)
+    for name, partitions in by_topic(reassignments).items():
         topic = response.topics.add(name=name)
         for number, each in partitions.items():
             topic.partitions.add(partition=number, replicas=each.replicas, adding=each.adding, removing=each.removing)

@@ -57,7 +57,7 @@ async def _find(broker: Broker, name: str, usage: Usage | None, *, may_create: b
         created = await broker.executors.administer(broker.changes.create, TopicSpec(name=name))
         if usage is not None and created is not None:
             usage.mutated(len(created.partitions))
-    await broker.member.led([name], _CREATION_WAIT_MS)
+    await broker.member.topics.led([name], _CREATION_WAIT_MS)
     return broker.partitions.topic(name)
 
 

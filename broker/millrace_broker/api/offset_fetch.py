@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millrace.errors import UnstableOffsetCommitError
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
@@ -26,22 +26,16 @@ async def handle(broker: Broker, request: pb.OffsetFetchRequest, context: Reques
         try:
             shard = await broker.groups.wait_for_shard(wanted.group_id, may_be_empty=True)
             entry = shard.entries.get(wanted.group_id)
-            for topic, partitions in _partitions(wanted, entry).items():
+            topics = {topic.name: tuple(topic.partitions) for topic in wanted.topics}
+            if wanted.all_topics:
+                topics = {} if entry is None else numbers_by_topic(sorted(entry.offsets.committed))
+            for topic, partitions in topics.items():
                 topic_offsets = result.topics.add(name=topic)
                 for partition in partitions:
                     _look_up(topic_offsets.partitions.add(), entry, (topic, partition), request.require_stable)
         except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
-
-
-def _partitions(wanted: pb.OffsetFetchRequest.Group, entry: GroupEntry | None) -> Mapping[str, Iterable[int]]:
-    if not wanted.all_topics:
-        return {topic.name: topic.partitions for topic in wanted.topics}
-    topics: dict[str, list[int]] = {}
-    for topic_name, partition in sorted(entry.offsets.committed) if entry is not None else ():
-        topics.setdefault(topic_name, []).append(partition)
-    return topics
 
 
 def _look_up(

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
@@ -43,28 +43,22 @@ from millrace.errors import (
     NotControllerError,
     StaleBrokerEpochError,
 )
-from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.cluster import administration
 from millrace_broker.cluster.changed_configs import TOPICS, ChangedConfigs, EntityTypes, TopicConfigs
+from millrace_broker.cluster.controller_requests import ControllerRequests
 from millrace_broker.cluster.deliveries import Deliveries
 from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.cluster.opened_metadata import OpenedMetadata
-from millrace_broker.cluster.own_registration import OwnRegistration, RunBlocking
+from millrace_broker.cluster.own_registration import OwnRegistration
 from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.cluster.shared_security import SharedSecurity
 from millrace_broker.cluster.topic_lookups import TopicLookups
-from millrace_broker.cluster.wire import alter_partition_message, read_isr_answers
 from millrace_broker.config import LiveConfig
 from millrace_broker.controller.event_loop import ControllerEventLoop
 from millrace_broker.decisions import (
     Answers,
     BrokerRequest,
-    IsrChange,
     LeaderAndIsrRequest,
-    Leadership,
-    ReplicaAssignment,
     StopReplicaRequest,
-    TopicPartition,
     UpdateMetadataRequest,
 )
 from millrace_broker.log import Files, LogManager
@@ -74,13 +68,14 @@ from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
 from millrace_broker.replication.core import check_controller_epoch
 from millrace_broker.replication.runtime import ReplicaManager
-from millrace_broker.runtime import Clock, Executors
+from millrace_broker.runtime import Clock, Executors, RunBlocking
 
 _logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.5
 """The pause between attempts to open a session, or to read what other brokers have changed."""
-_FIRST_WORD_S: Final = 30.0
+_FIRST_METADATA_S: Final = 30.0
+"""How long a registered broker waits for its first UpdateMetadata."""
 
 
 class Member:
@@ -124,22 +119,21 @@ class Member:
         self._fail: Final = fail
         self._id: Final = config.broker_id
         self._brokers: dict[int, LiveBroker] = {}
-        self._controller_id = -1
         self._controller_epoch = 0
-        self._heard: Final = asyncio.Event()
+        self._has_metadata: Final = asyncio.Event()
+        """Set after the first UpdateMetadata."""
         self._security: Final = security
         self._is_closing = False
         self._renewing: asyncio.Task[None] | None = None
         self._replaced: Coordination | None = None  # the ended session, while another one is being opened
         self._loop: Final = asyncio.get_running_loop()
         self._config_watch: Final = OnLoop(self._loop, self._notice_left)
-        self._topics: Final = TopicLookups(
+        self.topics: Final = TopicLookups(
             self._catalog, self._coordination, executors=executors, timer=timer, clock=clock
         )
         self._changed_configs: Final = ChangedConfigs(
             {TOPICS: (TopicConfigs(metadata.catalog, self.take_topic),), **entity_types}
         )
-        self._isr_requests: Final = IsrRequests(self._send_isr_changes)
         deliveries = Deliveries(config, peers, self)
         self._registration: Final = OwnRegistration(
             self._id, self._patience_s, self._run, self._fence, self._catch_up, fail
@@ -147,6 +141,10 @@ class Member:
         self._process_watch: Final = ProcessWatch(peers, self._process_lost)
         self.controlling: Final = ControllerEventLoop(
             config, clock.now_ms, executors.administer, deliveries.deliver, deliveries.take_brokers
+        )
+        self.controller_requests: Final = ControllerRequests(config, peers, self.controlling)
+        self._isr_requests: Final = IsrRequests(
+            lambda changes: self.controller_requests.alter_partitions(self.broker_epoch, changes)
         )
         live.subscribe(lambda current: executors.on_loop(self.controlling.take_config, current))
 
@@ -203,15 +201,15 @@ class Member:
         self.controlling.start()
         await self._begin(self._coordination.session)
         try:
-            async with asyncio.timeout(self._patience_s + _FIRST_WORD_S):
-                await self._heard.wait()
+            async with asyncio.timeout(self._patience_s + _FIRST_METADATA_S):
+                await self._has_metadata.wait()
         except TimeoutError:
             raise EnvironmentProblemError(
                 f"broker {self._id} has registered, but the controller does not reach it: check that other brokers can "
                 f"connect to {endpoints[self._config.inter_broker_listener]} (advertised.listeners)"
             ) from None
         with contextlib.suppress(NotControllerError, TimeoutError):
-            async with asyncio.timeout(_FIRST_WORD_S):
+            async with asyncio.timeout(_FIRST_METADATA_S):
                 await self.controlling.settled()
 
     @property
@@ -221,18 +219,14 @@ class Member:
 
     async def _begin(self, session: Coordination) -> None:
         """Start a session: register, take changed configurations, run for controller."""
-        session.on_session_end(partial(self._tell_loop, session))
-        await self._registration.begin(session, self._node, self._files, self._session_directory())
+        ended = OnLoop(self._loop, self._session_ended)
+        session.on_session_end(lambda: ended(session))
+        first = self._directories[0]
+        is_shared = self._metadata.directory is None  # another process can read the registration only then
+        directory = first if is_shared and first not in self._logs.failed_directories() else None
+        await self._registration.begin(session, self._node, self._files, directory)
         await self._executors.administer(self._take_notices, session)
         self.controlling.begin(session)
-
-    def _session_directory(self) -> Path | None:
-        """Return the locked directory that remembers the session; None if it has failed or no process shares the
-        metadata.
-        """
-        first = self._directories[0]
-        is_shared = self._metadata.directory is None
-        return first if is_shared and first not in self._logs.failed_directories() else None
 
     async def _fence(self) -> None:
         """Stop leading, because the controller considers this broker dead and elects other leaders."""
@@ -246,11 +240,7 @@ class Member:
         self._tell_gone(known, known)
         await self._executors.administer(self._take_changed_configs)
 
-    def _tell_loop(self, session: Coordination) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._over, session)
-
-    def _over(self, session: Coordination) -> None:
+    def _session_ended(self, session: Coordination) -> None:
         if self._is_closing or session is not self._coordination.session or session is self._replaced:
             return
         _logger.warning("broker %d: its ZooKeeper session has expired, and the broker registers again", self._id)
@@ -301,7 +291,7 @@ class Member:
         """Move leaders to other brokers, as Kafka's controlled shutdown does."""
         config = self._config
         self._is_closing = True
-        if config.controlled_shutdown_enable and self._heard.is_set() and len(self._brokers) > 1:
+        if config.controlled_shutdown_enable and self._has_metadata.is_set() and len(self._brokers) > 1:
             for attempt in range(config.controlled_shutdown_max_retries):
                 if attempt:
                     await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
@@ -311,7 +301,7 @@ class Member:
 
     async def _shut_down(self) -> bool:
         try:
-            remaining = await administration.shut_down(self, self._id, self.broker_epoch)
+            remaining = await self.controller_requests.shut_down(self.broker_epoch)
         except MillraceError as error:
             _logger.warning(
                 "broker %d could not request a controlled shutdown from the controller: %s", self._id, error.message
@@ -344,7 +334,7 @@ class Member:
         await self._process_watch.close()
         await self._isr_requests.close()
         await self.controlling.close()
-        self._topics.close()
+        self.topics.close()
         await self._run(self._metadata.close)
 
     # --- requests of the controller ------------------------------------------------------------------------------
@@ -369,15 +359,15 @@ class Member:
     async def update_metadata(self, request: UpdateMetadataRequest, brokers: Sequence[LiveBroker]) -> None:
         """Apply the live brokers and the leadership of partitions. Raises the errors of ``leader_and_isr``."""
         self._check(request)
-        self._controller_id = request.controller_id
+        self.controller_requests.controller_id = request.controller_id
         self._take_live({each.broker_id: each for each in brokers})
         before = self._catalog.topics
         topics = await self._executors.administer(self._catalog.tell, request)
-        self._topics.told(topics)
+        self.topics.told(topics)
         await self._replicas.told(request)
         self._tell_gone(before, topics)
-        self._topics.check(topics)
-        self._heard.set()
+        self.topics.check(topics)
+        self._has_metadata.set()
 
     def _tell_gone(self, before: Mapping[str, TopicInfo], names: Iterable[str]) -> None:
         """Report those topics of ``before`` that were deleted, or deleted and created again."""
@@ -415,70 +405,22 @@ class Member:
         address = self._peers.address(broker_id)
         if address is not None:
             is_refused = self._process_watch.is_refused
-            await self.controlling.process_lost(broker_id, self._controller_id, address, is_refused)
-
-    # --- requests of this broker ---------------------------------------------------------------------------------
-
-    async def _send_isr_changes(
-        self, changes: Mapping[TopicPartition, IsrChange]
-    ) -> Mapping[TopicPartition, Leadership | MillraceError]:
-        epoch = self.broker_epoch
-        if self.controlling.is_active:
-            return await self.controlling.ask("ask for ISRs", lambda each: each.alter_isrs(self._id, epoch, changes))
-        answer = await self.at_controller("AlterPartition", alter_partition_message(self._id, epoch, changes))
-        return read_isr_answers(answer)
-
-    async def at_controller(self, name: str, message: Any, *, timeout_s: float | None = None) -> Any:
-        """Call the controller on another broker. Raises its error, ``BrokerUnavailableError``.
-
-        The default time-out is that of the controller's own calls, because the controller may be dead.
-        """
-        if self._controller_id in (-1, self._id):
-            raise BrokerUnavailableError("no controller is known at the moment: try again")
-        if timeout_s is None:
-            timeout_s = self._config.controller_socket_timeout_ms / 1000
-        return await self._peers.call(self._controller_id, name, message, timeout_s=timeout_s)
+            await self.controlling.process_lost(broker_id, self.controller_id, address, is_refused)
 
     # --- calls of the API ----------------------------------------------------------------------------------------
 
     @property
     def controller_id(self) -> int:
         """The id of the controller that sent the last UpdateMetadata; -1 before the first."""
-        return self._controller_id
+        return self.controller_requests.controller_id
 
     def live_brokers(self) -> Sequence[LiveBroker]:
         """Return the live brokers of the last UpdateMetadata. Raises ``BrokerUnavailableError`` before the first."""
-        if not self._heard.is_set():
+        if not self._has_metadata.is_set():
             raise BrokerUnavailableError(
                 f"broker {self._id} is starting and does not know the other brokers yet: try again"
             )
         return tuple(self._brokers.values())
-
-    async def find(self, topic: str) -> None:
-        """Look for a topic that was created through another broker, and wait a moment for its leaders."""
-        await self._topics.find(topic)
-
-    async def led(self, topics: Sequence[str], timeout_ms: int) -> Sequence[str]:
-        """Wait until all partitions of topics have leaders; returns the topics for which the time was too short."""
-        return await self._topics.led(topics, timeout_ms)
-
-    async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
-        """Wait until a deleted topic is removed completely; returns False after the time."""
-        return await self._topics.gone(topic, timeout_ms)
-
-    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> Answers:
-        """Have the controller elect leaders."""
-        return await administration.elect_leaders(self, request)
-
-    async def reassign(self, request: pb.AlterPartitionReassignmentsRequest) -> Answers:
-        """Have the controller reassign partitions."""
-        return await administration.reassign(self, request)
-
-    async def reassignments(
-        self, request: pb.ListPartitionReassignmentsRequest
-    ) -> Mapping[TopicPartition, ReplicaAssignment]:
-        """Return the reassignments in progress from the controller."""
-        return await administration.reassignments(self, request)
 
 
 def _log_failure(task: asyncio.Future[None]) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final
 
 from millrace.coordination import (
     Coordination,
@@ -30,21 +30,12 @@ from millrace.errors import EnvironmentProblemError, StorageError
 from millrace_broker.cluster.last_session import last_session, remember_session, remove_leftovers
 from millrace_broker.log import Files
 from millrace_broker.metadata import registration
+from millrace_broker.runtime import RunBlocking
 
 _logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 _PAUSE_S: Final = 0.5
 """The pause between attempts to register again."""
-
-
-class RunBlocking(Protocol):
-    """A runner of blocking functions in a thread."""
-
-    async def __call__(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
-        """Return or raise the result of the function."""
-        ...
 
 
 class OwnRegistration:

@@ -110,10 +110,6 @@ class ControllerContext:
         """Return the state of a replica."""
         return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
 
-    def replicas_in(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
-        """Return the replicas of a topic that are in a state."""
-        return [each for each in self.replicas_of(self.partitions_of([topic])) if self.replica_state(each) is state]
-
     def without_online_leader(self) -> Iterator[TopicPartition]:
         """Return the partitions that need a leader and whose last leader is not online."""
         for partition in sorted(self.leadership):

@@ -79,7 +79,7 @@ class Controller:
         self.context.epoch = epoch
         yield from self._read_everything()
         self.is_active = True
-        yield from self._tell_clients(self.context.brokers, sorted(self.context.leadership))
+        yield from self._send_update_metadata(self.context.brokers, sorted(self.context.leadership))
         yield from self._start_states()
         yield from resume_reassignments(self.context)
         yield from resume_deletions(self.context)
@@ -248,7 +248,7 @@ class Controller:
         yield from change_replicas(context, followed, ReplicaState.OFFLINE)
         return [each for each in led if context.leadership[each].leader == broker_id]
 
-    # Steps that several events share.
+    # --- steps of several events ---------------------------------------------------------------------------------
 
     def _read_everything(self) -> Steps[None]:
         context = self.context
@@ -269,7 +269,15 @@ class Controller:
         # A deleted topic's replica on a dead broker may or may not be deleted. The controller asks again when the
         # broker is back.
         context.replica_states.update(dict.fromkeys(offline, ReplicaState.DELETION_INELIGIBLE))
-        context.partition_states = {each: self._state_found(each) for each in context.assignments}
+        for partition in context.assignments:
+            leadership = context.leadership.get(partition)
+            if leadership is None:
+                state = PartitionState.NEW
+            elif leadership.leader in context.online(partition):
+                state = PartitionState.ONLINE
+            else:
+                state = PartitionState.OFFLINE
+            context.partition_states[partition] = state
         yield from change_replicas(context, online, ReplicaState.ONLINE)
         yield from bring_online(context)
         yield from change_replicas(
@@ -277,12 +285,6 @@ class Controller:
             [each for each in offline if not context.is_to_be_deleted(each.partition.topic)],
             ReplicaState.OFFLINE,
         )
-
-    def _state_found(self, partition: TopicPartition) -> PartitionState:
-        leadership = self.context.leadership.get(partition)
-        if leadership is None:
-            return PartitionState.NEW
-        return PartitionState.ONLINE if leadership.leader in self.context.online(partition) else PartitionState.OFFLINE
 
     def _all_replicas(self) -> list[PartitionReplica]:
         return self.context.replicas_of(sorted(self.context.assignments))
@@ -303,24 +305,22 @@ class Controller:
         others = [each for each in replicas if not context.is_to_be_deleted(each.partition.topic)]
         yield from change_replicas(context, others, ReplicaState.OFFLINE)
         yield from replicas_not_deleted(context, to_delete)
-        yield from self._tell_clients(context.brokers)
+        yield from self._send_update_metadata(context.brokers)
 
     def _brokers_come(self, brokers: set[int]) -> Steps[None]:
         context = self.context
-        yield from self._tell_clients(set(context.brokers) - brokers)
-        yield from self._tell_clients(brokers, sorted(context.leadership))
+        yield from self._send_update_metadata(set(context.brokers) - brokers)
+        yield from self._send_update_metadata(brokers, sorted(context.leadership))
         replicas = context.replicas_on(brokers)
         yield from change_replicas(context, replicas, ReplicaState.ONLINE)
         yield from bring_online(context)
         yield from resume_reassignments(context, brokers)
-        yield from make_eligible(context, self._deletable({each.partition.topic for each in replicas}))
+        reassigned = {each.topic for each in context.reassigning}
+        yield from make_eligible(context, {each.partition.topic for each in replicas} - reassigned)
 
-    def _deletable(self, topics: set[str]) -> set[str]:
-        return topics - {each.topic for each in self.context.reassigning}
-
-    def _tell_clients(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> Steps[None]:
+    def _send_update_metadata(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> Steps[None]:
         batch = RequestBatch(self.context)
-        batch.tell_clients(brokers, partitions)
+        batch.add_update_metadata(brokers, partitions)
         if requests := batch.requests():
             yield SendRequests(requests)
 

@@ -64,14 +64,12 @@ def resume_deletions(context: ControllerContext) -> Steps[None]:
             yield from change_replicas(context, replicas, ReplicaState.NON_EXISTENT)
             yield ForgetTopic(topic)
             context.forget_topic(topic)
-        elif topic not in context.ineligible_for_deletion and not _is_under_way(context, topic):
+        elif topic not in context.ineligible_for_deletion and not any(
+            context.replica_state(each) is ReplicaState.DELETION_STARTED for each in replicas
+        ):
             eligible.append(topic)
     for topic in eligible:
         yield from _begin(context, topic)
-
-
-def _is_under_way(context: ControllerContext, topic: str) -> bool:
-    return bool(context.replicas_in(topic, ReplicaState.DELETION_STARTED))
 
 
 def _begin(context: ControllerContext, topic: str) -> Steps[None]:
@@ -81,15 +79,11 @@ def _begin(context: ControllerContext, topic: str) -> Steps[None]:
         yield from change_partitions(context, partitions, PartitionState.NON_EXISTENT)
         context.deletion_begun.add(topic)
     batch = RequestBatch(context)
-    batch.tell_clients(context.brokers, partitions)
+    batch.add_update_metadata(context.brokers, partitions)
     yield SendRequests(batch.requests())
-    yield from _delete_replicas(context, topic)
-
-
-def _delete_replicas(context: ControllerContext, topic: str) -> Steps[None]:
     replicas = [
         each
-        for each in context.replicas_of(context.partitions_of([topic]))
+        for each in context.replicas_of(partitions)
         if context.replica_state(each) is not ReplicaState.DELETION_SUCCESSFUL
     ]
     away = [each for each in replicas if each.broker_id not in context.brokers or each in context.failed]

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
@@ -32,7 +32,7 @@ from millrace.coordination import (
 )
 from millrace.coordination.nodes import BrokerNode
 from millrace.errors import MillraceError, NotControllerError, StorageError
-from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Steps
+from millrace_broker.controller import Controller, ControllerMovedError, Steps
 from millrace_broker.controller.effects import ReadBrokers, SendRequests
 from millrace_broker.controller.event_times import EventStatistics, EventTimes
 from millrace_broker.controller.request_queues import Deliver, RequestQueues
@@ -40,6 +40,7 @@ from millrace_broker.controller.statistics import ControllerStatistics, statisti
 from millrace_broker.controller.store import ControllerStore, StoreCall
 from millrace_broker.controller.tool_requests import ToolRequests
 from millrace_broker.decisions import Answers, BrokerRequest, LeaderAndIsrRequest, StopReplicaRequest
+from millrace_broker.runtime import RunBlocking
 
 _logger = logging.getLogger(__name__)
 
@@ -53,14 +54,6 @@ IsRefused = Callable[[int], Awaitable[bool]]
 T = TypeVar("T")
 _Steps = Generator[Any, Any, T]
 """Steps of the controller or of the event loop. The latter may also make a ``StoreCall``."""
-
-
-class Administer(Protocol):
-    """A runner of blocking functions in the administration thread."""
-
-    async def __call__(self, function: Callable[..., T], /, *args: Any) -> T:
-        """Return or raise the result of the function."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +85,7 @@ class ControllerEventLoop:
         self,
         config: BrokerConfig,
         now_ms: Callable[[], int],
-        administer: Administer,
+        administer: RunBlocking,
         deliver: Deliver,
         on_brokers: Callable[[Mapping[int, BrokerNode]], None],
         *,
@@ -181,7 +174,8 @@ class ControllerEventLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         was_active, store = self.is_active, self._store
         self._resign()
-        self._refuse_waiting()
+        while not self._events.empty():
+            self._refuse(self._events.get_nowait())
         if was_active and store is not None:
             try:
                 await self._administer(store.resign)
@@ -396,13 +390,10 @@ class ControllerEventLoop:
                 else:
                     result = await self._administer(store.carry_out, effect)
                 if isinstance(effect, ReadBrokers):
-                    self._take_brokers(store, result)
+                    self._on_brokers(store.brokers)
+                    self._queues.keep(result)
         finally:
             steps.close()
-
-    def _take_brokers(self, store: ControllerStore, brokers: Mapping[int, LiveBroker]) -> None:
-        self._on_brokers(store.brokers)
-        self._queues.keep(brokers)
 
     def _resign(self) -> None:
         self._queues.clear()
@@ -413,10 +404,6 @@ class ControllerEventLoop:
         if event.result is not None:
             error = NotControllerError(f"broker {self._config.broker_id} is no longer the controller: try again")
             _answer(event.result, error)
-
-    def _refuse_waiting(self) -> None:
-        while not self._events.empty():
-            self._refuse(self._events.get_nowait())
 
 
 def _nothing(controller: Controller) -> Steps[None]:

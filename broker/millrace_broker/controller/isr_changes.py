@@ -21,7 +21,7 @@ from millrace.errors import (
 from millrace_broker.controller.context import ControllerContext
 from millrace_broker.controller.effects import SendRequests, Steps, WriteLeadership
 from millrace_broker.controller.partition_states import raise_leader_epoch
-from millrace_broker.controller.reassignment import go_on
+from millrace_broker.controller.reassignment import advance
 from millrace_broker.controller.requests import RequestBatch
 from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 
@@ -71,10 +71,10 @@ def alter_isrs(
             yield from raise_leader_epoch(context, partition)
     if written:
         batch = RequestBatch(context)
-        batch.tell_clients(context.brokers, sorted(written))
+        batch.add_update_metadata(context.brokers, sorted(written))
         yield SendRequests(batch.requests())
     for partition in sorted(set(written) & context.reassigning):
-        yield from go_on(context, partition, context.assignments[partition])
+        yield from advance(context, partition, context.assignments[partition])
     return answers
 
 

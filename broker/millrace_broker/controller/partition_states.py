@@ -81,7 +81,7 @@ def raise_leader_epoch(context: ControllerContext, partition: TopicPartition) ->
         written = yield WriteLeadership({partition: raised})
         if partition in written:
             context.leadership[partition] = replace(raised, partition_epoch=written[partition])
-            batch.tell_replicas(context.assignments[partition].replicas, partition, is_new=False)
+            batch.add_leader_and_isr(context.assignments[partition].replicas, partition, is_new=False)
             yield SendRequests(batch.requests())
             return
 
@@ -109,7 +109,7 @@ def _lead_first(
             )
             continue
         context.leadership[partition] = replace(leadership, partition_epoch=created[partition])
-        batch.tell_replicas(leadership.isr, partition, is_new=True)
+        batch.add_leader_and_isr(leadership.isr, partition, is_new=True)
     return failures
 
 
@@ -137,7 +137,7 @@ def _elect(
             context.leadership[partition] = replace(leadership, partition_epoch=version)
             context.elections.held += 1
             context.elections.unclean += elected.leader not in known[partition].isr
-            batch.tell_replicas(elected.receivers, partition, is_new=False)
+            batch.add_leader_and_isr(elected.receivers, partition, is_new=False)
         remaining = [each for each in chosen if each not in written]
     return failures
 

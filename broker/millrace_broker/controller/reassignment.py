@@ -42,16 +42,16 @@ def check_reassignment(
     if target is None:
         if not current.is_being_reassigned:
             raise NoReassignmentInProgressError(f"{partition} is not being reassigned: there is nothing to cancel")
-        return _with_somebody_in_sync(context, partition, current.reassigned_to(current.origin))
+        return _keep_in_sync(context, partition, current.reassigned_to(current.origin))
     if not target or len(set(target)) != len(target) or min(target) < 0:
         raise InvalidReplicaAssignmentError(f"{partition} on {list(target)}: name each broker once")
     wanted = current.reassigned_to(target)
     if unknown := sorted(set(wanted.adding) - context.live):
         raise InvalidReplicaAssignmentError(f"{partition}: brokers {unknown} are unknown or not alive")
-    return _with_somebody_in_sync(context, partition, wanted)
+    return _keep_in_sync(context, partition, wanted)
 
 
-def _with_somebody_in_sync(
+def _keep_in_sync(
     context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment
 ) -> ReplicaAssignment:
     """Refuse an assignment that drops all replicas in sync at once; in Kafka with ZooKeeper that loses records."""
@@ -76,7 +76,7 @@ def reassign(
             answers[partition] = error
             continue
         answers[partition] = None
-        yield from go_on(context, partition, wanted)
+        yield from advance(context, partition, wanted)
     return answers
 
 
@@ -86,13 +86,17 @@ def resume_reassignments(context: ControllerContext, brokers: Iterable[int] | No
     for partition in sorted(context.reassigning):
         assignment = context.assignments.get(partition)
         if assignment is not None and (wanted is None or wanted & set(assignment.target)):
-            yield from go_on(context, partition, assignment)
+            yield from advance(context, partition, assignment)
 
 
-def go_on(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
+def advance(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
     """Bring a partition as far towards its target as its ISR allows."""
-    yield from _write_down(context, partition, wanted)
-    if (yield from _has_all_in_sync(wanted, partition)):
+    yield from _write_target(context, partition, wanted)
+    is_reached = not wanted.is_being_reassigned
+    if not is_reached:
+        leadership = (yield ReadLeadership((partition,))).get(partition)
+        is_reached = leadership is not None and set(wanted.target) <= set(leadership.isr)
+    if is_reached:
         yield from _finish(context, partition, wanted)
     else:
         yield from raise_leader_epoch(context, partition)
@@ -100,7 +104,7 @@ def go_on(context: ControllerContext, partition: TopicPartition, wanted: Replica
         yield from change_replicas(context, added, ReplicaState.NEW)
 
 
-def _write_down(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
+def _write_target(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
     current = context.assignments[partition]
     if current != wanted:
         # Remove the replicas of the abandoned target from the ISR before the assignment changes. Otherwise a controller
@@ -111,13 +115,6 @@ def _write_down(context: ControllerContext, partition: TopicPartition, wanted: R
         context.assignments[partition] = wanted
         yield from _delete(context, unneeded)
     context.reassigning.add(partition)
-
-
-def _has_all_in_sync(wanted: ReplicaAssignment, partition: TopicPartition) -> Steps[bool]:
-    if not wanted.is_being_reassigned:
-        return True
-    leadership = (yield ReadLeadership((partition,))).get(partition)
-    return leadership is not None and set(wanted.target) <= set(leadership.isr)
 
 
 def _finish(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:
@@ -139,7 +136,7 @@ def _finish(context: ControllerContext, partition: TopicPartition, wanted: Repli
     yield _assignment_with(context, partition, done)
     context.reassigning.discard(partition)
     batch = RequestBatch(context)
-    batch.tell_clients(context.brokers, [partition])
+    batch.add_update_metadata(context.brokers, [partition])
     yield SendRequests(batch.requests())
     if not any(each.topic == partition.topic for each in context.reassigning):
         yield from make_eligible(context, [partition.topic])

@@ -52,11 +52,11 @@ def _change(
             case ReplicaState.NEW:
                 if leadership is not None and leadership.leader == broker_id:
                     continue  # a leader is not new
-                batch.tell_replicas([broker_id], partition, is_new=True)
+                batch.add_leader_and_isr([broker_id], partition, is_new=True)
             case ReplicaState.ONLINE if context.replica_state(replica) is not ReplicaState.NEW:
-                batch.tell_replicas([broker_id], partition, is_new=False)
+                batch.add_leader_and_isr([broker_id], partition, is_new=False)
             case ReplicaState.DELETION_STARTED:
-                batch.stop_replicas([broker_id], partition, is_deleted=True)
+                batch.add_stop_replica([broker_id], partition, is_deleted=True)
             case ReplicaState.NON_EXISTENT:
                 _forget(context, replica)
                 continue
@@ -82,14 +82,14 @@ def _stop(
 ) -> Steps[None]:
     stopped = list(partitions)
     for partition in stopped:
-        batch.stop_replicas([broker_id], partition, is_deleted=False)
+        batch.add_stop_replica([broker_id], partition, is_deleted=False)
     led = [each for each in stopped if each in context.leadership]
     changed = yield from _leave_isr(context, broker_id, led)
     for partition in changed:
         if not context.is_to_be_deleted(partition.topic):
             others = [each for each in context.assignments[partition].replicas if each != broker_id]
-            batch.tell_replicas(others, partition, is_new=False)
-    batch.tell_clients(context.brokers, [each for each in stopped if each not in context.leadership])
+            batch.add_leader_and_isr(others, partition, is_new=False)
+    batch.add_update_metadata(context.brokers, [each for each in stopped if each not in context.leadership])
     for partition in stopped:
         context.replica_states[PartitionReplica(partition, broker_id)] = ReplicaState.OFFLINE
 

@@ -40,7 +40,7 @@ class RequestBatch:
         self._stop: dict[int, dict[TopicPartition, StopReplicaState]] = defaultdict(dict)
         self._metadata: dict[int, dict[TopicPartition, LeaderAndIsrState]] = defaultdict(dict)
 
-    def tell_replicas(self, brokers: Iterable[int], partition: TopicPartition, *, is_new: bool) -> None:
+    def add_leader_and_isr(self, brokers: Iterable[int], partition: TopicPartition, *, is_new: bool) -> None:
         """Add a LeaderAndIsr for replicas, and an UpdateMetadata for all brokers."""
         state = self._state(partition, is_new=is_new)
         if state is None:
@@ -49,9 +49,9 @@ class RequestBatch:
             known = self._leader_and_isr[broker_id].get(partition)
             was_new = known is not None and known.is_new
             self._leader_and_isr[broker_id][partition] = replace(state, is_new=is_new or was_new)
-        self.tell_clients(self._context.brokers, [partition])
+        self.add_update_metadata(self._context.brokers, [partition])
 
-    def stop_replicas(self, brokers: Iterable[int], partition: TopicPartition, *, is_deleted: bool) -> None:
+    def add_stop_replica(self, brokers: Iterable[int], partition: TopicPartition, *, is_deleted: bool) -> None:
         """Add a StopReplica for brokers."""
         leadership = self._context.leadership.get(partition)
         epoch = NO_EPOCH if leadership is None else leadership.leader_epoch
@@ -63,60 +63,59 @@ class RequestBatch:
                 leader_epoch=epoch, is_deleted=is_deleted or (known is not None and known.is_deleted)
             )
 
-    def tell_clients(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> None:
-        """Add an UpdateMetadata for brokers, with the live brokers and the leadership of ``partitions``."""
-        states = {each: state for each in partitions if (state := self._state(each, is_new=False)) is not None}
+    def add_update_metadata(self, brokers: Iterable[int], partitions: Iterable[TopicPartition] = ()) -> None:
+        """Add an UpdateMetadata for brokers, with the live brokers and the leadership of ``partitions``.
+
+        Partitions of a topic marked for deletion get ``LEADER_DURING_DELETE``, so that clients do not find the topic.
+        """
+        states: dict[TopicPartition, LeaderAndIsrState] = {}
+        for partition in partitions:
+            state = self._state(partition, is_new=False)
+            if state is None:
+                continue
+            if self._context.is_to_be_deleted(partition.topic):
+                state = replace(state, leadership=replace(state.leadership, leader=LEADER_DURING_DELETE))
+            states[partition] = state
         for broker_id in brokers:
-            self._metadata[broker_id].update(
-                {each: self._as_clients_see_it(each, state) for each, state in states.items()}
-            )
+            self._metadata[broker_id].update(states)
 
     def requests(self) -> dict[int, list[BrokerRequest]]:
         """Return the collected requests for brokers that are alive or shutting down, and empty the batch."""
         context = self._context
-        collected = {
-            broker_id: [*self._to_replicas(broker_id), *self._to_clients(broker_id), *self._to_stop(broker_id)]
-            for broker_id in sorted(context.brokers)
-        }
+        collected = {broker_id: list(self._collected(broker_id)) for broker_id in sorted(context.brokers)}
         for each in (self._leader_and_isr, self._stop, self._metadata):
             each.clear()
         return {broker_id: requests for broker_id, requests in collected.items() if requests}
 
-    def _to_replicas(self, broker_id: int) -> Iterable[BrokerRequest]:
-        if partitions := self._leader_and_isr.get(broker_id):
-            leaders = {each.leadership.leader for each in partitions.values()} & set(self._context.brokers)
-            yield LeaderAndIsrRequest(
-                topic_ids=self._topic_ids(partitions),
-                partitions=dict(partitions),
-                live_leaders=tuple(sorted(leaders)),
-                **self._head(broker_id),
-            )
-
-    def _to_clients(self, broker_id: int) -> Iterable[BrokerRequest]:
-        if (partitions := self._metadata.get(broker_id)) is not None:
-            live = tuple(sorted(self._context.brokers))
-            yield UpdateMetadataRequest(
-                topic_ids=self._topic_ids(partitions),
-                partitions=dict(partitions),
-                live_brokers=live,
-                **self._head(broker_id),
-            )
-
-    def _to_stop(self, broker_id: int) -> Iterable[BrokerRequest]:
-        if partitions := self._stop.get(broker_id):
-            yield StopReplicaRequest(partitions=dict(partitions), **self._head(broker_id))
-
-    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, uuid.UUID]:
-        ids = self._context.topic_ids
-        return {topic: ids[topic] for topic in {each.topic for each in partitions} if topic in ids}
-
-    def _head(self, broker_id: int) -> dict[str, int]:
+    def _collected(self, broker_id: int) -> Iterable[BrokerRequest]:
+        """Yield the requests for a broker in the order in which it gets them."""
         context = self._context
-        return {
+        head = {
             "controller_id": context.broker_id,
             "controller_epoch": context.epoch,
             "broker_epoch": context.brokers[broker_id].epoch,
         }
+        if led := self._leader_and_isr.get(broker_id):
+            leaders = {each.leadership.leader for each in led.values()} & set(context.brokers)
+            yield LeaderAndIsrRequest(
+                topic_ids=self._topic_ids(led),
+                partitions=dict(led),
+                live_leaders=tuple(sorted(leaders)),
+                **head,
+            )
+        if (known := self._metadata.get(broker_id)) is not None:
+            yield UpdateMetadataRequest(
+                topic_ids=self._topic_ids(known),
+                partitions=dict(known),
+                live_brokers=tuple(sorted(context.brokers)),
+                **head,
+            )
+        if stopped := self._stop.get(broker_id):
+            yield StopReplicaRequest(partitions=dict(stopped), **head)
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, uuid.UUID]:
+        ids = self._context.topic_ids
+        return {topic: ids[topic] for topic in {each.topic for each in partitions} if topic in ids}
 
     def _state(self, partition: TopicPartition, *, is_new: bool) -> LeaderAndIsrState | None:
         leadership = self._context.leadership.get(partition)
@@ -124,8 +123,3 @@ class RequestBatch:
             return None
         assignment = self._context.assignments.get(partition, ReplicaAssignment(()))
         return LeaderAndIsrState(leadership=leadership, assignment=assignment, is_new=is_new)
-
-    def _as_clients_see_it(self, partition: TopicPartition, state: LeaderAndIsrState) -> LeaderAndIsrState:
-        if not self._context.is_to_be_deleted(partition.topic):
-            return state
-        return replace(state, leadership=replace(state.leadership, leader=LEADER_DURING_DELETE))

@@ -14,6 +14,7 @@ Source: Kafka's ``KafkaZkClient``, with its batches and its rules for lost answe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -67,6 +68,7 @@ _logger = logging.getLogger(__name__)
 
 _N = TypeVar("_N", ReassignmentNode, PreferredElectionNode)
 
+_UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 _OPERATIONS_MAX: Final = 300
 """The maximum of operations in a transaction. ZooKeeper accepts 1 MiB, and a topic name may have 249 characters."""
 
@@ -149,7 +151,8 @@ class ControllerStore:
             try:
                 data, stat = self.session.get(paths.CONTROLLER_EPOCH)
             except NoNodeError:
-                self._make_epoch()
+                with contextlib.suppress(NodeExistsError):
+                    self.session.create(paths.CONTROLLER_EPOCH, encode_epoch(0))
                 continue
             epoch = decode_epoch(data) + 1
             node = ControllerNode(broker_id=self.config.broker_id, timestamp_ms=self._now_ms())
@@ -167,12 +170,6 @@ class ControllerStore:
             return epoch
         return None
 
-    def _make_epoch(self) -> None:
-        try:
-            self.session.create(paths.CONTROLLER_EPOCH, encode_epoch(0))
-        except NodeExistsError:
-            return
-
     def is_elected(self) -> bool:
         """Return whether ``/controller`` belongs to this session and names this broker; if so, watch it.
 
@@ -185,9 +182,13 @@ class ControllerStore:
             return False
         if stat.ephemeral_owner != self.session.session_id:
             return False
-        if not self._is_named(data):
+        try:
+            is_named = ControllerNode.decode(data).broker_id == self.config.broker_id
+        except StorageError:
+            is_named = False
+        if not is_named:
             _logger.warning(
-                "%s was overwritten with %r, and broker %d does not delete it",
+                "%s was overwritten with %r: broker %d deletes it, so that a controller is elected",
                 paths.CONTROLLER,
                 data,
                 self.config.broker_id,
@@ -195,12 +196,6 @@ class ControllerStore:
             self.resign()
             return False
         return True
-
-    def _is_named(self, data: bytes) -> bool:
-        try:
-            return ControllerNode.decode(data).broker_id == self.config.broker_id
-        except StorageError:
-            return False
 
     def resign(self) -> None:
         """Delete ``/controller`` if it belongs to this session, so that another broker is elected."""
@@ -296,7 +291,12 @@ class ControllerStore:
     def _read_unclean_topics(self, topics: Sequence[str]) -> set[str]:
         default = self.config.topic_defaults.unclean_leader_election_enable
         found = self.session.get_many([paths.topic_config_path(each) for each in topics])
-        return {topic for topic, node in zip(topics, found, strict=True) if _is_unclean(node, default=default)}
+        unclean = set()
+        for topic, node in zip(topics, found, strict=True):
+            own = None if node is None else ConfigNode.decode(node[0]).config.get(_UNCLEAN_ELECTION)
+            if default if own is None else own == "true":
+                unclean.add(topic)
+        return unclean
 
     def _read_deletions(self) -> set[str]:
         """Return the topics marked for deletion; remove the marks if ``delete.topic.enable`` is false."""
@@ -478,14 +478,6 @@ def _state_node(leadership: Leadership) -> PartitionStateNode:
         leader_epoch=leadership.leader_epoch,
         isr=leadership.isr,
     )
-
-
-def _is_unclean(node: tuple[bytes, NodeStat] | None, *, default: bool) -> bool:
-    own = ConfigNode.decode(node[0]).config.get(_UNCLEAN) if node is not None else None
-    return default if own is None else own == "true"
-
-
-_UNCLEAN: Final = "unclean.leader.election.enable"
 
 
 def _portions(items: list[Any], most: int) -> Iterable[list[Any]]:

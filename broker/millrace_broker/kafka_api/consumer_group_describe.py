@@ -14,13 +14,13 @@ from millrace.kafka_protocol.calls.consumer_group_describe import (
     Member,
     TopicPartitions,
 )
+from millrace.partitions import numbers_by_topic
 from millrace_broker.api import known_error
 from millrace_broker.api.common.access import Access, Need, access_for
 from millrace_broker.groups import ConsumerGroup
 from millrace_broker.groups.consumer.members import NO_PARTITIONS, Partitions
 from millrace_broker.kafka_api import operations
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.consumer_group_heartbeat import by_topic
 from millrace_broker.kafka_api.error_codes import NONE, code_of
 
 _CLASSIC_MEMBER: Final = 0
@@ -61,7 +61,7 @@ def _group(group: ConsumerGroup, request: KafkaRequest, *, with_operations: bool
         return Assignment(
             topic_partitions=tuple(
                 TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
-                for topic_id, numbers in by_topic(partitions).items()
+                for topic_id, numbers in numbers_by_topic(sorted(partitions)).items()
                 if (name := groups.topics.name_of(topic_id)) is not None
             )
         )

@@ -13,6 +13,7 @@ from millrace.kafka_protocol.calls.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
+from millrace.partitions import numbers_by_topic
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.common.group_kinds import SHARE, check_is_not
@@ -54,7 +55,7 @@ async def handle(message: ConsumerGroupHeartbeatRequest, request: KafkaRequest) 
         else Assignment(
             topic_partitions=tuple(
                 ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=numbers)
-                for topic_id, numbers in by_topic(answer.assignment).items()
+                for topic_id, numbers in numbers_by_topic(sorted(answer.assignment)).items()
             )
         ),
     )
@@ -91,14 +92,6 @@ def _visible(request: KafkaRequest) -> Visible:
         return frozenset(name for name, need in needs if access.allows(need, is_logged=False))
 
     return visible
-
-
-def by_topic(partitions: frozenset[tuple[uuid.UUID, int]]) -> dict[uuid.UUID, tuple[int, ...]]:
-    """Return partitions by the id of their topic."""
-    topics: dict[uuid.UUID, tuple[int, ...]] = {}
-    for topic_id, number in sorted(partitions):
-        topics[topic_id] = (*topics.get(topic_id, ()), number)
-    return topics
 
 
 def refuse(message: ConsumerGroupHeartbeatRequest, version: int, error_code: int) -> ConsumerGroupHeartbeatResponse:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import RATES, check_dynamic, check_threads, with_dynamic
 from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
-from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
+from millrace_broker.metadata.config_nodes import alter_options, check_option_changes, read_config
 from millrace_broker.metadata.registration import live_ids
 
 _logger = logging.getLogger(__name__)
@@ -59,23 +60,13 @@ class BrokerConfigs:
         """
         if name != ALL_BROKERS and not name.isdigit():
             raise InvalidRequestError(f"broker {name!r}: expected a broker id, or an empty name for all brokers")
-        both = sorted(removals & values.keys())
-        if both:
-            raise InvalidRequestError(f"{', '.join(both)} of broker {name} is both set and deleted")
+        check_option_changes(f"broker {name}", values, removals)
         check_dynamic(removals)
         path = _path(name)
         if name != ALL_BROKERS and self._coordination.exists(path) is None:
             self._check_alive(int(name))
-
-        def change(present: Mapping[str, str]) -> dict[str, str]:
-            after = changed_options(present, values, removals)
-            self._check(name, values, after)
-            return after
-
-        if validate_only:
-            change(read_config(self._coordination, path))
-            return
-        change_config(self._coordination, path, change)
+        check = partial(self._check, name, values)
+        alter_options(self._coordination, path, values, removals, check, validate_only=validate_only)
 
     def _check_alive(self, broker_id: int) -> None:
         """Raise unless the broker is alive, because an unknown broker without options is probably a typing error."""
@@ -85,7 +76,7 @@ class BrokerConfigs:
                 f"there is no broker {broker_id}: the live brokers are {', '.join(map(str, alive))}"
             )
 
-    def _check(self, name: str, values: Mapping[str, str], after: Mapping[str, str]) -> None:
+    def _check(self, name: str, values: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]) -> None:
         with_dynamic(self.file, values)  # also if another layer overrides it
         if self.concerns_this(name):
             layers = (after, self.for_this) if name == ALL_BROKERS else (self.for_all, after)

@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millrace.config.broker import BrokerConfig
@@ -49,7 +50,7 @@ from millrace_broker.metadata.assignment import (
     check_assignment,
 )
 from millrace_broker.metadata.catalog import TopicCatalog
-from millrace_broker.metadata.config_nodes import change_config, changed_options
+from millrace_broker.metadata.config_nodes import alter_options, check_option_changes
 from millrace_broker.metadata.config_notices import notice
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo
 
@@ -218,24 +219,23 @@ class TopicChanges:
         self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
     ) -> None:
         """Set and remove options of a topic. Raises ``InvalidConfigError``; then nothing has changed."""
-        both = sorted(removals & values.keys())
-        if both:
-            raise InvalidRequestError(f"{', '.join(both)} of topic {name} is both set and deleted")
+        check_option_changes(f"topic {name}", values, removals)
         rules.check_option_names(removals)
         topic = self._catalog.written(name)
-
-        def change(present: Mapping[str, str]) -> dict[str, str]:
-            after = changed_options(present, values, removals)
-            self._check_config(topic, present, after)
-            return after
-
-        if validate_only:
-            change(topic.overrides)
-            return
         try:
-            change_config(self._coordination, paths.topic_config_path(name), change, [Check(paths.topic_path(name))])
+            alter_options(
+                self._coordination,
+                paths.topic_config_path(name),
+                values,
+                removals,
+                partial(self._check_config, topic),
+                checks=[Check(paths.topic_path(name))],
+                validate_only=validate_only,
+            )
         except NoNodeError:
             raise _deleted(name) from None
+        if validate_only:
+            return
         changed = self._catalog.refresh(name)
         if changed is None:
             raise _deleted(name)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from millrace.config.client_metrics import ClientMetricsConfig, check_match
 from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
-from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
+from millrace_broker.metadata.config_nodes import alter_options, read_config
 
 
 class ClientMetricsConfigs:
@@ -42,16 +42,7 @@ class ClientMetricsConfigs:
             raise InvalidRequestError(
                 f"{', '.join(unknown)}: the options are {', '.join(ClientMetricsConfig.option_names())}"
             )
-
-        def change(present: Mapping[str, str]) -> dict[str, str]:
-            after = changed_options(present, values, removals)
-            _check(after)
-            return after
-
-        if validate_only:
-            change(read_config(self._coordination, path))
-            return
-        change_config(self._coordination, path, change)
+        alter_options(self._coordination, path, values, removals, _check, validate_only=validate_only)
 
 
 def _path(name: str) -> str:
@@ -60,9 +51,9 @@ def _path(name: str) -> str:
     return paths.client_metrics_path(name)
 
 
-def _check(options: Mapping[str, str]) -> None:
+def _check(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     try:
-        config = ClientMetricsConfig.load(options)
+        config = ClientMetricsConfig.load(after)
     except InvalidConfigError as error:
         raise InvalidRequestError(error.message) from None  # as in Kafka
     check_match(config.match)

@@ -16,6 +16,7 @@ from millrace.coordination import (
 )
 from millrace.coordination.nodes import ConfigNode
 from millrace.coordination.outcomes import settle
+from millrace.errors import InvalidRequestError
 from millrace_broker.metadata.config_notices import notice
 
 
@@ -24,9 +25,37 @@ def read_config(coordination: Coordination, path: str) -> dict[str, str]:
     return _read(coordination, path)[0]
 
 
-def changed_options(present: Mapping[str, str], values: Mapping[str, str], removals: Collection[str]) -> dict[str, str]:
-    """Return the options after some are set and others removed."""
-    return {option: value for option, value in present.items() if option not in removals} | dict(values)
+def check_option_changes(owner: str, values: Mapping[str, str], removals: Collection[str]) -> None:
+    """Raise ``InvalidRequestError`` if a request sets and deletes the same option of ``owner``, such as ``topic t``."""
+    both = sorted(values.keys() & set(removals))
+    if both:
+        raise InvalidRequestError(f"{', '.join(both)} of {owner} is both set and deleted")
+
+
+def alter_options(
+    coordination: Coordination,
+    path: str,
+    values: Mapping[str, str],
+    removals: Collection[str],
+    check: Callable[[Mapping[str, str], Mapping[str, str]], None],
+    *,
+    checks: Sequence[Check] = (),
+    validate_only: bool = False,
+) -> dict[str, str]:
+    """Set and remove options at ``path``. Return the options after the change.
+
+    ``check`` gets the options before and after, and raises if they are invalid. Then nothing is written, and with
+    ``validate_only`` neither. ``checks`` are of nodes that must exist.
+    """
+
+    def change(present: Mapping[str, str]) -> dict[str, str]:
+        after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+        check(present, after)
+        return after
+
+    if validate_only:
+        return change(read_config(coordination, path))
+    return change_config(coordination, path, change, checks)
 
 
 def change_config(

@@ -13,8 +13,8 @@ from typing import Any, Final
 from millrace.config.broker import BrokerConfig
 from millrace.config.group import BOUNDS, BROKER_DEFAULTS, GroupConfig
 from millrace.coordination import Coordination, paths
-from millrace.errors import InvalidConfigError, InvalidGroupIdError, InvalidRequestError
-from millrace_broker.metadata.config_nodes import change_config, changed_options, read_config
+from millrace.errors import InvalidConfigError, InvalidGroupIdError
+from millrace_broker.metadata.config_nodes import alter_options, check_option_changes, read_config
 
 _logger = logging.getLogger(__name__)
 
@@ -97,28 +97,19 @@ class GroupConfigs:
         """
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: name a group")
-        both = sorted(removals & values.keys())
-        if both:
-            raise InvalidRequestError(f"{', '.join(both)} of group {group_id} is both set and deleted")
+        check_option_changes(f"group {group_id}", values, removals)
         unknown = sorted(removals - set(GroupConfig.option_names()))
         if unknown:
             raise InvalidConfigError(f"{', '.join(unknown)}: the options are {', '.join(GroupConfig.option_names())}")
-
-        def change(present: Mapping[str, str]) -> dict[str, str]:
-            after = changed_options(present, values, removals)
-            self._check(after)
-            return after
-
         path = paths.group_config_path(group_id)
-        if validate_only:
-            change(read_config(self._coordination, path))
-            return
-        self._replace(group_id, change_config(self._coordination, path, change))
+        after = alter_options(self._coordination, path, values, removals, self._check, validate_only=validate_only)
+        if not validate_only:
+            self._replace(group_id, after)
 
-    def _check(self, overrides: Mapping[str, str]) -> None:
+    def _check(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Raise ``InvalidConfigError`` if the options of a group are wrong (Kafka's ``GroupConfig.validate``)."""
-        values = GroupConfig.load({**self._defaults, **overrides}).options()
-        for name in sorted(BOUNDS.keys() & overrides.keys()):
+        values = GroupConfig.load({**self._defaults, **after}).options()
+        for name in sorted(BOUNDS.keys() & after.keys()):
             least, most = self._bounds(name)
             if not least <= values[name] <= most:
                 raise InvalidConfigError(
@@ -126,7 +117,7 @@ class GroupConfigs:
                 )
         for kind in ("consumer", "share"):
             session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
-            if {session, heartbeat} & overrides.keys() and values[session] <= values[heartbeat]:
+            if {session, heartbeat} & after.keys() and values[session] <= values[heartbeat]:
                 raise InvalidConfigError(
                     f"{session}={values[session]} is not more than {heartbeat}={values[heartbeat]}: set a longer "
                     "session timeout"

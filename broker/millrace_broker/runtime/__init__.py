@@ -12,8 +12,8 @@
 
 from millrace_broker.runtime.background_tasks import BackgroundTasks
 from millrace_broker.runtime.clock import Clock, SystemClock
-from millrace_broker.runtime.executors import Executors
+from millrace_broker.runtime.executors import Executors, RunBlocking
 from millrace_broker.runtime.failure import Failure
 from millrace_broker.runtime.resizable_pool import ResizableThreadPool
 
-__all__ = ["BackgroundTasks", "Clock", "Executors", "Failure", "ResizableThreadPool", "SystemClock"]
+__all__ = ["BackgroundTasks", "Clock", "Executors", "Failure", "ResizableThreadPool", "RunBlocking", "SystemClock"]

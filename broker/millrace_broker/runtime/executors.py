@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from millrace_broker.runtime.background_tasks import BackgroundTasks
 from millrace_broker.runtime.resizable_pool import ResizableThreadPool
@@ -20,6 +20,14 @@ from millrace_broker.runtime.small_work import SmallWork, begun, first_step, res
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class RunBlocking(Protocol):
+    """A runner of blocking functions in a thread, such as ``Executors.administer``."""
+
+    async def __call__(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
+        """Return or raise the result of the function."""
+        ...
 
 
 class Executors:

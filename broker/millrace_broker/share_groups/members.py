@@ -14,11 +14,12 @@ Source: KIP-932; Kafka's ``GroupMetadataManager`` for share groups, and ``Simple
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from millrace.errors import FencedMemberEpochError, GroupMaxSizeReachedError, InvalidRequestError, UnknownMemberError
+from millrace.partitions import numbers_by_topic
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -176,12 +177,5 @@ def assign(partition_counts: Mapping[str, int], topics: Mapping[str, frozenset[s
         ]
         for place, member_id in enumerate(members):
             shared = len(members) > len(partitions)
-            target[member_id] = _by_topic(partitions if shared else partitions[place :: len(members)])
+            target[member_id] = numbers_by_topic(partitions if shared else partitions[place :: len(members)])
     return target
-
-
-def _by_topic(partitions: Sequence[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
-    return {topic: tuple(numbers) for topic, numbers in topics.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,6 +15,7 @@ from millrace.coordinator_records import (
     write_key,
     write_versioned,
 )
+from millrace.partitions import numbers_by_topic
 from millrace.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from millrace_broker.coordinators import StateRecord
 from millrace_broker.purgatory import PartitionKey
@@ -93,6 +92,10 @@ class TransactionMetadata:
 
     def record(self) -> StateRecord:
         """Return the record of this state."""
+        partitions = tuple(
+            TransactionPartitions(topic=topic, partition_ids=numbers)
+            for topic, numbers in numbers_by_topic(sorted(self.partitions)).items()
+        )
         value = TransactionLogValue(
             producer_id=self.producer_id,
             previous_producer_id=self.previous_producer_id,
@@ -100,7 +103,7 @@ class TransactionMetadata:
             producer_epoch=self.epoch,
             transaction_timeout_ms=self.timeout_ms,
             transaction_status=self.state,
-            transaction_partitions=None if self.state is TransactionState.EMPTY else _by_topic(self.partitions),
+            transaction_partitions=None if self.state is TransactionState.EMPTY else partitions,
             transaction_last_update_timestamp_ms=self.updated_ms,
             transaction_start_timestamp_ms=self.started_ms,
             client_transaction_version=self.version,
@@ -211,13 +214,6 @@ def _last_epoch(state: TransactionState, value: TransactionLogValue) -> int:
     if value.producer_epoch == EPOCH_MAX and value.next_producer_id == NO_PRODUCER_ID:
         return NO_PRODUCER_EPOCH  # the epoch was raised to fence the producer
     return value.producer_epoch - 1 if value.producer_epoch > 0 else LAST_EPOCH
-
-
-def _by_topic(partitions: Iterable[PartitionKey]) -> tuple[TransactionPartitions, ...]:
-    numbers: dict[str, list[int]] = defaultdict(list)
-    for topic, number in sorted(partitions):
-        numbers[topic].append(number)
-    return tuple(TransactionPartitions(topic=topic, partition_ids=tuple(ids)) for topic, ids in numbers.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from millrace.cli.output import print_json, print_table
+from millrace.partitions import numbers_by_topic
 
 if TYPE_CHECKING:
     from millrace.clients import Admin
@@ -111,10 +112,8 @@ def _member_row(group_id: str, member: GroupMemberDescription, verbose: bool) ->
     row = [group_id, member.name, member.host, member.client_id or _NOTHING, len(member.partitions)]
     if not verbose:
         return row
-    by_topic: dict[str, list[int]] = {}
-    for partition in member.partitions:
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    assigned = ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in by_topic.items())
+    topics = numbers_by_topic(member.partitions)
+    assigned = ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in topics.items())
     return [*row, assigned or _NOTHING]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +10,7 @@ from millrace.clients.connections import Connections
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
 from millrace.errors import ElectionNotNeededError, MillraceError, UsageError, error_of
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 
 _ELECTIONS: Final = {"preferred": pb.PREFERRED, "unclean": pb.UNCLEAN}
@@ -97,10 +97,7 @@ class ClusterOperations:
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, number in partitions:
-        by_topic[topic].append(number)
-    return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in by_topic.items()]
+    return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in numbers_by_topic(partitions).items()]
 
 
 def _errors(topics: Iterable[pb.TopicErrors]) -> dict[TopicPartition, MillraceError | None]:

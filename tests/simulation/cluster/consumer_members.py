@@ -23,11 +23,12 @@ from millrace.kafka_protocol.calls.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 
 from ...histories.history import Place
 from .clients import Position
-from .kafka_clients import KafkaClient, by_topic
+from .kafka_clients import KafkaClient
 
 if TYPE_CHECKING:
     from .world import World
@@ -201,7 +202,7 @@ class ConsumerMember(KafkaClient):
         return assigned
 
     def _owned_by_id(self, ids: dict[UUID, str]) -> tuple[ConsumerGroupHeartbeatRequestTopicPartitions, ...]:
-        owned = by_topic(sorted(self.owned))
+        owned = numbers_by_topic(sorted(self.owned))
         return tuple(
             ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=tuple(owned[topic]))
             for topic_id, topic in ids.items()

@@ -32,6 +32,7 @@ from millrace.kafka_protocol.calls.offset_fetch import (
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.kafka_protocol.calls.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from millrace.kafka_protocol.message import Message
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import ControlType, read_end_marker, read_rows, scan_headers
 
@@ -202,7 +203,7 @@ class KafkaClient(Client):
             member_epoch=member_epoch,
             topics=tuple(
                 OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(numbers))
-                for topic, numbers in by_topic(places).items()
+                for topic, numbers in numbers_by_topic(places).items()
             ),
         )
 
@@ -239,7 +240,7 @@ class KafkaClient(Client):
                         for number in numbers
                     ),
                 )
-                for topic, numbers in by_topic(positions).items()
+                for topic, numbers in numbers_by_topic(positions).items()
             ),
         )
 
@@ -358,14 +359,6 @@ def check_code(code: int, message: str | None = None) -> None:
     """Raise the error of a code of Kafka."""
     if code:
         raise error_of(code, message or f"error code {code}")
-
-
-def by_topic(places: Any) -> dict[str, list[int]]:
-    """Return the numbers of partitions by topic."""
-    found: dict[str, list[int]] = {}
-    for place in places:
-        found.setdefault(place.topic, []).append(place.partition)
-    return found
 
 
 def consumed(place: Place, start: Position, records: bytes, aborted: Sequence[Any]) -> tuple[list[Read], Position]:

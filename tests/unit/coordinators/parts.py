@@ -72,8 +72,10 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
     member = _member(config, directory, metadata, timer, executors, peers, logs, replicas, gone)
     changes = TopicChanges(config, coordination, catalog, configured=member.take_topic, gone=gone.tell)
     await member.announce(config.advertised_addresses)
-    partitions = PartitionDirectory(broker_id, catalog, logs, find_replica=replicas.find, look_up=member.find)
-    topics = InternalTopics(config, catalog=catalog, changes=changes, executors=executors, await_leaders=member.led)
+    partitions = PartitionDirectory(broker_id, catalog, logs, find_replica=replicas.find, look_up=member.topics.find)
+    topics = InternalTopics(
+        config, catalog=catalog, changes=changes, executors=executors, await_leaders=member.topics.led
+    )
     shards = ShardFactory(
         topics=topics,
         partitions=partitions,

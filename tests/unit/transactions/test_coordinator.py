@@ -69,7 +69,7 @@ async def opened(
     try:
         if "orders" not in broker.catalog.topics:
             await broker.executors.administer(broker.changes.create, TopicSpec(name="orders", partitions=3, configs={}))
-            await broker.member.led(["orders"], round(STALL_S * 1000))
+            await broker.member.topics.led(["orders"], round(STALL_S * 1000))
         yield broker
     finally:
         await broker.close()

@@ -28,6 +28,7 @@ from millrace.errors import (
     UnknownMemberError,
     UnsupportedVersionError,
 )
+from millrace.partitions import numbers_by_topic
 from millrace_broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerSettings
 from millrace_broker.groups.consumer.members import (
     NO_PARTITIONS,
@@ -285,13 +286,10 @@ def _ids(named: Iterable[AssignedPartitions | OwnedPartitions], topics: ClusterT
 
 def assignment_bytes(partitions: Partitions, topics: ClusterTopics, version: int = 3) -> bytes:
     """Return partitions as an assignment of the consumer protocol. Partitions of deleted topics are left out."""
-    named: dict[str, list[int]] = {}
-    for topic_id, number in sorted(partitions):
-        name = topics.name_of(topic_id)
-        if name is not None:
-            named.setdefault(name, []).append(number)
+    names = {topic_id: topics.name_of(topic_id) for topic_id, _ in partitions}
+    named = sorted((name, number) for topic_id, number in partitions if (name := names[topic_id]) is not None)
     assigned = tuple(
-        AssignedPartitions(topic=name, partitions=tuple(numbers)) for name, numbers in sorted(named.items())
+        AssignedPartitions(topic=name, partitions=numbers) for name, numbers in numbers_by_topic(named).items()
     )
     return write_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None), version)
 

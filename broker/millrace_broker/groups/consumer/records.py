@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from millrace.coordinator_records import read_versioned, write_key, write_versioned
 from millrace.coordinator_records.offsets_topic import ConsumerGroupKey
@@ -42,6 +41,7 @@ from millrace.kafka_protocol.data.consumer_group_target_assignment_metadata impo
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from millrace.partitions import numbers_by_topic
 from millrace_broker.coordinators import StateRecord
 from millrace_broker.groups.consumer.consumer_group import ConsumerGroup
 from millrace_broker.groups.consumer.members import (
@@ -140,7 +140,8 @@ def _target(group_id: str, before: ConsumerGroup | None, after: ConsumerGroup | 
                 ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
                 ConsumerGroupTargetAssignmentMemberValue(
                     topic_partitions=tuple(
-                        TargetTopic(topic_id=topic, partitions=numbers) for topic, numbers in _by_topic(partitions)
+                        TargetTopic(topic_id=topic, partitions=numbers)
+                        for topic, numbers in numbers_by_topic(sorted(partitions)).items()
                     )
                 ),
             )
@@ -175,14 +176,10 @@ def _assignment(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentV
 
 
 def _owned_topics(partitions: Partitions) -> tuple[OwnedTopic, ...]:
-    return tuple(OwnedTopic(topic_id=topic, partitions=numbers) for topic, numbers in _by_topic(partitions))
-
-
-def _by_topic(partitions: Partitions) -> list[tuple[UUID, tuple[int, ...]]]:
-    topics: dict[UUID, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return [(topic, tuple(numbers)) for topic, numbers in topics.items()]
+    return tuple(
+        OwnedTopic(topic_id=topic, partitions=numbers)
+        for topic, numbers in numbers_by_topic(sorted(partitions)).items()
+    )
 
 
 # --- reading -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Final
 
 from millrace.clients.assignors import MemberSubscription
@@ -18,6 +17,7 @@ from millrace.coordinator_records import (
     read_subscription,
     write_versioned,
 )
+from millrace.partitions import numbers_by_topic
 
 _VERSION: Final = 3
 
@@ -37,7 +37,10 @@ def encode_subscription(
     subscription = ConsumerProtocolSubscription(
         topics=tuple(sorted(topics)),
         user_data=user_data,
-        owned_partitions=tuple(OwnedPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(owned)),
+        owned_partitions=tuple(
+            OwnedPartitions(topic=topic, partitions=numbers)
+            for topic, numbers in numbers_by_topic(sorted(owned)).items()
+        ),
         generation_id=generation,
         rack_id=rack or None,
     )
@@ -46,7 +49,10 @@ def encode_subscription(
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """Encode the partitions that a member gets."""
-    assigned = tuple(AssignedPartitions(topic=topic, partitions=numbers) for topic, numbers in _by_topic(partitions))
+    assigned = tuple(
+        AssignedPartitions(topic=topic, partitions=numbers)
+        for topic, numbers in numbers_by_topic(sorted(partitions)).items()
+    )
     assignment = ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None)
     return write_versioned(assignment, _VERSION)
 
@@ -71,11 +77,4 @@ def decode_members(members: Iterable[GroupMember]) -> list[MemberSubscription]:
     return [
         MemberSubscription.of(member.member_id, read_subscription(member.metadata)[1], member.group_instance_id or None)
         for member in members
-    ]
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, tuple[int, ...]]]:
-    return [
-        (topic, tuple(partition.partition for partition in in_topic))
-        for topic, in_topic in groupby(sorted(partitions), key=lambda partition: partition.topic)
     ]

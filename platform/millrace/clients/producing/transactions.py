@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -39,6 +38,7 @@ from millrace.errors import (
     UnsupportedVersionError,
     UsageError,
 )
+from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 
 if TYPE_CHECKING:
@@ -400,7 +400,5 @@ def _commits(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[pb.Top
 
 
 def _topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for partition in sorted(partitions):
-        topics[partition.topic].append(partition.partition)
+    topics = numbers_by_topic(sorted(partitions))
     return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in topics.items()]

@@ -10,7 +10,6 @@ import pytest
 from millrace.config.broker import BrokerConfig
 from millrace.coordination import ConnectionLossError
 from millrace.errors import BrokerUnavailableError, RequestTimedOutError
-from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster.member import Member
 from millrace_broker.cluster.notifications import config_notifications
 from millrace_broker.cluster.opened_metadata import OpenedMetadata
@@ -80,9 +79,9 @@ def test_a_silent_controller_is_waited_for_as_long_as_the_configuration_says() -
 
     async def ask() -> None:
         member = member_of(BrokerConfig.load(options), peers)
-        member._controller_id = 2
+        member.controller_requests.controller_id = 2
         with pytest.raises(RequestTimedOutError):
-            await member.at_controller("AlterPartition", pb.AlterPartitionRequest())
+            await member.controller_requests.alter_partitions(17, {})
 
     asyncio.run(ask())
     assert peers.waited_s == 1.5

@@ -46,13 +46,13 @@ async def running(directory: Path, *, store: SessionStore | None = None, **optio
 
 async def create(broker: Broker, name: str, partitions: int = 1) -> TopicInfo:
     await broker.executors.administer(broker.changes.create, TopicSpec(name=name, partitions=partitions))
-    assert not await broker.member.led([name], WAIT_MS)
+    assert not await broker.member.topics.led([name], WAIT_MS)
     return broker.catalog.topic(name)
 
 
 async def delete(broker: Broker, name: str, timeout_ms: int = WAIT_MS) -> bool:
     topic = await broker.executors.administer(broker.changes.delete, name)
-    return await broker.member.gone(topic, timeout_ms)
+    return await broker.member.topics.gone(topic, timeout_ms)
 
 
 async def append(broker: Broker, topic: str, number: int = 0) -> None:

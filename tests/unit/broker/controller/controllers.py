@@ -148,7 +148,7 @@ class Node:
     def expire(self) -> None:
         self.cluster.store.expire(self.session.session_id)
 
-    async def administer(self, function: Callable[..., Any], /, *args: Any) -> Any:
+    async def administer(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         await asyncio.sleep(0)
         self.calls += 1
         is_last = self.calls == self.dies_at
@@ -157,7 +157,7 @@ class Node:
             self.expire()
         if is_lost and self.how == "lost before":
             raise ConnectionLossError("lost", maybe_applied=False)
-        result = function(*args)
+        result = function(*args, **kwargs)
         if is_last and self.how == "after":
             self.expire()
         if is_lost and self.how == "lost after":
