@@ -26,15 +26,13 @@ async def handle(
         for wanted in topic.partitions:
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
-                await _alter(broker, request.group_id, topic.name, wanted.partition, wanted.start_offset)
+                info = broker.share_groups.topic_with(topic.name, wanted.partition)
+                if wanted.start_offset < 0:
+                    raise InvalidRequestError(
+                        f"offset {wanted.start_offset} of {topic.name}-{wanted.partition}: offsets start at 0"
+                    )
+                shard = broker.share_groups.shard_of(request.group_id)
+                await written(shard.reset_offset(request.group_id, info, wanted.partition, wanted.start_offset))
             except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 result.error.CopyFrom(error_message(error))
     return response
-
-
-async def _alter(broker: Broker, group_id: str, topic: str, partition: int, offset: int) -> None:
-    info = broker.share_groups.topic_with(topic, partition)
-    if offset < 0:
-        raise InvalidRequestError(f"offset {offset} of {topic}-{partition}: offsets start at 0")
-    shard = broker.share_groups.shard_of(group_id)
-    await written(shard.reset_offset(group_id, info, partition, offset))

@@ -43,12 +43,11 @@ async def handle(broker: Broker, request: pb.CreateTopicsRequest, context: Reque
     late = set(await broker.member.topics.led(created, request.timeout_ms))
     for result in response.results:
         if result.name in late:
-            result.error.CopyFrom(error_message(_late(result.name)))
+            late_error = RequestTimedOutError(
+                f"topic {result.name} is created, but not all of its partitions have leaders yet"
+            )
+            result.error.CopyFrom(error_message(late_error))
     return response
-
-
-def _late(name: str) -> RequestTimedOutError:
-    return RequestTimedOutError(f"topic {name} is created, but not all of its partitions have leaders yet")
 
 
 def _spec(topic: pb.NewTopic) -> TopicSpec:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from millrace.coordinator_records import AUDIT_TOPIC
-from millrace.errors import error_of
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 from millrace_broker.audit.events import AuditBatch
 from millrace_broker.coordinators import InternalTopics
 from millrace_broker.log import ProducedBatches
@@ -72,5 +72,4 @@ class AuditTopic:
         request.topics.add(name=AUDIT_TOPIC).partitions.add(partition=number, records=data)
         response: pb.ProduceResponse = await self._peers.call(leader, "Produce", request, timeout_s=timeout_s)
         for each in response.topics[0].partitions:
-            if each.HasField("error"):
-                raise error_of(each.error.code, each.error.message)
+            check_item(each.error)

@@ -9,6 +9,7 @@ from typing import Any
 from millrace.config.listeners import Listener
 from millrace.errors import MillraceError, error_of
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 from millrace_broker.decisions import (
     Answers,
     IsrChange,
@@ -208,9 +209,7 @@ def error_messages(answers: Mapping[TopicPartition, MillraceError | None]) -> li
 def read_errors(topics: Iterable[pb.TopicErrors]) -> Answers:
     """Read each partition's result."""
     return {
-        TopicPartition(topic.name, each.partition): (
-            error_of(each.error.code, each.error.message) if each.error.code else None
-        )
+        TopicPartition(topic.name, each.partition): error_in(each.error)
         for topic in topics
         for each in topic.partitions
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from millrace.errors import InvalidRequestError
@@ -32,12 +31,14 @@ async def handle(message: ApiVersionsRequest, request: KafkaRequest) -> ApiVersi
     names = (message.client_software_name, message.client_software_version)
     if request.version >= _WITH_SOFTWARE and not all(map(_SOFTWARE.fullmatch, names)):
         raise InvalidRequestError(f"client software {names[0]!r} of version {names[1]!r}: these are no names")
+    # Clients before version 4 refuse a range that begins at 0. It is left out for them (KIP-1022).
+    supported = _FEATURES if request.version >= _WITH_ZERO else {}
     return ApiVersionsResponse(
         error_code=0,
         api_keys=request.state.api_versions,
         throttle_time_ms=0,
         supported_features=tuple(
-            SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in _supported(request)
+            SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in supported.items()
         ),
         finalized_features_epoch=_FEATURES_EPOCH,
         finalized_features=tuple(
@@ -45,11 +46,6 @@ async def handle(message: ApiVersionsRequest, request: KafkaRequest) -> ApiVersi
             for name, level in _FEATURES.items()
         ),
     )
-
-
-def _supported(request: KafkaRequest) -> Iterable[tuple[str, int]]:
-    """Return the features; clients before version 4 refuse a range that begins at 0, which is left out (KIP-1022)."""
-    return _FEATURES.items() if request.version >= _WITH_ZERO else ()
 
 
 def refuse(message: ApiVersionsRequest | None, version: int, error_code: int) -> ApiVersionsResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from millrace.errors import GroupIdNotFoundError, error_of
+from millrace.errors import GroupIdNotFoundError
 from millrace.kafka_protocol.calls.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -16,6 +16,7 @@ from millrace.kafka_protocol.calls.describe_share_group_offsets import (
 )
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 from millrace_broker.api import known_error
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
@@ -52,8 +53,7 @@ async def _described(
     (found,) = answer.groups
     if found.error.code == GroupIdNotFoundError.code:  # Kafka answers as if the group had not read anything
         found = pb.DescribeShareGroupOffsetsResponse.Group(group_id=group.group_id, topics=map(_unread, asked.topics))
-    elif found.HasField("error"):
-        raise error_of(found.error.code, found.error.message)
+    check_item(found.error)
     return DescribeShareGroupOffsetsResponseGroup(
         group_id=group.group_id,
         error_code=NONE,

@@ -22,7 +22,6 @@ from uuid import UUID
 
 from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, PartitionData
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace_broker.replication.core.fetch_session import FIRST_EPOCH, next_epoch
 
 _logger = logging.getLogger(__name__)
@@ -65,11 +64,6 @@ class ConsumerSession:
         self.epoch = next_epoch(FIRST_EPOCH)
         """Epoch of the next request."""
         self._sent: Final[dict[Key, _Sent]] = {}
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether requests name topics by their ids."""
-        return next(iter(self.partitions))[0].topic_id != NIL_UUID
 
     def update(self, changed: dict[Key, FetchPartition], forgotten: Iterable[Key]) -> None:
         """Take the changes of a request."""

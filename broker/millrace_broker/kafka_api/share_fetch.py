@@ -21,7 +21,6 @@ from millrace.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedForFormatError,
-    error_of,
 )
 from millrace.kafka_protocol.calls.share_fetch import (
     AcquiredRecords,
@@ -32,6 +31,7 @@ from millrace.kafka_protocol.calls.share_fetch import (
     ShareFetchResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 from millrace_broker.api import known_error
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of
@@ -233,8 +233,9 @@ def _topic(request: KafkaRequest, partition: SharedPartition) -> TopicInfo:
 async def _filled(
     request: KafkaRequest, topic: TopicInfo, answered: pb.ShareFetchResponse.PartitionRecords
 ) -> _Fetched:
-    if answered.HasField("error"):
-        return _refused(error_of(answered.error.code, answered.error.message))
+    refusal = error_in(answered.error)
+    if refusal is not None:
+        return _refused(refusal)
     if not answered.acquired:
         return _Fetched()
     try:

@@ -6,7 +6,7 @@ from typing import Final
 
 from millrace.acls import AclOperation, ResourceType
 from millrace.coordinator_records import read_assignment, read_subscription
-from millrace.errors import GroupIdNotFoundError, error_of
+from millrace.errors import GroupIdNotFoundError
 from millrace.kafka_protocol.calls.share_group_describe import (
     Assignment,
     DescribedGroup,
@@ -16,6 +16,7 @@ from millrace.kafka_protocol.calls.share_group_describe import (
     TopicPartitions,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 from millrace_broker.api import known_error
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.common.group_kinds import SHARE
@@ -36,8 +37,7 @@ async def handle(message: ShareGroupDescribeRequest, request: KafkaRequest) -> S
             wanted = pb.DescribeGroupsRequest(group_ids=[group_id])
             answer: pb.DescribeGroupsResponse = await ask(request, group_id, "DescribeGroups", wanted)
             (found,) = answer.groups
-            if found.HasField("error"):
-                raise error_of(found.error.code, found.error.message)
+            check_item(found.error)
             if found.type != SHARE:
                 raise GroupIdNotFoundError(f"group {group_id} is not a share group")
             _check_topics(found, request)

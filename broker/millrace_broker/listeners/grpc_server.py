@@ -200,11 +200,12 @@ def _handlers(broker: Broker, callers: Callers) -> grpc.GenericRpcHandler[Any, A
 
 
 def _options(config: BrokerConfig) -> list[tuple[str, int]]:
+    parked_max = config.purgatory_max_request_bytes // PARKED_CALL_BYTES
     return [
         ("grpc.max_receive_message_length", config.socket_request_max_bytes + FRAMING_BYTES),
         ("grpc.max_send_message_length", -1),  # responses have their own limits; a first batch is always sent
         # Waiting calls are streams too. A client with many of them must still get answers to its other calls.
-        ("grpc.max_concurrent_streams", _streams_max(config)),
+        ("grpc.max_concurrent_streams", config.queued_max_requests + parked_max),
         ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
         ("grpc.so_reuseport", 0),  # two brokers on one port must be an error, not a lottery
         # Detect a peer that vanished without closing, and allow pings of idle clients.
@@ -213,10 +214,6 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
-
-
-def _streams_max(config: BrokerConfig) -> int:
-    return config.queued_max_requests + config.purgatory_max_request_bytes // PARKED_CALL_BYTES
 
 
 def _serialized(response: Any) -> bytes:
@@ -249,7 +246,8 @@ def _stream(broker: Broker, callers: Callers, name: str, handler: StreamHandler)
                 async for response in handler(broker, request, request_context):
                     with parked():  # until the caller takes it
                         yield response
-                        await _throttle_stream(response, request_context)
+                        if settle(response, request_context):
+                            await _wait_for_quota(request_context.usage, request_context.api_name)
                 return
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -310,12 +308,6 @@ async def _wait_for_quota(usage: Usage | None, call: str) -> None:
     while usage is not None and (wait_s := usage.wait_s(call)) > 0:
         with parked():
             await asyncio.sleep(min(wait_s, _QUOTA_S))
-
-
-async def _throttle_stream(response: Any, context: RequestContext) -> None:
-    """Count a response of a stream, and wait before the next one."""
-    if settle(response, context):
-        await _wait_for_quota(context.usage, context.api_name)
 
 
 def _client(context: _Context) -> tuple[str, bool]:

@@ -40,12 +40,12 @@ def ensure_roots(coordination: Coordination) -> None:
         ensure_path(coordination, path)
 
 
-def cluster_id(coordination: Coordination, *, make: Callable[[], str] | None = None) -> str:
+def cluster_id(coordination: Coordination) -> str:
     """Return the cluster id, which the first caller creates: 22 characters as in Kafka (base64url of a random UUID)."""
     try:
         return ClusterIdNode.decode(coordination.get(paths.CLUSTER_ID)[0]).cluster_id
     except NoNodeError:
-        new = ClusterIdNode((make or _random_id)())
+        new = ClusterIdNode(id_text(uuid.uuid4()))
     try:
         coordination.create(paths.CLUSTER_ID, new.encode())
     except NodeExistsError:
@@ -141,7 +141,3 @@ def live_broker(broker_id: int, node: BrokerNode) -> LiveBroker:
     """Return a registered broker and its addresses."""
     endpoints = {each.listener: Listener(each.host, each.port) for each in node.endpoints}
     return LiveBroker(broker_id=broker_id, rack=node.rack, endpoints=endpoints)
-
-
-def _random_id() -> str:
-    return id_text(uuid.uuid4())

@@ -19,10 +19,10 @@ from millrace.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
+from millrace.protocol.item_errors import error_in
 from millrace.records import AbortedTransaction, CommittedFilter, scan_headers
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.read_threads import LogReads
@@ -298,7 +298,7 @@ class _RemoteSource:
 
 def _read(data: Received) -> _Answer:
     for _, result, records in read_fetch_response(data):
-        error = error_of(result.error.code, result.error.message) if result.HasField("error") else None
+        error = error_in(result.error)
         aborted = (
             AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
             for each in result.aborted_transactions

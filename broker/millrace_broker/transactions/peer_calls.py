@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from millrace.errors import error_of
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.transactions.metadata import ProducerIdAndEpoch, TransactionMarker
@@ -110,5 +110,4 @@ async def _name_partition(
 def _check(topics: Iterable[pb.TopicErrors]) -> None:
     for topic in topics:
         for each in topic.partitions:
-            if each.HasField("error"):
-                raise error_of(each.error.code, each.error.message)
+            check_item(each.error)

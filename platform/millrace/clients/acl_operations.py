@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from millrace.acls import AclBinding, AclBindingFilter
 from millrace.clients.connections import Connections
-from millrace.errors import MillraceError, error_of
+from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.acls import filter_message, message_of, read_acl
+from millrace.protocol.item_errors import check_item, error_in
 
 _ALL = AclBindingFilter()
 
@@ -29,16 +30,12 @@ class AclOperations:
         wanted = list(bindings)
         request = pb.CreateAclsRequest(acls=map(message_of, wanted))
         response = self._connections.call(lambda stub: stub.CreateAcls, request)
-        return {
-            each: error_of(result.error.code, result.error.message) if result.HasField("error") else None
-            for each, result in zip(wanted, response.results, strict=True)
-        }
+        return {each: error_in(result.error) for each, result in zip(wanted, response.results, strict=True)}
 
     def delete_acls(self, filters: Iterable[AclBindingFilter]) -> list[AclBinding]:
         """Delete the ACLs that match any of the filters, and return them. Raises the first error."""
         request = pb.DeleteAclsRequest(filters=map(filter_message, filters))
         response = self._connections.call(lambda stub: stub.DeleteAcls, request)
         for result in response.results:
-            if result.HasField("error"):
-                raise error_of(result.error.code, result.error.message)
+            check_item(result.error)
         return [read_acl(each) for result in response.results for each in result.acls]

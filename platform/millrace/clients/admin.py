@@ -32,8 +32,9 @@ from millrace.clients.record_deletion import delete_records
 from millrace.clients.transactions.operations import TransactionOperations
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ClientConfig, Isolation
-from millrace.errors import MillraceError, UnknownServerError, UsageError, error_of
+from millrace.errors import MillraceError, UnknownServerError, UsageError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 from millrace.records import scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
 
@@ -454,9 +455,7 @@ def _topic_schema(schema: pb.Schema) -> TopicSchema:
 
 
 def _raise_errors(results: Iterable[Any]) -> None:
-    errors: list[MillraceError] = [
-        error_of(result.error.code, result.error.message) for result in results if result.error.code
-    ]
+    errors = [error for result in results if (error := error_in(result.error)) is not None]
     if errors:
         if isinstance(errors[0], UnknownServerError) and not errors[0].message:
             raise UnknownServerError("the broker failed: its log has the reason")

@@ -9,9 +9,10 @@ from typing import Final
 from millrace.clients.connections import Connections
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
-from millrace.errors import ElectionNotNeededError, MillraceError, UsageError, error_of
+from millrace.errors import ElectionNotNeededError, MillraceError, UsageError
 from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 
 _ELECTIONS: Final = {"preferred": pb.PREFERRED, "unclean": pb.UNCLEAN}
 
@@ -102,9 +103,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
 
 def _errors(topics: Iterable[pb.TopicErrors]) -> dict[TopicPartition, MillraceError | None]:
     return {
-        TopicPartition(topic.name, each.partition): (
-            error_of(each.error.code, each.error.message) if each.error.code else None
-        )
+        TopicPartition(topic.name, each.partition): error_in(each.error)
         for topic in topics
         for each in topic.partitions
     }

@@ -115,7 +115,8 @@ class Connections:
         timeout_s = min(self._config.request_timeout_ms / 1000, max(deadline - time.monotonic(), 0.001))
         self.check_open()
         response = self._send(unary(method), request, target, timeout_s)
-        self._prefer(target)
+        if target in self._config.addresses:
+            self._preferred = target
         return response
 
     def _send(self, call: UnaryCall[Request, Response], request: Request, target: str, timeout_s: float) -> Response:
@@ -159,10 +160,6 @@ class Connections:
     def ask_another(self) -> None:
         """Begin the next call to any broker with another one, because the metadata of the last one is out of date."""
         self._preferred = self._bootstrap_address(1)
-
-    def _prefer(self, address: str) -> None:
-        if address in self._config.addresses:
-            self._preferred = address
 
     def wait(self, seconds: float) -> None:
         """Wait before a retry; raises ``ClientClosedError`` if the client is closed meanwhile."""

@@ -8,8 +8,9 @@ from millrace.clients.connections import Connections
 from millrace.clients.leaders import ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
-from millrace.errors import MillraceError, error_of
+from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 
 
 def epoch_ends(
@@ -40,8 +41,9 @@ def _ends(response: pb.OffsetForLeaderEpochResponse) -> dict[TopicPartition, int
     found: dict[TopicPartition, int | MillraceError | None] = {}
     for topic in response.topics:
         for each in topic.partitions:
-            if each.error.code:
-                found[TopicPartition(topic.name, each.partition)] = error_of(each.error.code, each.error.message)
+            error = error_in(each.error)
+            if error is not None:
+                found[TopicPartition(topic.name, each.partition)] = error
             else:
                 known = each.end.leader_epoch >= 0
                 found[TopicPartition(topic.name, each.partition)] = each.end.end_offset if known else None

@@ -19,8 +19,9 @@ from millrace.clients.model import (
     TopicDescription,
     TopicPartition,
 )
-from millrace.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError, error_of
+from millrace.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 from millrace.schemas import deserialize_schema
 
 
@@ -66,8 +67,7 @@ class MetadataCache:
                 if self._may_create:
                     remedy = f"auto.create.topics.enable is off at the broker: {remedy}, or turn it on"
                 raise UnknownTopicOrPartitionError(f"topic {topic.name} does not exist: {remedy}")
-            if topic.error.code:
-                raise error_of(topic.error.code, topic.error.message)
+            check_item(topic.error)
             topics.append(self._as_last_heard(_description(topic)))
         now = time.monotonic()
         with self._lock:

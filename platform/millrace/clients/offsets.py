@@ -11,8 +11,9 @@ from millrace.clients.leaders import ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import OffsetAndTimestamp, TopicPartition
 from millrace.config.client import Isolation
-from millrace.errors import MillraceError, UsageError, error_of
+from millrace.errors import MillraceError, UsageError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -81,9 +82,8 @@ def list_offsets(
 def _offsets(response: pb.ListOffsetsResponse) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
     return {
         TopicPartition(topic.name, each.partition): (
-            error_of(each.error.code, each.error.message)
-            if each.error.code
-            else OffsetAndTimestamp(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
+            error_in(each.error)
+            or OffsetAndTimestamp(offset=each.offset, timestamp_ms=each.timestamp, leader_epoch=each.leader_epoch)
         )
         for topic in response.topics
         for each in topic.partitions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from millrace.clients.connections import Connections
-from millrace.errors import error_of
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 from millrace.quotas import QuotaEntity, QuotaFilter
 
 
@@ -54,5 +54,4 @@ class QuotaOperations:
         )
         request = pb.AlterClientQuotasRequest(entries=[entry], validate_only=validate_only)
         (result,) = self._connections.call(lambda stub: stub.AlterClientQuotas, request).results
-        if result.HasField("error"):
-            raise error_of(result.error.code, result.error.message)
+        check_item(result.error)

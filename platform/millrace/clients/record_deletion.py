@@ -9,8 +9,9 @@ from millrace.clients.connections import Connections
 from millrace.clients.leaders import ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
-from millrace.errors import MillraceError, UsageError, error_of
+from millrace.errors import MillraceError, UsageError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 
 HIGH_WATERMARK: Final = -1
 _WORDS: Final = {"latest": HIGH_WATERMARK, "end": HIGH_WATERMARK}
@@ -35,9 +36,7 @@ def delete_records(
         # The call is idempotent, so retries are safe.
         response = connections.once(lambda stub: stub.DeleteRecords, request, address=address, timeout_ms=timeout_ms)
         return {
-            TopicPartition(result.name, each.partition): (
-                error_of(each.error.code, each.error.message) if each.error.code else each.low_watermark
-            )
+            TopicPartition(result.name, each.partition): (error_in(each.error) or each.low_watermark)
             for result in response.topics
             for each in result.partitions
         }

@@ -141,16 +141,6 @@ class SslOptions(Config):
         return self
 
     @property
-    def has_identity(self) -> bool:
-        """Whether this side has a certificate."""
-        return bool(self.ssl_keystore_location or self.ssl_keystore_key)
-
-    @property
-    def has_authorities(self) -> bool:
-        """Whether authorities are configured."""
-        return bool(self.ssl_truststore_location or self.ssl_truststore_certificates)
-
-    @property
     def tls_versions(self) -> list[str]:
         """The accepted versions of TLS, the oldest first."""
         named = {part.strip() for part in self.ssl_enabled_protocols.split(",")}

@@ -29,7 +29,6 @@ _RIGHT: Final = 1
 _STREAM_TIME: Final = "stream_time"
 _OLDEST_WAITING: Final = "oldest_waiting"
 _NEWEST: Final = ("newest_left", "newest_right")
-_WAITED: Final = "waited"
 
 
 @dataclass(frozen=True)

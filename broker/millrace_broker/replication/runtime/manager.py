@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -53,9 +53,7 @@ from millrace_broker.replication.runtime.replica_logs import ReplicaLogs
 from millrace_broker.replication.runtime.serving import FollowerService
 from millrace_broker.replication.runtime.throttles import Throttles
 from millrace_broker.replication.runtime.views import (
-    LedPartition,
     ReplicationStatistics,
-    leaderships_of,
     statistics_of,
 )
 from millrace_broker.replication.runtime.waiters import Waiters
@@ -192,10 +190,6 @@ class ReplicaManager:
         """Return whether this broker leads a partition by the controller's decision."""
         replica = self._hosted.get((topic, partition))
         return replica is not None and replica.leads
-
-    def leaderships(self) -> Mapping[PartitionKey, LedPartition]:
-        """Return the partitions that this broker leads."""
-        return leaderships_of(self._hosted)
 
     def statistics(self) -> ReplicationStatistics:
         """Return the present numbers."""

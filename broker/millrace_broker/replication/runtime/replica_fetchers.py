@@ -306,7 +306,9 @@ class SourceFetcher:
             if not is_lost:
                 self._all_failed(asked, fetches, error)
             return
-        self._reached()
+        if self._has_failed:
+            self._has_failed = False
+            _logger.info("broker %d answers again", self.source)
         self._session.answered(session_id)
         await self._apply(asked, [each for each in answers if each.key in fetches])
 
@@ -354,11 +356,6 @@ class SourceFetcher:
             replica, follower, question = asked[key]
             if self._is_asked_for(replica, follower):
                 follower.failed(question, error, now_ms)
-
-    def _reached(self) -> None:
-        if self._has_failed:
-            self._has_failed = False
-            _logger.info("broker %d answers again", self.source)
 
     # --- answers ---------------------------------------------------------------------------------------------
 

@@ -31,9 +31,9 @@ from millrace.errors import (
     LogTruncationError,
     MillraceError,
     UnsupportedVersionError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 
 logger = logging.getLogger(__name__)
 
@@ -173,8 +173,8 @@ class EpochChecks:
             failed(state, error)
         elif answer is None:
             failed(state, MillraceError(f"the response of the broker does not contain {state.partition}"))
-        elif answer.error.code:
-            failed(state, error_of(answer.error.code, answer.error.message))
+        elif (error := error_in(answer.error)) is not None:
+            failed(state, error)
         else:
             assert state.position is not None
             parting = find_parting(state.position, Parting(answer.end.end_offset, answer.end.leader_epoch))

@@ -34,10 +34,10 @@ from millrace.errors import (
     MillraceError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchedRecords, read_fetch_response
+from millrace.protocol.item_errors import error_in
 from millrace.records import AbortedTransaction, scan_headers
 
 _LOOKUP_MS_MIN: Final = 100
@@ -225,8 +225,9 @@ class Fetcher:
             self._retry_later(state, MillraceError(f"the broker at {address} did not answer for {state.partition}"))
             return
         result = found.result
-        if result.error.code:
-            self._failed(state, error_of(result.error.code, result.error.message))
+        error = error_in(result.error)
+        if error is not None:
+            self._failed(state, error)
             return
         self._fetched_bytes += found.records.size
         state.attempts, state.unavailable_since = 0, None

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from millrace.clients.assignors.model import NO_RACKS, PartitionRacks
 from millrace.clients.connections import Connections
 from millrace.clients.model import TopicPartition
-from millrace.errors import UnknownTopicOrPartitionError, UsageError, error_of
+from millrace.errors import UnknownTopicOrPartitionError, UsageError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,6 @@ def _fetch(connections: Connections, names: Iterable[str] | None, timeout_ms: in
 
 def _present(response: pb.MetadataResponse) -> list[pb.Topic]:
     for topic in response.topics:
-        if topic.error.code and topic.error.code != UnknownTopicOrPartitionError.code:
-            raise error_of(topic.error.code, topic.error.message)
+        if topic.error.code != UnknownTopicOrPartitionError.code:
+            check_item(topic.error)
     return [topic for topic in response.topics if not topic.error.code]

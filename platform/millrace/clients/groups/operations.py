@@ -24,6 +24,7 @@ from millrace.errors import (
     error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 
 if TYPE_CHECKING:
     import grpc
@@ -127,8 +128,7 @@ class GroupOperations(ShareGroupOperations):
         )
         for topic in response.groups[0].topics:
             for entry in topic.partitions:
-                if entry.error.code:
-                    raise error_of(entry.error.code, f"{topic.name}: {entry.error.message}")
+                check_item(entry.error, topic.name)
                 if entry.committed.offset >= 0:
                     yield topic.name, entry
 
@@ -178,9 +178,7 @@ class GroupOperations(ShareGroupOperations):
         request = pb.LeaveGroupRequest(group_id=group_id, members=members)
         response = self._coordinator(group_id).call(lambda stub: stub.LeaveGroup, request)
         for result in response.results:
-            if result.error.code:
-                name = result.group_instance_id or result.member_id
-                raise error_of(result.error.code, f"{name}: {result.error.message}")
+            check_item(result.error, result.group_instance_id or result.member_id)
 
     def group_lag(self: Admin, group_id: str, *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
         """Return the lag of a group by partition. Raises ``GroupIdNotFoundError``.
@@ -254,11 +252,9 @@ def _assigned(assignment: bytes) -> frozenset[TopicPartition]:
 
 def _check_deleted_groups(answer: pb.DeleteGroupsResponse) -> None:
     for result in answer.results:
-        if result.error.code:
-            raise error_of(result.error.code, result.error.message)
+        check_item(result.error)
 
 
 def _check_groups(groups: Iterable[pb.DescribeGroupsResponse.Group | pb.OffsetFetchResponse.Group]) -> None:
     for group in groups:
-        if group.error.code:
-            raise error_of(group.error.code, group.error.message)
+        check_item(group.error)

@@ -9,8 +9,9 @@ from millrace.clients.groups.model import SharePartitionOffsets
 from millrace.clients.membership.commits import topic_partitions
 from millrace.clients.membership.coordinator import Coordinator, check_group_id, check_topic_errors
 from millrace.clients.model import TopicPartition
-from millrace.errors import UsageError, error_of
+from millrace.errors import UsageError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 
 
 class ShareGroupOperations:
@@ -74,8 +75,7 @@ class ShareGroupOperations:
 
 def _check_described(answer: pb.DescribeShareGroupOffsetsResponse) -> None:
     for group in answer.groups:
-        if group.error.code:
-            raise error_of(group.error.code, group.error.message)
+        check_item(group.error)
         check_topic_errors(
             pb.TopicErrors(
                 name=topic.name,
@@ -87,5 +87,4 @@ def _check_described(answer: pb.DescribeShareGroupOffsetsResponse) -> None:
 
 def _check_deleted(answer: pb.DeleteShareGroupOffsetsResponse) -> None:
     for topic in answer.topics:
-        if topic.error.code:
-            raise error_of(topic.error.code, f"{topic.name}: {topic.error.message}")
+        check_item(topic.error, topic.name)

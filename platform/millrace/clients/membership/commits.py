@@ -26,9 +26,9 @@ from millrace.errors import (
     MillraceError,
     RequestTimedOutError,
     UnknownMemberError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 
 _OFFSET_COMMIT: Final = unary(lambda stub: stub.OffsetCommit)
 
@@ -205,13 +205,10 @@ def fetch_committed(
 
 def _check_offset_fetch(response: pb.OffsetFetchResponse) -> None:
     for group in response.groups:
-        if group.error.code:
-            raise error_of(group.error.code, group.error.message)
+        check_item(group.error)
         for topic in group.topics:
             for entry in topic.partitions:
-                if entry.error.code:
-                    where = f"{topic.name}-{entry.committed.partition}"
-                    raise error_of(entry.error.code, f"{where}: {entry.error.message}")
+                check_item(entry.error, f"{topic.name}-{entry.committed.partition}")
 
 
 def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:

@@ -17,9 +17,9 @@ from millrace.errors import (
     NotCoordinatorError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item
 
 if TYPE_CHECKING:
     import grpc
@@ -52,8 +52,7 @@ class Coordinator:
         request = pb.FindCoordinatorRequest(key_type=self._key_type, keys=[self.group_id])
         response = self._connections.call(lambda stub: stub.FindCoordinator, request, timeout_ms=timeout_ms)
         found = response.coordinators[0]
-        if found.error.code:
-            raise error_of(found.error.code, found.error.message)
+        check_item(found.error)
         with self._lock:
             self._address = broker_address(found.node.host, found.node.port)
             return self._address
@@ -112,5 +111,4 @@ def check_topic_errors(topics: Iterable[pb.TopicErrors]) -> None:
     """Raise the first error of an answer's ``TopicErrors``, naming the partition."""
     for topic in topics:
         for partition in topic.partitions:
-            if partition.error.code:
-                raise error_of(partition.error.code, f"{topic.name}-{partition.partition}: {partition.error.message}")
+            check_item(partition.error, f"{topic.name}-{partition.partition}")

@@ -47,9 +47,9 @@ from millrace.errors import (
     MillraceError,
     RebalanceInProgressError,
     UnsupportedAssignorError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 
 logger = logging.getLogger(__name__)
 
@@ -317,8 +317,9 @@ class Member:
             reason=join.reason,
         )
         answer: pb.JoinGroupResponse = self._ask(lambda stub: stub.JoinGroup, request, self._rebalance_s())
-        if answer.error.code:
-            raise _Refused(error_of(answer.error.code, answer.error.message), answer.member_id)
+        error = error_in(answer.error)
+        if error is not None:
+            raise _Refused(error, answer.member_id)
         joined = Joined(
             generation=answer.generation_id,
             member_id=answer.member_id,

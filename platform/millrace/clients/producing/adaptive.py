@@ -76,13 +76,11 @@ class AdaptiveChoice:
         queues = self._queues(topic)
         if len(queues) < topic.num_partitions:
             return None
-        sizes = {
-            info.partition: queues[info.partition].batches
-            for info in topic.partitions
-            if info.leader >= 0 and self._is_available(queues[info.partition])
-        }
+        sizes = {}
+        for info in topic.partitions:
+            queue = queues[info.partition]
+            is_silent = self._timeout_s > 0 and queue.batches and queue.silent_s > self._timeout_s
+            if info.leader >= 0 and not is_silent:
+                sizes[info.partition] = queue.batches
         table = load_table(sizes, topic.num_partitions)
         return None if table is None else table.draw(self._draw())
-
-    def _is_available(self, queue: QueueState) -> bool:
-        return not (self._timeout_s > 0 and queue.batches and queue.silent_s > self._timeout_s)

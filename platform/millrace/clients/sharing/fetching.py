@@ -23,8 +23,9 @@ from millrace.clients.sharing.acknowledgements import Run
 from millrace.clients.tables import batch_to_records
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ShareConsumerConfig
-from millrace.errors import MillraceError, error_of
+from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import error_in
 from millrace.records import decode_range
 
 _SHARE_FETCH: Final = unary(lambda stub: stub.ShareFetch)
@@ -152,8 +153,8 @@ class ShareFetcher:
             partition=partition,
             records=records,
             acquired=[range(run.first_offset, run.last_offset + 1) for run in result.acquired],
-            error=_error(result.error),
-            acknowledge_error=_error(result.acknowledge_error),
+            error=error_in(result.error),
+            acknowledge_error=error_in(result.acknowledge_error),
         )
 
     def acknowledge(self, member_id: str, said: Said) -> dict[TopicPartition, MillraceError | None]:
@@ -169,7 +170,7 @@ class ShareFetcher:
             self._coordinator.notice(error)
             return dict.fromkeys(said, error)
         return {
-            TopicPartition(answer.name, each.partition): _error(each.error)
+            TopicPartition(answer.name, each.partition): error_in(each.error)
             for answer in response.topics
             for each in answer.partitions
         }
@@ -197,7 +198,3 @@ def _batches(runs: Iterable[Run]) -> list[pb.AcknowledgementBatch]:
         )
         for run in runs
     ]
-
-
-def _error(error: pb.Error) -> MillraceError | None:
-    return error_of(error.code, error.message) if error.code else None

@@ -20,9 +20,9 @@ from millrace.errors import (
     TransactionalIdNotFoundError,
     UnknownProducerIdError,
     UsageError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.item_errors import check_item, error_in
 
 
 class TransactionOperations:
@@ -75,8 +75,8 @@ class TransactionOperations:
         for _, address in self._brokers():
             response = self._connections.call(lambda stub: stub.DescribeTransactions, request, address=address)
             for transaction in response.transactions:
-                if transaction.error.code:
-                    error = error_of(transaction.error.code, transaction.error.message)
+                error = error_in(transaction.error)
+                if error is not None:
                     errors.setdefault(transaction.transactional_id, error)
                 else:
                     found[transaction.transactional_id] = _transaction(transaction)
@@ -98,8 +98,7 @@ class TransactionOperations:
                 lambda stub: stub.DescribeProducers, request, address=self._metadata.leader_address(partition)
             )
             result = response.topics[0].partitions[0]
-            if result.error.code:
-                raise error_of(result.error.code, f"{partition}: {result.error.message}")
+            check_item(result.error, str(partition))
             found[partition] = sorted(map(_producer, result.producers), key=lambda producer: producer.producer_id)
         return found
 

@@ -120,7 +120,7 @@ class Receiver:
                 self._expire()
             for fd, _ in events:
                 if fd == self._bell:
-                    self._hear_bell()
+                    _silence(self._bell)
                 else:
                     self._serve(fd)
             with self._lock:
@@ -143,9 +143,6 @@ class Receiver:
             self._epoll.close()
             os.close(self._bell)
             os.close(self._helper_bell)
-
-    def _hear_bell(self) -> None:
-        _silence(self._bell)
 
     def _serve(self, fd: int) -> None:
         with self._lock:
