@@ -146,7 +146,7 @@ async def open_broker(
             storage.metadata.coordination,
             storage.metadata.catalog,
             configured=member.take_topic,
-            gone=gone.tell,
+            gone=gone.report,
         )
         await base.executors.administer(_start_log_threads, storage)
         partitions = PartitionDirectory(

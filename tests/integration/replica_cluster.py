@@ -274,7 +274,7 @@ class ReplicaCluster:
 
     def tell_all(self, topic: str, broker_id: int) -> None:
         """Send a broker the leaders of a topic's partitions. Every broker gets these, with or without replicas."""
-        self.run(self.broker(broker_id).replicas.told(self._metadata_request(1, self._states_of(topic))))
+        self.run(self.broker(broker_id).replicas.stop_reassigned(self._metadata_request(1, self._states_of(topic))))
 
     def _states_of(self, topic: str) -> dict[TopicPartition, LeaderAndIsrState]:
         return {
@@ -334,7 +334,7 @@ class ReplicaCluster:
             ensure_path(self._session, path)
             self._session.set(path, content)
         broker.catalog.refresh(topic)
-        broker.catalog.tell(self._metadata_request(1, self._states_of(topic)))
+        broker.catalog.update_metadata(self._metadata_request(1, self._states_of(topic)))
 
     # --- queries ---------------------------------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ class Member:
         """Read topics and configurations again, because changes may have been missed."""
         known = self._catalog.topics
         await self._executors.administer(self._catalog.load)
-        self._tell_gone(known, known)
+        self._report_gone(known, known)
         await self._executors.administer(self._take_changed_configs)
 
     def _session_ended(self, session: Coordination) -> None:
@@ -348,7 +348,7 @@ class Member:
         self._check(request)
         for leader in leaders:
             self._peers.know(leader.broker_id, leader.endpoints)
-        await self._executors.administer(self._catalog.know, request.topic_ids)
+        await self._executors.administer(self._catalog.refresh_unknown, request.topic_ids)
         return await self._replicas.become(request)
 
     async def stop_replica(self, request: StopReplicaRequest) -> Answers:
@@ -362,20 +362,20 @@ class Member:
         self.controller_requests.controller_id = request.controller_id
         self._take_live({each.broker_id: each for each in brokers})
         before = self._catalog.topics
-        topics = await self._executors.administer(self._catalog.tell, request)
-        self.topics.told(topics)
-        await self._replicas.told(request)
-        self._tell_gone(before, topics)
+        topics = await self._executors.administer(self._catalog.update_metadata, request)
+        self.topics.announced(topics)
+        await self._replicas.stop_reassigned(request)
+        self._report_gone(before, topics)
         self.topics.check(topics)
         self._has_metadata.set()
 
-    def _tell_gone(self, before: Mapping[str, TopicInfo], names: Iterable[str]) -> None:
+    def _report_gone(self, before: Mapping[str, TopicInfo], names: Iterable[str]) -> None:
         """Report those topics of ``before`` that were deleted, or deleted and created again."""
         after = self._catalog.topics
         for name in names:
             gone = before.get(name)
             if gone is not None and (name not in after or after[name].topic_id != gone.topic_id):
-                self._gone.tell(gone)
+                self._gone.report(gone)
 
     def _check(self, request: BrokerRequest) -> None:
         if self.broker_epoch < 0:  # a replaced controller may have sent it to an earlier broker epoch

@@ -49,7 +49,7 @@ class TopicLookups:
             self._missing.add(topic)
         return is_there
 
-    def told(self, topics: Iterable[str]) -> None:
+    def announced(self, topics: Iterable[str]) -> None:
         """Take note that an UpdateMetadata has named topics."""
         self._missing.discard(topics)
 

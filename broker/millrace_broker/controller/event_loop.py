@@ -134,15 +134,18 @@ class ControllerEventLoop:
 
     def begin(self, session: Coordination) -> None:
         """Try to become the controller under a new session."""
+        changes: dict[str, Callable[[WatchEvent], None]] = {
+            ControllerStore.CONTROLLER: self._controller_node_changed,
+            ControllerStore.BROKERS: self._brokers_changed,
+            ControllerStore.TOPICS: self._topics_changed,
+            ControllerStore.DELETIONS: self._deletions_changed,
+            ControllerStore.DISKS: self._disks_failed,
+            ControllerStore.REASSIGNMENTS: self._reassignments_asked,
+            ControllerStore.ELECTIONS: self._elections_asked,
+        }
         loop = asyncio.get_running_loop()
         watches: dict[str, Watch] = {
-            ControllerStore.CONTROLLER: OnLoop(loop, partial(self._told, session, self._controller_node_changed)),
-            ControllerStore.BROKERS: OnLoop(loop, partial(self._told, session, self._brokers_changed)),
-            ControllerStore.TOPICS: OnLoop(loop, partial(self._told, session, self._topics_changed)),
-            ControllerStore.DELETIONS: OnLoop(loop, partial(self._told, session, self._deletions_changed)),
-            ControllerStore.DISKS: OnLoop(loop, partial(self._told, session, self._disks_failed)),
-            ControllerStore.REASSIGNMENTS: OnLoop(loop, partial(self._told, session, self._reassignments_asked)),
-            ControllerStore.ELECTIONS: OnLoop(loop, partial(self._told, session, self._elections_asked)),
+            name: OnLoop(loop, partial(self._while_in_session, session, change)) for name, change in changes.items()
         }
         self._waiting.clear()  # events of the last session are dropped
         self._store = ControllerStore(session, self._config, self._now_ms, watches.__getitem__)
@@ -202,7 +205,7 @@ class ControllerEventLoop:
             self._waiting.add(name)
             self._events.put_nowait(_Event(name, steps, _now_s(), None, self._store))
 
-    def _told(self, session: Coordination, change: Callable[[WatchEvent], None], event: WatchEvent) -> None:
+    def _while_in_session(self, session: Coordination, change: Callable[[WatchEvent], None], event: WatchEvent) -> None:
         if self._store is not None and self._store.session is session:
             change(event)
 

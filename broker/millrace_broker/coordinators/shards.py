@@ -250,7 +250,7 @@ class ShardFactory:
             topics=self.topics,
             partitions=self._partitions,
             open_log=self.open_log,
-            listen=self._replicas.tell_roles,
+            listen=self._replicas.listen_to_roles,
         )
 
     def open_log(self, topic: str, number: int) -> StateLog:

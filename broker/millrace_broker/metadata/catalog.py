@@ -41,7 +41,7 @@ class TopicCatalog:
         self._topics: Mapping[str, TopicInfo] = {}
         self._by_id: Mapping[uuid.UUID, TopicInfo] = {}
         self._schemas: Mapping[int, SchemaVersion] = {}
-        self._told: Final[dict[uuid.UUID, _Partitions]] = {}
+        self._leaders: Final[dict[uuid.UUID, _Partitions]] = {}
         """The last UpdateMetadata of each partition, by the topic's id."""
 
     @property
@@ -108,27 +108,27 @@ class TopicCatalog:
         self._swap(topics)
         return info
 
-    def tell(self, request: UpdateMetadataRequest) -> list[str]:
+    def update_metadata(self, request: UpdateMetadataRequest) -> list[str]:
         """Apply an UpdateMetadata; returns the topics that it names."""
         topics = dict(self._topics)
-        told_topics = by_topic(request.partitions)
-        for name, states in told_topics.items():
+        named = by_topic(request.partitions)
+        for name, states in named.items():
             topic_id = request.topic_ids.get(name)
             if topic_id is None or any(state.leadership.leader == LEADER_DURING_DELETE for state in states.values()):
                 topics.pop(name, None)
-                self._told.pop(topic_id or _NO_ID, None)
+                self._leaders.pop(topic_id or _NO_ID, None)
                 continue
-            told = self._told.setdefault(topic_id, {})
-            told.update({number: _partition_info(number, state) for number, state in states.items()})
+            partitions = self._leaders.setdefault(topic_id, {})
+            partitions.update({number: _partition_info(number, state) for number, state in states.items()})
             present = topics.get(name)
             if present is not None and present.topic_id == topic_id:
-                topics[name] = replace(present, partitions={**present.partitions, **told})
+                topics[name] = replace(present, partitions={**present.partitions, **partitions})
             elif (read := self._read(name)) is not None and read.topic_id == topic_id:
                 topics[name] = read
         self._swap(topics)
-        return list(told_topics)
+        return list(named)
 
-    def know(self, topic_ids: Mapping[str, uuid.UUID]) -> None:
+    def refresh_unknown(self, topic_ids: Mapping[str, uuid.UUID]) -> None:
         """Read the topics with these ids from their nodes unless they are known, as far as they exist."""
         for name, topic_id in topic_ids.items():
             present = self._topics.get(name)
@@ -163,9 +163,9 @@ class TopicCatalog:
         )
 
     def _partitions(self, topic: TopicNode) -> _Partitions:
-        """Return the partitions by number, with the leaders that a controller has told."""
-        told = self._told.get(topic.topic_id, {})
-        return {number: told.get(number) or _unled(number, replicas) for number, replicas in topic.assignment.items()}
+        """Return the partitions by number, with the leaders of the last UpdateMetadata."""
+        known = self._leaders.get(topic.topic_id, {})
+        return {number: known.get(number) or _unled(number, replicas) for number, replicas in topic.assignment.items()}
 
     def _read_schemas(self, name: str) -> tuple[tuple[SchemaVersion, ...], tuple[str, ...]]:
         try:

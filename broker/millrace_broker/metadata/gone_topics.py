@@ -20,10 +20,10 @@ class GoneTopics:
         """Call ``forget`` with each deleted topic."""
         self._subscribers.append(forget)
 
-    def tell(self, topic: TopicInfo) -> None:
+    def report(self, topic: TopicInfo) -> None:
         """Report a deleted topic, from any thread. Its logs may still exist."""
-        self._executors.on_loop(self._tell, topic)
+        self._executors.on_loop(self._notify, topic)
 
-    def _tell(self, topic: TopicInfo) -> None:
+    def _notify(self, topic: TopicInfo) -> None:
         for forget in self._subscribers:
             forget(topic)

@@ -70,7 +70,7 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         waiters=waiters,
     )
     member = _member(config, directory, metadata, timer, executors, peers, logs, replicas, gone)
-    changes = TopicChanges(config, coordination, catalog, configured=member.take_topic, gone=gone.tell)
+    changes = TopicChanges(config, coordination, catalog, configured=member.take_topic, gone=gone.report)
     await member.announce(config.advertised_addresses)
     partitions = PartitionDirectory(broker_id, catalog, logs, find_replica=replicas.find, look_up=member.topics.find)
     topics = InternalTopics(

@@ -327,8 +327,8 @@ class ReplicaManager:
                     answers[partition] = error
             return answers
 
-    async def told(self, request: UpdateMetadataRequest) -> None:
-        """Stop replicas that, by an UpdateMetadata, this broker no longer leads or has.
+    async def stop_reassigned(self, request: UpdateMetadataRequest) -> None:
+        """Stop replicas that this broker no longer leads or has, as an UpdateMetadata says.
 
         The controller sends no StopReplica to a broker that it considered dead while its replica was moved. That broker
         would continue as the old leader: requests with ``acks=all`` time out, and records with ``acks=1`` are lost.
@@ -386,7 +386,7 @@ class ReplicaManager:
         if listener is not None:
             listener(replica.key[1])
 
-    def tell_roles(self, topic: str, listener: RoleListener) -> None:
+    def listen_to_roles(self, topic: str, listener: RoleListener) -> None:
         """Register a listener for each change of this broker's role in a topic's partitions."""
         self._role_listeners[topic] = listener
 

@@ -87,7 +87,7 @@ def test_a_misspelt_topic_is_looked_up_in_zookeeper_once() -> None:
             for error in await asyncio.gather(*map(directory.find_topic, names), return_exceptions=True):
                 assert isinstance(error, UnknownTopicOrPartitionError)
             asked.append(len(coordination.asked))
-        lookups.told(["ordres"])
+        lookups.announced(["ordres"])
         with pytest.raises(UnknownTopicOrPartitionError):
             await directory.find_topic("ordres")
         asked.append(len(coordination.asked))
