@@ -210,8 +210,11 @@ class Connection(asyncio.BufferedProtocol):
             return self._hello(head, data[start:end]) if len(data) >= end else 0
         if self._sasl is not None and not is_authenticating and head.api_key != ApiKey.API_VERSIONS:
             self._sasl.check()
-        if not (self._is_counted or is_authenticating):
-            self._meet(head)
+        if not (self._is_counted or is_authenticating):  # a Kafka client, which has no greeting
+            if head.api_key >= frames.OWN_KEYS_MIN:
+                raise InvalidRequestError("the first call of a client of millrace is HELLO")
+            self._listener.wire_call(head.api_key)  # a client of another protocol is not counted
+            self._count()
         self._begin(Request(self._listener.wire_call(head.api_key), head), data[start:end])
         return min(len(data), end)
 
@@ -236,13 +239,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(frames.response_head(len(answer), correlation_id=head.correlation_id) + answer)
         self._enter(State.IDLE)
         return frames.HEAD_BYTES + head.rest_bytes
-
-    def _meet(self, head: frames.Head) -> None:
-        """Count the connection of a Kafka client, which says nothing of itself before its first request."""
-        if head.api_key >= frames.OWN_KEYS_MIN:
-            raise InvalidRequestError("the first call of a client of millrace is HELLO")
-        self._listener.wire_call(head.api_key)  # a client of another protocol is not counted
-        self._count()
 
     def _count(self) -> None:
         """Count the connection, of which calls of SASL may have taken a place already. Raises ``ThrottledError``."""
@@ -273,12 +269,15 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_admission(call_class, request, bytes(part))
 
     def _turn_away(self, call_class: CallClass, part: memoryview, error: MillraceError) -> None:
-        """Answer a request that is not admitted."""
+        """Answer a request that is not admitted, after the rest of it is discarded."""
         assert self._request is not None
         # The reserve has no place for a connection that makes client calls.
         room = self._broker.admission.connections.room_of(self)
         self._is_stopping |= call_class is CallClass.CLIENT and room is CallClass.CONTROL
-        self._throw_away(self._request.head.rest_bytes - len(part), error)
+        self._skip_bytes, self._failure = self._request.head.rest_bytes - len(part), error
+        self._enter(State.RECEIVING)
+        if not self._skip_bytes:
+            self._finish((), error)
 
     def _wait_for_admission(self, call_class: CallClass, request: Request, held: bytes) -> None:
         """Read nothing until the request has a place and memory."""
@@ -325,13 +324,6 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(self._body)
         self._view[: len(part)] = part
         self._received_bytes = len(part)
-
-    def _throw_away(self, size_bytes: int, failure: MillraceError) -> None:
-        """Answer with an error after the rest of the message is discarded."""
-        self._skip_bytes, self._failure = size_bytes, failure
-        self._enter(State.RECEIVING)
-        if not size_bytes:
-            self._finish((), failure)
 
     def _skipped(self, data: memoryview) -> memoryview:
         skipped = min(len(data), self._skip_bytes)

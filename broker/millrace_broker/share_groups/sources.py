@@ -22,7 +22,7 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
-from millrace.protocol.item_errors import error_in
+from millrace.protocol.item_errors import check_item, error_in
 from millrace.records import AbortedTransaction, CommittedFilter, scan_headers
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.read_threads import LogReads
@@ -247,8 +247,7 @@ class _RemoteSource:
             self._leader(), "ListOffsets", request, timeout_s=_CALL_S
         )
         (result,) = answer.topics[0].partitions
-        if result.HasField("error"):
-            raise error_of(result.error.code, result.error.message)
+        check_item(result.error)
         return result.offset if result.offset >= 0 else (await self.bounds())[1]
 
     async def read(self, offset: int, bytes_max: int) -> Read:
