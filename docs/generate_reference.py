@@ -83,9 +83,10 @@ def _broker_page() -> str:
     return (
         "# Broker options\n\n"
         "Set them in a properties file (`millrace broker --config FILE`) or with `-o name=value`. The update mode is "
-        "Kafka's: `millrace configs alter` changes *cluster-wide* options of all running brokers or of one. All other "
-        "options need a restart. "
-        "[Operations](../../operations.md#options-that-change-while-brokers-run) has the rules.\n\n"
+        "Kafka's: `millrace configs alter` changes *cluster-wide* options of all running brokers or of one, and "
+        "*per-broker* options of one. Security options of a listener are per-broker as "
+        "`listener.name.<name>.<option>`. All other options need a restart. "
+        "[Change configurations](../../dynamic-configuration.md) has the rules.\n\n"
         + _table(("option", "default", "update mode", "meaning"), rows)
         + "\n## Only dynamic\n\nThese options are read from no file. Their update mode is cluster-wide.\n\n"
         + _table(("option", "meaning"), ((f"`{name}`", meaning) for name, meaning in sorted(RATES.items())))

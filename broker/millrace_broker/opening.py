@@ -478,8 +478,7 @@ def _forget_gone_topics(gone: GoneTopics, waiters: Waiters, coordinators: _Coord
 
 
 def _follow_config(base: _Base, storage: _Storage, replicas: _Replicas, admission: Admission, member: Member) -> None:
-    executors, configs = base.executors, storage.broker_configs
-    logs, catalog = storage.logs, storage.metadata.catalog
+    executors, rate, logs = base.executors, storage.broker_configs.rate, storage.logs
 
     def take(current: BrokerConfig) -> None:
         admission.take_config(current)
@@ -487,10 +486,11 @@ def _follow_config(base: _Base, storage: _Storage, replicas: _Replicas, admissio
         replicas.fsyncs.resize(current.num_io_threads)
         replicas.reads.resize_remote(current.remote_log_reader_threads)
         replicas.manager.resize_fetchers(current.num_replica_fetchers)
-        replicas.manager.set_throttle_rates(
-            leader_bytes_per_s=configs.rate(LEADER_RATE), follower_bytes_per_s=configs.rate(FOLLOWER_RATE)
-        )
-        logs.moves.set_rate(configs.rate(MOVE_RATE))
+        leaders, followers = rate(LEADER_RATE), rate(FOLLOWER_RATE)
+        replicas.manager.set_throttle_rates(leader_bytes_per_s=leaders, follower_bytes_per_s=followers)
+        logs.moves.set_rate(rate(MOVE_RATE))
 
     storage.live_config.subscribe(lambda current: executors.on_loop(take, current))
+    storage.live_config.subscribe(base.peers.take_config)
+    catalog = storage.metadata.catalog
     storage.live_config.subscribe(lambda current: apply_to_logs(current, logs, catalog, member.take_topic))

@@ -13,14 +13,11 @@ from millrace.config.listeners import Listener, ListenerProtocol
 from millrace.coordination import SessionStore
 from millrace.errors import MillraceError
 from millrace_broker.broker import Broker
-from millrace_broker.kafka_api import KafkaState, kafka_calls
-from millrace_broker.listeners.grpc_server import GrpcListener
-from millrace_broker.listeners.tcp_listener import TcpListener
+from millrace_broker.listeners.listener_set import ListenerSet
 from millrace_broker.log import Files
 from millrace_broker.log.recovery_threads import Progress
 from millrace_broker.opening import open_broker
 from millrace_broker.runtime import Clock
-from millrace_broker.security import check_authorizer, check_plaintext
 
 if TYPE_CHECKING:
     from millrace_broker.metrics import MetricsListener
@@ -50,8 +47,7 @@ class BrokerServer:
         self._clock: Final = clock
         self._files: Final = files
         self._store: Final = store
-        self._listeners: Final[list[TcpListener | GrpcListener]] = []
-        self._ports: Final[dict[str, int]] = {}
+        self.listeners: Final = ListenerSet(config)
         self._metrics: MetricsListener | None = None
         self._is_started = False
         self._metrics_port = 0
@@ -59,7 +55,7 @@ class BrokerServer:
     @property
     def ports(self) -> Mapping[str, int]:
         """The ports of the listeners by their names, once started."""
-        return self._ports
+        return self.listeners.ports
 
     @property
     def port(self) -> int:
@@ -77,9 +73,8 @@ class BrokerServer:
         return self._address_of(ListenerProtocol.GRPC)
 
     def _address_of(self, protocol: ListenerProtocol) -> Listener:
-        addresses = self._config.listener_addresses
-        name = next(name for name in addresses if self._config.protocol_of(name) is protocol)
-        return addresses[name]._replace(port=self._ports[name])
+        config, addresses = self.broker.config, self.listeners.addresses()
+        return next(address for name, address in addresses.items() if config.protocol_of(name) is protocol)
 
     @property
     def metrics_port(self) -> int:
@@ -93,10 +88,10 @@ class BrokerServer:
         the numbers of loaded and of all logs, from another thread.
         """
         try:
-            self._bind()  # first: if an address is taken, the data is not opened
+            self.listeners.bind()  # first: if an address is taken, the data is not opened
             broker = await open_broker(
                 self._config,
-                endpoints=self._endpoints(),
+                endpoints=self.listeners.endpoints,
                 clock=self._clock,
                 files=self._files,
                 store=self._store,
@@ -113,22 +108,23 @@ class BrokerServer:
             await broker.close()
             raise
         self._is_started = True
-        addresses = self._config.listener_addresses
         _logger.info(
             "broker %d of cluster %s listens at %s",
             self._config.broker_id,
             self.cluster_id,
-            ", ".join(f"{name}://{address._replace(port=self._ports[name])}" for name, address in addresses.items()),
+            ", ".join(f"{name}://{address}" for name, address in self.listeners.addresses().items()),
         )
 
     async def _serve(self, broker: Broker) -> None:
+        await self.listeners.prepare(broker.config)
         self._serve_metrics()
         # In a cluster, the controller calls a broker once it is announced. A single broker is its own controller. It
         # is announced before it serves, so that its clients find leaders.
         if not self._config.is_clustered:
             await broker.announce()
-        for listener in self._listeners:
-            await listener.start(broker)
+        await self.listeners.start(broker, broker.member.advertise)
+        broker.live_config.add_check(self.listeners.check)
+        broker.live_config.subscribe(lambda config: broker.executors.on_loop(self.listeners.take_config, config))
         if self._config.is_clustered:
             await broker.announce()
 
@@ -151,28 +147,6 @@ class BrokerServer:
         await self.broker.close()
         _logger.info("broker %d has stopped", self._config.broker_id)
 
-    def _bind(self) -> None:
-        """Bind all listeners."""
-        check_plaintext(self._config)
-        check_authorizer(self._config)
-        state = KafkaState(self._config)
-        calls = kafka_calls(state)
-        for name, address in self._config.listener_addresses.items():
-            listener: TcpListener | GrpcListener
-            if self._config.protocol_of(name) is ListenerProtocol.KAFKA:
-                listener = TcpListener(self._config, name, calls, state.connection_closed)
-            else:
-                listener = GrpcListener(self._config, name)
-            self._listeners.append(listener)
-            self._ports[name] = listener.bind(address)
-
-    def _endpoints(self) -> dict[str, Listener]:
-        """Return the addresses to advertise."""
-        return {
-            name: Listener(_reachable(address.host), address.port or self._ports[name])
-            for name, address in self._config.advertised_addresses.items()
-        }
-
     def _serve_metrics(self) -> None:
         if self._config.metrics_port < 0:
             return
@@ -187,7 +161,7 @@ class BrokerServer:
         _logger.info("metrics are served at %s://%s:%d/metrics", scheme, host, self._metrics_port)
 
     async def _stop_listening(self, grace_s: float) -> None:
-        stopping: list[Awaitable[None]] = [listener.stop(grace_s) for listener in self._listeners]
+        stopping: list[Awaitable[None]] = [self.listeners.stop(grace_s)]
         if self._metrics is not None:
             stopping.append(asyncio.to_thread(self._metrics.close))
         await asyncio.gather(*stopping)
@@ -200,12 +174,3 @@ class BrokerServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-def _reachable(host: str) -> str:
-    """Return the host to advertise if the listener is on all interfaces and no address is configured."""
-    if host not in ("0.0.0.0", "::"):
-        return host
-    import socket
-
-    return socket.getfqdn()

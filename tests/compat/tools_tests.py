@@ -270,15 +270,58 @@ def test_config_of_brokers() -> None:
     assert "1500000" not in _described("brokers", "")
 
 
+def test_config_of_one_broker() -> None:
+    broker_id = _broker_id()
+    _alter("brokers", broker_id, "--add-config", "log.cleaner.threads=2")
+    described = _described("brokers", broker_id)
+    assert "log.cleaner.threads=2" in described
+    assert "DYNAMIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:log.cleaner.threads=1" in described
+    assert "Error" in _alter("brokers", broker_id, "--add-config", "log.cleaner.threads=50", fails=True)
+    _alter("brokers", broker_id, "--delete-config", "log.cleaner.threads")
+    assert "log.cleaner.threads" not in _described("brokers", broker_id)
+    assert "broker.id" in _alter("brokers", broker_id, "--add-config", "broker.id=7", fails=True)
+
+
+def test_levels_of_loggers() -> None:
+    broker_id = _broker_id()
+    before = re.findall(r"^  (\S+)=(\w+)", _described("broker-loggers", broker_id), re.MULTILINE)
+    name, level = next((name, level) for name, level in before if name != "root")
+    assert level in ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
+    _alter("broker-loggers", broker_id, "--add-config", f"{name}=TRACE")
+    assert f"  {name}=TRACE" in _described("broker-loggers", broker_id)
+    _alter("broker-loggers", broker_id, "--delete-config", name)
+    assert f"  {name}=TRACE" not in _described("broker-loggers", broker_id)
+    assert "LOUD" in _alter("broker-loggers", broker_id, "--add-config", f"{name}=LOUD", fails=True)
+    assert "no.such.logger" in _alter("broker-loggers", broker_id, "--add-config", "no.such.logger=INFO", fails=True)
+
+
+def _broker_id() -> str:
+    found = re.search(r"\(id: (\d+)", tool("kafka-broker-api-versions"))
+    assert found is not None
+    return found[1]
+
+
 def test_config_of_a_group(topic: str) -> None:
     _alter("groups", topic, "--add-config", "consumer.session.timeout.ms=50000")
     assert "consumer.session.timeout.ms=50000" in _described("groups", topic)
 
 
-def test_quota_of_a_client(topic: str) -> None:
-    _alter("clients", topic, "--add-config", "producer_byte_rate=1048576")
-    assert "producer_byte_rate=1048576" in _described("clients", topic)
-    _alter("clients", topic, "--delete-config", "producer_byte_rate")
+@pytest.mark.parametrize(
+    ("kind", "name", "quota"),
+    [
+        ("users", "someone", "consumer_byte_rate=1048576"),
+        ("users", "", "request_percentage=50"),
+        ("clients", "app", "producer_byte_rate=1048576"),
+        ("clients", "", "producer_byte_rate=2097152"),
+        ("ips", "192.0.2.9", "connection_creation_rate=9"),
+        ("ips", "", "connection_creation_rate=90"),
+    ],
+)
+def test_quotas_and_their_defaults(kind: str, name: str, quota: str) -> None:
+    _alter(kind, name, "--add-config", quota)
+    assert quota in _described(kind, name)
+    _alter(kind, name, "--delete-config", quota.partition("=")[0])
+    assert quota not in _described(kind, name)
 
 
 def test_scram_password_of_a_user(topic: str) -> None:

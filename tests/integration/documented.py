@@ -34,6 +34,7 @@ RUN_BY = {
     "docs/audit.md": "integration/test_spark_authorization_audit.py",
     "docs/authorization.md": "integration/test_acls.py",
     "docs/clients.md": "integration/test_guides.py",
+    "docs/dynamic-configuration.md": "integration/test_dynamic_configs.py",
     "docs/delta.md": "integration/test_delta_writes.py",
     "docs/kafka-clients.md": "integration/test_kafka_client_cases.py",
     "docs/kafka-source-migration.md": "integration/test_guides.py",

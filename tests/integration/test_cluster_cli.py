@@ -224,6 +224,23 @@ def test_options_of_all_brokers_change_while_they_run(cluster: Cluster, run: Run
     eventually(lambda: all(not each.server.broker.broker_configs.for_all for each in cluster.brokers.values()))
 
 
+def test_a_listener_that_one_broker_adds_and_removes_is_known_to_all(cluster: Cluster, run: Run) -> None:
+    broker = cluster.brokers[2].server.broker
+    epoch, listeners = broker.member.broker_epoch, broker.config.listeners
+
+    def knows(broker_id: int) -> bool:
+        live = cluster.brokers[broker_id].server.broker.live_brokers()
+        return any("ADDED" in each.endpoints for each in live if each.broker_id == 2)
+
+    run("configs", "alter", "brokers", "2", "--add", f"listeners={listeners},ADDED://127.0.0.1:0")
+    for broker_id in cluster.brokers:
+        eventually(lambda broker_id=broker_id: knows(broker_id))
+    run("configs", "alter", "brokers", "2", "--delete", "listeners")
+    for broker_id in cluster.brokers:
+        eventually(lambda broker_id=broker_id: not knows(broker_id))
+    assert broker.member.broker_epoch == epoch, "no partition had to move"
+
+
 @contextlib.contextmanager
 def _up(data: Path, brokers: int) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Start the command, and return it with the addresses of ZooKeeper and the brokers."""

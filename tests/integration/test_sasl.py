@@ -305,7 +305,7 @@ def test_a_connection_authenticates_again_or_ends(broker: EmbeddedBroker, ca: tu
         wire.call(MetadataRequest(topics=()), 1)
         conversation = next(
             each._sasl
-            for listener in broker.server._listeners
+            for listener in broker.server.listeners.by_name.values()
             for each in getattr(listener, "_connections", ())
             if each._client.port == wire.port
         )

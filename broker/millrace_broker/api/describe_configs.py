@@ -1,4 +1,4 @@
-"""Handler of DescribeConfigs for topics, groups, client metrics and brokers.
+"""Handler of DescribeConfigs for topics, groups, client metrics, brokers and their loggers.
 
 An entry has the option's value and its source, and as synonyms the values at all sources. For all brokers together (an
 empty name), only dynamic options are listed.
@@ -6,8 +6,7 @@ empty name), only dynamic options are listed.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from millrace.config.broker import BrokerConfig
@@ -16,19 +15,21 @@ from millrace.config.cluster import ZOOKEEPER_PREFIX
 from millrace.config.dynamic import RATES
 from millrace.config.group import BROKER_DEFAULTS as GROUP_DEFAULTS
 from millrace.config.group import GroupConfig
-from millrace.config.secrets import is_secret
+from millrace.config.listener_options import shared_name
 from millrace.config.topic import TopicConfig
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
-from millrace_broker.api.common.configs import CLIENT_METRICS, is_broker, is_group, text_of
+from millrace_broker.api.common.configs import CLIENT_METRICS, check_addressee, is_broker, is_group, text_of
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.config.log_levels import log_levels
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
 _DYNAMIC_CLIENT_METRICS = "DYNAMIC_CLIENT_METRICS_CONFIG"
 _DYNAMIC_GROUP = "DYNAMIC_GROUP_CONFIG"
+_DYNAMIC_BROKER_LOGGER = "DYNAMIC_BROKER_LOGGER_CONFIG"
 _DYNAMIC_BROKER = "DYNAMIC_BROKER_CONFIG"
 _DYNAMIC_DEFAULT = "DYNAMIC_DEFAULT_BROKER_CONFIG"
 _STATIC_BROKER = "STATIC_BROKER_CONFIG"
@@ -49,21 +50,25 @@ async def describe(broker: Broker, request: pb.DescribeConfigsRequest) -> pb.Des
     for resource in request.resources:
         result = response.results.add(resource=resource)
         try:
-            if resource.type == pb.TOPIC:
-                await broker.partitions.find_topic(resource.name)
-            if resource.type == CLIENT_METRICS:
-                set_for_it = await broker.executors.administer(broker.client_metrics.overrides, resource.name)
-                result.entries.extend(_client_metrics_entries(set_for_it))
-                continue
-            result.entries.extend(_entries(broker, resource))
+            result.entries.extend(await entries_of(broker, resource))
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
 
 
-def _entries(broker: Broker, resource: pb.ConfigResource) -> Iterator[pb.ConfigEntry]:
+async def entries_of(broker: Broker, resource: pb.ConfigResource) -> Iterable[pb.ConfigEntry]:
+    """Return the options of a resource. Raises ``MillraceError``."""
+    if resource.type == CLIENT_METRICS:
+        return _client_metrics_entries(
+            await broker.executors.administer(broker.client_metrics.overrides, resource.name)
+        )
+    if resource.type == pb.TOPIC:
+        await broker.partitions.find_topic(resource.name)
     if is_group(resource):
         return _group_entries(broker, resource.name)
+    if resource.type == pb.BROKER_LOGGER:
+        check_addressee(broker, resource)
+        return _logger_entries()
     if not is_broker(broker, resource):
         return topic_entries(broker, resource.name)
     return _broker_entries(broker) if resource.name else _entries_of_all(broker)
@@ -88,6 +93,16 @@ def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
         else:
             weaker = [_synonym(option, defaults[option], _DEFAULT)]
         yield _entry(option, value, own + weaker, GroupConfig.model_fields[option.replace(".", "_")].description)
+
+
+def _logger_entries() -> Iterator[pb.ConfigEntry]:
+    for name, level in log_levels().items():
+        yield pb.ConfigEntry(
+            name=name,
+            value=level,
+            source=_DYNAMIC_BROKER_LOGGER,
+            synonyms=[pb.ConfigSynonym(name=name, value=level, source=_DYNAMIC_BROKER_LOGGER)],
+        )
 
 
 def topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
@@ -148,11 +163,12 @@ class _BrokerLayers(NamedTuple):
             found.append(_synonym(option, self.file[option], _STATIC_BROKER))
         if option in self.defaults:
             found.append(_synonym(option, self.defaults[option], _DEFAULT))
-        return found
+        shared = shared_name(option)
+        return found if shared == option else found + self.synonyms(shared)
 
 
 def _synonym(option: str, value: object, source: str) -> pb.ConfigSynonym:
-    return pb.ConfigSynonym(name=option, value="" if is_secret(option) else text_of(value), source=source)
+    return pb.ConfigSynonym(name=option, value="" if BrokerConfig.is_secret(option) else text_of(value), source=source)
 
 
 def _entry(
@@ -160,18 +176,16 @@ def _entry(
 ) -> pb.ConfigEntry:
     return pb.ConfigEntry(
         name=option,
-        value="" if is_secret(option) else text_of(value),
+        value="" if BrokerConfig.is_secret(option) else text_of(value),
         source=synonyms[0].source,
-        is_sensitive=is_secret(option),
+        is_sensitive=BrokerConfig.is_secret(option),
         documentation=documentation or "",
         synonyms=synonyms,
     )
 
 
 def _documentation(option: str) -> str:
-    of_listener = option.startswith("listener.name.")
-    name = re.sub(r"listener\.name\..+?\.((?:ssl|sasl|connections|max)\.)", r"\1", option) if of_listener else option
-    field = BrokerConfig.model_fields.get(name.replace(".", "_"))
+    field = BrokerConfig.model_fields.get(shared_name(option).replace(".", "_"))
     if field is not None:
         return field.description or ""
     if option in RATES:

@@ -35,6 +35,7 @@ from millrace.coordination import (
     WatchEvent,
     paths,
 )
+from millrace.coordination.nodes import BrokerNode
 from millrace.coordination.notices import LogDirEventNode
 from millrace.errors import (
     BrokerUnavailableError,
@@ -191,12 +192,7 @@ class Member:
         Raises ``BrokerIdTakenError``, and ``EnvironmentProblemError`` when no controller sends an UpdateMetadata in
         time.
         """
-        self._node = registration.broker_node(
-            endpoints,
-            rack=self._config.broker_rack,
-            timestamp_ms=self._clock.now_ms(),
-            security_protocol_of=self._config.security_protocol_of,
-        )
+        self._node = self._broker_node(endpoints, self._config)
         self._replicas.alter_partition = self._isr_requests.alter
         self.controlling.start()
         await self._begin(self._coordination.session)
@@ -211,6 +207,19 @@ class Member:
         with contextlib.suppress(NotControllerError, TimeoutError):
             async with asyncio.timeout(_FIRST_METADATA_S):
                 await self.controlling.settled()
+
+    async def advertise(self, endpoints: Mapping[str, Listener], config: BrokerConfig) -> None:
+        """Change the advertised addresses while the broker is registered."""
+        self._node = self._broker_node(endpoints, config)
+        await self._registration.change(self._node)
+
+    def _broker_node(self, endpoints: Mapping[str, Listener], config: BrokerConfig) -> BrokerNode:
+        return registration.broker_node(
+            endpoints,
+            rack=config.broker_rack,
+            timestamp_ms=self._clock.now_ms(),
+            security_protocol_of=config.security_protocol_of,
+        )
 
     @property
     def broker_epoch(self) -> int:

@@ -70,6 +70,7 @@ class OwnRegistration:
         self._is_closed = False
         self.is_removed = False
         """Whether the registration was removed, and the next one is not made yet."""
+        self._node: BrokerNode
         self._session: Coordination | None = None
         self._watch: OnLoop | None = None
 
@@ -84,6 +85,25 @@ class OwnRegistration:
             await self._run(self._replace_last, session, files, directory)
         async with self._lock:
             await self._register(session)
+
+    async def change(self, node: BrokerNode) -> None:
+        """Change the registered addresses. If the registration or its session is gone, the next registration has them.
+
+        Retry until ZooKeeper has them.
+        """
+        while not self._is_closed:
+            try:
+                async with self._lock:
+                    self._node = node
+                    if self._session is not None:
+                        await self._run(registration.change_registration, self._session, self._id, self.epoch, node)
+            except SessionExpiredError:
+                return
+            except CoordinationError as error:
+                _logger.warning("broker %d cannot change its advertised addresses yet: %s", self._id, error.message)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            return
 
     async def close(self) -> None:
         """Stop registering."""

@@ -8,6 +8,7 @@ from millrace.config.broker import BrokerConfig
 from millrace.config.topic import TopicConfig
 from millrace_broker.log import LogManager
 from millrace_broker.log.cleaning.settings import cleaner_settings
+from millrace_broker.log.tiered.settings import tiering_settings
 from millrace_broker.metadata import TopicCatalog
 
 
@@ -19,7 +20,7 @@ def apply_to_logs(
     if logs.cleaner is not None:
         logs.cleaner.reconfigure(cleaner_settings(config))
     if logs.tiering is not None:
-        logs.tiering.set_rate(float(config.remote_log_manager_copy_max_bytes_per_second))
+        logs.tiering.reconfigure(tiering_settings(config))
     logs.defaults = config.topic_defaults
     for topic in catalog.set_defaults(config.topic_defaults):
         configured(topic.name, topic.config)

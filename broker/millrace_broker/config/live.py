@@ -28,6 +28,13 @@ class LiveConfig:
         """Call ``take`` with each configuration that comes into force."""
         self._subscribers.append(take)
 
+    def add_check(self, check: Callable[[BrokerConfig, BrokerConfig], None]) -> None:
+        """Call ``check`` with the present and the next configuration before a change of this broker's is stored.
+
+        It raises ``InvalidConfigError`` to refuse the change. Kafka's method is ``validateReconfiguration``.
+        """
+        self._configs.checks.append(check)
+
     def tell(self) -> None:
         """Apply the configuration that was read last, and call all subscribers."""
         self.current = self._configs.current

@@ -86,7 +86,11 @@ class Controller:
         return True
 
     def brokers_changed(self) -> Steps[None]:
-        """Handle brokers that joined or left, or restarted so fast that only their broker epochs changed."""
+        """Handle brokers that joined or left, or changed their addresses.
+
+        A broker may restart so fast that only its broker epoch changes. Kafka's classes are ``BrokerChange`` and
+        ``BrokerModifications``.
+        """
         if not self.is_active:
             return
         context = self.context
@@ -98,6 +102,10 @@ class Controller:
         }
         gone = (set(context.brokers) - set(registered)) | back
         come = (set(registered) - set(context.brokers)) | back
+        moved = any(
+            registered[each].version != context.brokers[each].version
+            for each in registered.keys() & context.brokers.keys()
+        )
         if gone:
             replicas = context.replicas_on(gone)
             for broker_id in gone:
@@ -109,6 +117,8 @@ class Controller:
             context.brokers.update({each: registered[each] for each in come})
             yield from self._brokers_come(come)
         context.brokers.update(registered)
+        if moved and not gone | come:  # otherwise all brokers have been told
+            yield from self._send_update_metadata(context.brokers)
 
     def topics_changed(self) -> Steps[None]:
         """Handle created topics and partitions, and topics that were removed manually."""

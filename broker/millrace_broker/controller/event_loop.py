@@ -213,6 +213,8 @@ class ControllerEventLoop:
         self._put("controller-change", self._check_election)
 
     def _brokers_changed(self, event: WatchEvent) -> None:
+        if event.path != paths.BROKER_IDS and self._store is not None:
+            self._store.broker_changed(event.path)
         self._put("brokers", lambda controller: controller.brokers_changed())
 
     def _topics_changed(self, event: WatchEvent) -> None:

@@ -19,10 +19,14 @@ class PartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A registered broker. ``epoch``, the transaction of its registration, grows with each registration."""
+    """A registered broker. ``epoch``, the transaction of its registration, grows with each registration.
+
+    ``version`` grows when the broker changes its registered addresses.
+    """
 
     epoch: int
     rack: str | None = None
+    version: int = 0
 
 
 class PartitionState(enum.Enum):

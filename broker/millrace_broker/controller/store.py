@@ -114,7 +114,7 @@ class ControllerStore:
         self._watch: Final = watch
         self._epoch_version = -1
         self._topics: dict[str, TopicNode] = {}
-        self._is_watched: set[str] = set()
+        self._is_watched, self._watched_brokers = set[str](), set[int]()
         self._effects: Final[dict[type[Any], Callable[[Any], Any]]] = {
             BecomeController: lambda _: self._become_controller(),
             ReadBrokers: lambda _: self._read_brokers(),
@@ -136,6 +136,10 @@ class ControllerStore:
         reach. After the latter it is unknown what was written, so the controller must start again.
         """
         return self._effects[type(effect)](effect)
+
+    def broker_changed(self, path: str) -> None:
+        """Watch the registration at ``path`` again when brokers are read next."""
+        self._watched_brokers.discard(int(path.rpartition("/")[2]))
 
     def topic_changed(self, path: str) -> None:
         """Forget a topic's node after a watch event, so that the next read gets it again."""
@@ -253,12 +257,16 @@ class ControllerStore:
     # --- reads -----------------------------------------------------------------------------------------------
 
     def _read_brokers(self) -> dict[int, LiveBroker]:
-        names = self.session.children(paths.BROKER_IDS, self._watch(self.BROKERS))
-        ids = sorted(int(name) for name in names)
+        ids = sorted(map(int, self.session.children(paths.BROKER_IDS, self._watch(self.BROKERS))))
+        for each in set(ids) - self._watched_brokers:
+            self.session.exists(paths.broker_path(each), self._watch(self.BROKERS))
+        self._watched_brokers = set(ids)
         found = self.session.get_many([paths.broker_path(each) for each in ids])
         nodes = {each: (BrokerNode.decode(node[0]), node[1]) for each, node in zip(ids, found, strict=True) if node}
         self.brokers = {each: node for each, (node, _) in nodes.items()}
-        return {each: LiveBroker(stat.created_id, node.rack or None) for each, (node, stat) in nodes.items()}
+        return {
+            each: LiveBroker(stat.created_id, node.rack or None, stat.version) for each, (node, stat) in nodes.items()
+        }
 
     def _read_topics(self) -> TopicsFound:
         names = self.session.children(paths.TOPICS, self._watch(self.TOPICS))

@@ -34,6 +34,8 @@ async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterCo
 
 
 async def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb.AlterConfigsRequest.Alteration:
+    if wanted.resource_type == pb.BROKER_LOGGER:
+        raise InvalidRequestError("AlterConfigs does not change the levels of loggers: use IncrementalAlterConfigs")
     named = resource(wanted.resource_type, wanted.resource_name)
     checked = pb.AlterConfigsRequest(alterations=[pb.AlterConfigsRequest.Alteration(resource=named)])
     check_request("AlterConfigs", request.broker, checked, request.context)

@@ -1,4 +1,4 @@
-"""Kafka's numbers for configurations, and options with lists as values."""
+"""Kafka's numbers for configurations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any, Final, get_args
 from millrace.config.base import Config
 from millrace.config.broker import BrokerConfig
 from millrace.config.client_metrics import ClientMetricsConfig
-from millrace.config.dynamic import DYNAMIC_OPTIONS
+from millrace.config.dynamic import is_dynamic
 from millrace.config.group import GroupConfig
+from millrace.config.listener_options import shared_name
 from millrace.config.topic import TopicConfig
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.common.configs import CLIENT_METRICS
+from millrace_broker.api.common.configs import CLIENT_METRICS, is_list
 
 SOURCES: Final = {
     "DYNAMIC_TOPIC_CONFIG": 1,
@@ -20,6 +21,7 @@ SOURCES: Final = {
     "DYNAMIC_DEFAULT_BROKER_CONFIG": 3,
     "STATIC_BROKER_CONFIG": 4,
     "DEFAULT_CONFIG": 5,
+    "DYNAMIC_BROKER_LOGGER_CONFIG": 6,
     "DYNAMIC_CLIENT_METRICS_CONFIG": 7,
     "DYNAMIC_GROUP_CONFIG": 8,
 }
@@ -32,9 +34,6 @@ _OWN_SOURCES: Final = {
 
 _BOOLEAN, _STRING, _LONG, _DOUBLE, _LIST, _PASSWORD = 1, 2, 5, 6, 7, 9
 _TYPES: Final[dict[Any, int]] = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE}
-_LISTS: Final = frozenset(
-    ("cleanup.policy", "log.cleanup.policy", "log.dirs", "listeners", "advertised.listeners", "metrics", "match")
-)
 _CLASSES: Final[dict[int, type[Config]]] = {
     pb.TOPIC: TopicConfig,
     pb.BROKER: BrokerConfig,
@@ -66,12 +65,14 @@ def own_source(kind: int, name: str) -> str:
 
 def type_of(kind: int, option: str) -> int:
     """Return Kafka's number of the type of an option."""
-    if option.endswith(".password"):
+    if kind == pb.BROKER_LOGGER:
+        return _STRING
+    if BrokerConfig.is_secret(option):
         return _PASSWORD
-    if option in _LISTS:
+    if is_list(option):
         return _LIST
     model = _CLASSES.get(kind)
-    field = None if model is None else model.model_fields.get(option.replace(".", "_"))
+    field = None if model is None else model.model_fields.get(shared_name(option).replace(".", "_"))
     if field is None:
         return _STRING
     kinds = (field.annotation, *get_args(field.annotation))
@@ -80,20 +81,4 @@ def type_of(kind: int, option: str) -> int:
 
 def is_read_only(kind: int, option: str) -> bool:
     """Return whether an option cannot be changed while the broker runs."""
-    return kind == pb.BROKER and option not in DYNAMIC_OPTIONS
-
-
-def is_list(option: str) -> bool:
-    """Return whether an option's value is a list, to which APPEND and SUBTRACT apply."""
-    return option in _LISTS
-
-
-def changed_list(value: str, change: str, operation: Operation) -> str:
-    """Return a list with elements appended or subtracted, each once."""
-    elements = [element.strip() for element in value.split(",") if element.strip()]
-    for element in (each.strip() for each in change.split(",")):
-        if operation is Operation.SUBTRACT:
-            elements = [each for each in elements if each != element]
-        elif element and element not in elements:
-            elements.append(element)
-    return ",".join(elements)
+    return kind == pb.BROKER and not is_dynamic(option)

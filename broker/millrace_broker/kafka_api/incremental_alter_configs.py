@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
-from millrace.errors import InvalidConfigError, InvalidRequestError, MillraceError
+from millrace.errors import InvalidRequestError, MillraceError
 from millrace.kafka_protocol.calls.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -15,9 +14,8 @@ from millrace.kafka_protocol.calls.incremental_alter_configs import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.alter_configs import handle as alter
 from millrace_broker.api.common.access_rules import check_request
-from millrace_broker.api.describe_configs import describe
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.configs import Operation, changed_list, is_list, resource
+from millrace_broker.kafka_api.configs import Operation, resource
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
 
@@ -32,7 +30,7 @@ async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest)
             check_request("AlterConfigs", request.broker, checked, request.context)
             if times[each.resource_type, each.resource_name] > 1:
                 raise InvalidRequestError(f"{each.resource_name} is in the request twice: put its changes together")
-            alteration = _alteration(each, await _current(each, request))
+            alteration = _alteration(each)
         except MillraceError as error:
             responses.append(_response(each, code_of(error), error.message))
             continue
@@ -42,17 +40,10 @@ async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest)
     return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))
 
 
-async def _current(wanted: AlterConfigsResource, request: KafkaRequest) -> Mapping[str, str]:
-    """Return the present values if the changes depend on them."""
-    if all(each.config_operation in (Operation.SET, Operation.DELETE) for each in wanted.configs):
-        return {}
-    named = resource(wanted.resource_type, wanted.resource_name)
-    (result,) = (await describe(request.broker, pb.DescribeConfigsRequest(resources=[named]))).results
-    return {entry.name: entry.value for entry in result.entries}
-
-
-def _alteration(wanted: AlterConfigsResource, current: Mapping[str, str]) -> pb.AlterConfigsRequest.Alteration:
+def _alteration(wanted: AlterConfigsResource) -> pb.AlterConfigsRequest.Alteration:
     alteration = pb.AlterConfigsRequest.Alteration(resource=resource(wanted.resource_type, wanted.resource_name))
+    values = {Operation.SET: alteration.set, Operation.APPEND: alteration.append}
+    values[Operation.SUBTRACT] = alteration.subtract
     seen = set()
     for each in wanted.configs:
         if each.name in seen:
@@ -63,15 +54,10 @@ def _alteration(wanted: AlterConfigsResource, current: Mapping[str, str]) -> pb.
         operation = Operation(each.config_operation)
         if operation is Operation.DELETE:
             alteration.delete.append(each.name)
-            continue
-        if each.value is None:
+        elif each.value is None:
             raise InvalidRequestError(f"{each.name} has no value: delete it, or set it to a value")
-        if operation is not Operation.SET and not is_list(each.name):
-            raise InvalidConfigError(f"{each.name} is no list: set it to a value instead of {operation.name}")
-        is_set = operation is Operation.SET
-        alteration.set[each.name] = (
-            each.value if is_set else changed_list(current.get(each.name, ""), each.value, operation)
-        )
+        else:
+            values[operation][each.name] = each.value
     return alteration
 
 

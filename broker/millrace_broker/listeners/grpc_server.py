@@ -12,8 +12,9 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
@@ -83,9 +84,10 @@ class GrpcListener:
     def __init__(self, config: BrokerConfig, name: str) -> None:
         """Raise ``InvalidConfigError`` if the listener's security cannot be as configured."""
         self._name: Final = name
-        self._access: Final = ListenerAccess(config, name)
-        self._credentials: Final = _credentials(self._access, name)
-        self._sessions: Final = GrpcSessions() if self._access.protocol.has_sasl else None
+        access = ListenerAccess(config, name)
+        check_grpc(access, name)
+        self._callers: Final = Callers(name, access, GrpcSessions() if access.protocol.has_sasl else None)
+        self._credentials: Final = _credentials(self._callers)
         self._server: Final = grpc.aio.server(options=_options(config))
 
     def bind(self, address: Listener) -> int:
@@ -103,30 +105,40 @@ class GrpcListener:
 
     async def start(self, broker: Broker) -> None:
         """Start to answer calls."""
-        callers = Callers(self._name, self._access, self._sessions)
+        callers = self._callers
         self._server.add_generic_rpc_handlers((_handlers(broker, callers),))
-        if self._sessions is not None:
-            self._server.add_generic_rpc_handlers((_authentication(broker, callers, self._sessions),))
+        if callers.sessions is not None:
+            self._server.add_generic_rpc_handlers((_authentication(broker, callers, callers.sessions),))
         await self._server.start()
+
+    def take_access(self, access: ListenerAccess) -> None:
+        """Use another security of the same protocol for new connections. It asks for client certificates as before."""
+        assert access.protocol is self._callers.access.protocol
+        self._callers.access = access
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``."""
         await self._server.stop(grace_s)
 
 
-def _credentials(access: ListenerAccess, name: str) -> grpc.ServerCredentials | None:
-    """Return the credentials of a listener with TLS, which gRPC asks for at each handshake.
-
-    Raises ``InvalidConfigError``.
-    """
-    tls = access.tls
-    if tls is None:
-        return None
+def check_grpc(access: ListenerAccess, name: str) -> None:
+    """Raise ``InvalidConfigError`` if gRPC cannot have this security."""
+    if access.tls is None:
+        return
     refuse_for_grpc(access.options, f"listener {name} of the protocol grpc")
     if access.options.ssl_client_auth == "requested":
         raise InvalidConfigError(f"listener {name}: ssl.client.auth=requested is not for gRPC: set required or none")
 
+
+def _credentials(callers: Callers) -> grpc.ServerCredentials | None:
+    """Return the credentials of a listener with TLS, which gRPC asks for at each handshake."""
+    access = callers.access
+    if access.tls is None:
+        return None
+
     def current() -> grpc.ServerCertificateConfiguration:
+        tls = callers.access.tls
+        assert tls is not None, "a listener keeps its security protocol"
         material = tls.current().material
         pair = (material.private_key, material.certificate_chain)
         return grpc.ssl_server_certificate_configuration([pair], material.authorities or None)
@@ -136,8 +148,9 @@ def _credentials(access: ListenerAccess, name: str) -> grpc.ServerCredentials | 
     )
 
 
-class Callers(NamedTuple):
-    """Who calls a listener, and how the listener finds it out."""
+@dataclass(slots=True)
+class Callers:
+    """Who calls a listener, and how the listener finds it out. ``access`` may be replaced."""
 
     listener_name: str
     access: ListenerAccess

@@ -71,7 +71,7 @@ class TcpListener:
         Raises ``InvalidConfigError`` if the listener's security cannot be as configured.
         """
         self.name: Final = name
-        self.access: Final = ListenerAccess(config, name)
+        self.access = ListenerAccess(config, name)
         self._handshakes: Final[dict[TlsTransport, float]] = {}
         self._encrypted: Final = memoryview(bytearray(_BUFFER_BYTES if self.access.tls is not None else 0))
         self._request_bytes_max: Final = config.socket_request_max_bytes
@@ -138,6 +138,11 @@ class TcpListener:
         except OSError as error:
             raise EnvironmentProblemError(f"{error}: set another port of {self.name} with listeners") from error
         self._check()
+
+    def take_access(self, access: ListenerAccess) -> None:
+        """Use another security of the same protocol for new connections."""
+        assert access.protocol is self.access.protocol
+        self.access = access
 
     def _protocol(self) -> Connection | TlsTransport:
         tls = self.access.tls

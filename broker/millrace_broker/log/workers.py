@@ -23,7 +23,8 @@ class Workers(Generic[Key]):
         """``name`` is part of the threads' names."""
         self.changed: Final = threading.Condition()
         self._name: Final = name
-        self._count = threads
+        self.count = threads
+        """The number of threads."""
         self._threads: list[threading.Thread] = []
         self._in_progress: dict[Key, bool] = {}
         """The keys in work, and whether the work must end."""
@@ -34,7 +35,7 @@ class Workers(Generic[Key]):
 
     def start(self, run: Callable[[], None]) -> None:
         """Run a function in each thread; it must return when ``is_stopping``."""
-        for number in range(self._count):
+        for number in range(self.count):
             thread = threading.Thread(target=run, name=f"millrace-{self._name}-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -52,7 +53,7 @@ class Workers(Generic[Key]):
     def resize(self, threads: int) -> None:
         """Set another number of threads for the next ``start``, after a ``stop``."""
         assert not self._threads, "the number of threads may change only while none of them runs"
-        self._count = threads
+        self.count = threads
         self._is_stopping = False
 
     @property

@@ -1,23 +1,26 @@
 """Dynamic broker options, for all brokers and for each, over the file's options.
 
 Invariants
-* Options are validated as a whole before they are written. Invalid options from other writers are ignored and logged.
+* Options are validated as a whole before they are written, by all parts that they concern. Invalid options from other
+  writers are ignored and logged.
+* A secret is stored encrypted. It is decrypted in memory alone.
 * ``current`` is the file, overridden by the options of all brokers, overridden by the options of this broker.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
-from millrace.config.dynamic import RATES, check_dynamic, check_threads, with_dynamic
+from millrace.config.dynamic import RATES, check_dynamic, check_threads, is_per_broker, with_dynamic
 from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
-from millrace_broker.metadata.config_nodes import alter_options, check_option_changes, read_config
+from millrace_broker.metadata.config_nodes import alter_options, change_config, check_option_changes, read_config
+from millrace_broker.metadata.password_encoder import PasswordEncoder
 from millrace_broker.metadata.registration import live_ids
 
 _logger = logging.getLogger(__name__)
@@ -36,6 +39,12 @@ class BrokerConfigs:
         self.for_all: Mapping[str, str] = {}
         self.for_this: Mapping[str, str] = {}
         self.current = file
+        self.checks: Final[list[Callable[[BrokerConfig, BrokerConfig], None]]] = []
+        """Checks of a change, by the present and the next configuration. They raise ``InvalidConfigError``."""
+        self._decoder: Final = PasswordEncoder(file.password_encoder_secret, file)
+        self._encoder: Final = self._decoder if file.password_encoder_secret else None
+        if file.password_encoder_old_secret:
+            self._reencode(PasswordEncoder(file.password_encoder_old_secret, file))
         self.reload()
 
     def concerns_this(self, name: str) -> bool:
@@ -44,8 +53,9 @@ class BrokerConfigs:
 
     def reload(self) -> None:
         """Read the dynamic options again."""
-        self.for_all = self._usable(read_config(self._coordination, _path(ALL_BROKERS)))
-        self.for_this = self._usable(read_config(self._coordination, _path(str(self.file.broker_id))))
+        self.for_all = self._usable(ALL_BROKERS, read_config(self._coordination, _path(ALL_BROKERS)))
+        own = str(self.file.broker_id)
+        self.for_this = self._usable(own, read_config(self._coordination, _path(own)))
         self.current = with_dynamic(self.file, {**self.for_all, **self.for_this})
 
     def rate(self, name: str) -> float:
@@ -61,12 +71,65 @@ class BrokerConfigs:
         if name != ALL_BROKERS and not name.isdigit():
             raise InvalidRequestError(f"broker {name!r}: expected a broker id, or an empty name for all brokers")
         check_option_changes(f"broker {name}", values, removals)
-        check_dynamic(removals)
+        check_dynamic((*values, *removals))
+        self._check_own(name, values, removals)
+        stored = {option: self._encoded(option, value) for option, value in values.items()}
         path = _path(name)
         if name != ALL_BROKERS and self._coordination.exists(path) is None:
             self._check_alive(int(name))
-        check = partial(self._check, name, values)
-        alter_options(self._coordination, path, values, removals, check, validate_only=validate_only)
+
+        def check(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+            self._check(name, before, values, removals)
+
+        alter_options(self._coordination, path, stored, removals, check, validate_only=validate_only)
+
+    def _check_own(self, name: str, values: Iterable[str], removals: Iterable[str]) -> None:
+        """Raise if an option for one broker alone is to be changed for all, or for another broker than this.
+
+        Options of a broker that is not alive can be removed here, because they may keep it from its start.
+        """
+        per_broker = ", ".join(sorted(filter(is_per_broker, (*values, *removals))))
+        if per_broker and name == ALL_BROKERS:
+            raise InvalidConfigError(f"{per_broker} is an option of one broker and not of all: name a broker id")
+        if not per_broker or self.concerns_this(name):
+            return
+        if any(map(is_per_broker, values)) or int(name) in live_ids(self._coordination):
+            raise InvalidRequestError(
+                f"only broker {name} can validate its {per_broker}: send the request to broker {name}"
+            )
+
+    def _encoded(self, option: str, value: str) -> str:
+        """Return an option's value as it is stored. Raises ``InvalidConfigError`` for a password without a secret."""
+        if not BrokerConfig.is_secret(option):
+            return value
+        if self._encoder is None:
+            raise InvalidConfigError(
+                f"{option} is a secret, and this broker has no password.encoder.secret to encrypt it: set that in its "
+                "properties file, and restart it"
+            )
+        return self._encoder.encode(value)
+
+    def _reencode(self, old: PasswordEncoder) -> None:
+        """Encrypt this broker's passwords by the present secret, where an earlier one encrypted them."""
+
+        def change(present: Mapping[str, str]) -> dict[str, str]:
+            return {option: self._reencoded(option, value, old) for option, value in present.items()}
+
+        path = _path(str(self.file.broker_id))
+        present = read_config(self._coordination, path)
+        if change(present) != present:
+            change_config(self._coordination, path, change)
+            _logger.info("the passwords among the dynamic options are encrypted by the present password.encoder.secret")
+
+    def _reencoded(self, option: str, value: str, old: PasswordEncoder) -> str:
+        if not BrokerConfig.is_secret(option) or self._encoder is None:
+            return value
+        try:
+            self._encoder.decode(value)
+        except InvalidConfigError:
+            with contextlib.suppress(InvalidConfigError):  # ``reload`` reports it
+                return self._encoder.encode(old.decode(value))
+        return value
 
     def _check_alive(self, broker_id: int) -> None:
         """Raise unless the broker is alive, because an unknown broker without options is probably a typing error."""
@@ -76,23 +139,57 @@ class BrokerConfigs:
                 f"there is no broker {broker_id}: the live brokers are {', '.join(map(str, alive))}"
             )
 
-    def _check(self, name: str, values: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        with_dynamic(self.file, values)  # also if another layer overrides it
-        if self.concerns_this(name):
-            layers = (after, self.for_this) if name == ALL_BROKERS else (self.for_all, after)
-            check_threads(self.current, with_dynamic(self.file, {**self._usable(layers[0]), **layers[1]}))
+    def _check(self, name: str, present: Mapping[str, str], values: Mapping[str, str], removals: set[str]) -> None:
+        """Raise ``InvalidConfigError`` if a change of ``present`` is wrong by itself, or for this broker."""
+        if not self.concerns_this(name):
+            with_dynamic(self.file, values)
+            return
+        kept = {option: value for option, value in self._usable(name, present).items() if option not in removals}
+        changed = {**kept, **values}
+        with_dynamic(self.file, changed)  # also if another layer overrides it
+        layers = (changed, self.for_this) if name == ALL_BROKERS else (self.for_all, changed)
+        after = with_dynamic(self.file, {**layers[0], **layers[1]})
+        check_threads(self.current, after)
+        for check in self.checks:
+            check(self.current, after)
 
-    def _usable(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the options that are valid here, because other tools may write any option."""
-        usable = {}
-        for name, value in values.items():
+    def _usable(self, name: str, stored: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the options that are valid here, because other tools may write any option.
+
+        Options may need each other, as a listener and its certificate do. They are valid together, or each with those
+        before it.
+        """
+        values = self._decoded(name, stored)
+        try:
+            with_dynamic(self.file, values)
+        except InvalidConfigError:
+            usable: dict[str, str] = {}
+        else:
+            return values
+        for option in sorted(values, key=lambda option: option.startswith("listener.name.")):
             try:
-                with_dynamic(self.file, {name: value})
+                with_dynamic(self.file, {**usable, option: values[option]})
             except InvalidConfigError as error:
                 _logger.error("an invalid broker option is ignored: %s", error.message)
             else:
-                usable[name] = value
+                usable[option] = values[option]
         return usable
+
+    def _decoded(self, name: str, stored: Mapping[str, str]) -> dict[str, str]:
+        """Return options with their passwords decrypted, without those that are for one broker but set for all."""
+        values = {}
+        for option, value in stored.items():
+            if name == ALL_BROKERS and is_per_broker(option):
+                _logger.error("%s is set for all brokers, and ignored: it is an option of one broker", option)
+                continue
+            values[option] = value
+            if is_per_broker(option) and BrokerConfig.is_secret(option):
+                try:
+                    values[option] = self._decoder.decode(value)
+                except InvalidConfigError as error:
+                    _logger.error("%s is ignored: %s", option, error.message)
+                    del values[option]
+        return values
 
 
 def _path(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -10,7 +11,16 @@ from dataclasses import dataclass
 
 from millrace.config.listeners import Listener
 from millrace.config.security_options import SecurityProtocol
-from millrace.coordination import Coordination, Create, NodeExistsError, NoNodeError, ensure_path, paths
+from millrace.coordination import (
+    BadVersionError,
+    Coordination,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Write,
+    ensure_path,
+    paths,
+)
 from millrace.coordination.nodes import BrokerNode, ClusterIdNode, Endpoint
 from millrace.coordination.outcomes import settle
 from millrace.errors import EnvironmentProblemError
@@ -71,6 +81,18 @@ def register(coordination: Coordination, broker_id: int, node: BrokerNode, *, pa
             continue
         _, stat = coordination.get(path)
         return stat.created_id
+
+
+def change_registration(coordination: Coordination, broker_id: int, epoch: int, node: BrokerNode) -> None:
+    """Change the addresses of the registration of this epoch. Do nothing if it is gone."""
+    path = paths.broker_path(broker_id)
+    with contextlib.suppress(NoNodeError):
+        while True:
+            data, stat = coordination.get(path)
+            if stat.created_id != epoch or data == node.encode():
+                return
+            with contextlib.suppress(BadVersionError):
+                settle(coordination, [Write(path, node.encode(), stat.version)])
 
 
 def _await_endpoints(coordination: Coordination, broker_id: int, node: BrokerNode, deadline: float) -> None:

@@ -23,7 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
-from millrace.config.security_options import SaslMechanism
+from millrace.config.security_options import ListenerSecurity, SaslMechanism
 from millrace.errors import (
     BrokerUnavailableError,
     InvalidConfigError,
@@ -59,6 +59,8 @@ class PeerListener(NamedTuple):
     name: str
     tls: Reloading[ssl.SSLContext] | None = None
     credentials: CredentialsSource | None = None
+    security: ListenerSecurity | None = None
+    """The options of which it was made."""
 
     @classmethod
     def of(cls, config: BrokerConfig, name: str) -> Self:
@@ -67,7 +69,13 @@ class PeerListener(NamedTuple):
         tls = None
         if config.security_protocol_of(name).has_tls:
             tls = Reloading(f"listener {name} between brokers", security, partial(client_context, security))
-        return cls(name, tls, _credentials(config, name))
+        return cls(name, tls, _credentials(config, name), security)
+
+    def renewed(self, config: BrokerConfig) -> PeerListener:
+        """Return the same listener with another configuration. Raises ``InvalidConfigError``."""
+        if self.security is None or self.security == config.security_of(self.name):
+            return self
+        return PeerListener.of(config, self.name)
 
 
 class Peers:
@@ -87,8 +95,8 @@ class Peers:
     ) -> None:
         self.cluster_id = cluster_id
         self._client_id: Final = client_id
-        self._listener: Final = listener
-        self._control_plane: Final = control_plane or listener
+        self._listener = listener
+        self._control_plane = control_plane or listener
         self._endpoints: Final[dict[int, Mapping[str, Listener]]] = {}
         self._peers: Final[dict[tuple[int, Listener], _Peer]] = {}
 
@@ -106,6 +114,25 @@ class Peers:
             client_id=f"broker-{config.broker_id}",
             control_plane=control_plane,
         )
+
+    def take_config(self, config: BrokerConfig) -> None:
+        """Use the security of the listeners between brokers in ``config`` for new connections. From any thread.
+
+        Security that cannot be as configured is logged, and the earlier one kept.
+        """
+        try:
+            listener = self._listener.renewed(config)
+            is_shared = self._control_plane is self._listener
+            control_plane = listener if is_shared else self._control_plane.renewed(config)
+        except InvalidConfigError as error:
+            _logger.error("brokers are called with the earlier security: %s", error.message)
+            return
+        self._listener, self._control_plane = listener, control_plane
+
+    async def _connect(self, listener: str, host: str, port: int) -> tuple[PeerConnection, pb.HelloResponse]:
+        """Connect to a listener of another broker, with its present security."""
+        found = self._control_plane if listener == self._control_plane.name else self._listener
+        return await connect(host, port, client_id=self._client_id, tls=found.tls, credentials=found.credentials)
 
     def know(self, broker_id: int, endpoints: Mapping[str, Listener]) -> None:
         """Set the addresses of a broker, by the names of its listeners."""
@@ -152,7 +179,7 @@ class Peers:
             )
         peer = self._peers.get((broker_id, address))
         if peer is None:
-            how = partial(connect, client_id=self._client_id, tls=listener.tls, credentials=listener.credentials)
+            how = partial(self._connect, listener.name)
             peer = self._peers[broker_id, address] = _Peer(broker_id, address, self.cluster_id, how)
         return peer
 

@@ -6,7 +6,7 @@ open connections instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from millrace.config.broker import BrokerConfig
@@ -39,26 +39,38 @@ class ConnectionRates:
         self._window_s: Final = float(config.quota_window_size_seconds)
         self._table = QuotaTable({})
         self._exempt: Final = config.inter_broker_listener if len(config.listener_addresses) > 1 else ""
-        now = monotonic()
-        self._of_broker: Final = self._bucket(config.max_connection_creation_rate, now)
-        self._of_listeners: Final = {
-            name: self._bucket(rate, now) for name, rate in config.connection_creation_rates.items()
-        }
+        self._of_broker: Final = self._bucket(config.max_connection_creation_rate, monotonic())
+        self._of_listeners: dict[str, TokenBucket | None] = {}
+        self._rates: Mapping[str, int] = {}
         self._of_addresses: Final[dict[str, TokenBucket]] = {}
-        self._is_limited: Final = self._of_broker is not None or any(self._of_listeners.values())
-        self.is_active = self._is_limited
+        self.is_active = False
         """Whether any connection may have to wait."""
+        self.take_config(config)
         self.delayed = 0
         self.refused = 0
 
     def _bucket(self, rate: float, now: float) -> TokenBucket | None:
         return None if rate >= _UNLIMITED else TokenBucket(rate, self._window_s, now)
 
+    def take_config(self, config: BrokerConfig) -> None:
+        """Apply the rates of single listeners. A listener whose rate is as before keeps its bucket."""
+        rates, now = config.connection_creation_rates, self._monotonic()
+        self._of_listeners = {
+            name: self._of_listeners[name] if self._rates.get(name) == rate else self._bucket(rate, now)
+            for name, rate in rates.items()
+        }
+        self._rates = rates
+        self._renew_activity()
+
     def take(self, table: QuotaTable) -> None:
         """Apply the configured quotas of addresses."""
         self._table = table
         self._of_addresses.clear()
-        self.is_active = self._is_limited or table.has_ips
+        self._renew_activity()
+
+    def _renew_activity(self) -> None:
+        is_limited = self._of_broker is not None or any(self._of_listeners.values())
+        self.is_active = is_limited or self._table.has_ips
 
     def opened(self, listener: str, host: str) -> Delay:
         """Count a new connection.

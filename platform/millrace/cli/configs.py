@@ -15,20 +15,22 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Show and change configurations."
 )
 
-_KINDS = {"topics": "topic", "brokers": "broker", "groups": "group"}
+_KINDS = {"topics": "topic", "brokers": "broker", "broker-loggers": "broker-logger", "groups": "group"}
 _QUOTA_KINDS: Final = {"users": USER, "clients": CLIENT_ID, "ips": IP}
 _DEFAULT: Final = "default"
 
 Kind = Annotated[
     str,
-    typer.Argument(metavar="topics|brokers|groups|users|clients|ips", help="Kind of the configured entity."),
+    typer.Argument(
+        metavar="topics|brokers|broker-loggers|groups|users|clients|ips", help="Kind of the configured entity."
+    ),
 ]
 Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="A topic, a broker's id (`default`: all brokers), a group, or a user, client id or address with quotas "
-        "(`default`: each one without quotas of its own).",
+        help="A topic, a broker's id (with brokers `default`: all brokers), a group, or a user, client id or address "
+        "with quotas (`default`: each one without quotas of its own).",
     ),
 ]
 OfClient = Annotated[
@@ -87,6 +89,19 @@ def alter(
     delete: Annotated[
         list[str] | None, typer.Option("--delete", metavar="NAME", help="Option to return to its default. Repeatable.")
     ] = None,
+    append: Annotated[
+        list[str] | None,
+        typer.Option("--append", metavar="NAME=VALUE", help="Elements to add to the list of an option. Repeatable."),
+    ] = None,
+    subtract: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--subtract", metavar="NAME=VALUE", help="Elements to remove from the list of an option. Repeatable."
+        ),
+    ] = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Validate the changes, and make none.")
+    ] = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
@@ -100,22 +115,37 @@ def alter(
 
       millrace configs alter brokers default --add log.retention.ms=86400000
 
+      millrace configs alter topics orders --append cleanup.policy=compact
+
+      millrace configs alter broker-loggers 1 --add millrace_broker.replication=DEBUG
+
       millrace configs alter users alice --add producer_byte_rate=1048576
 
       millrace configs alter ips default --add connection_creation_rate=20
     """
-    if not add and not delete:
-        raise UsageError("name a change: --add NAME=VALUE or --delete NAME")
+    if not (add or delete or append or subtract):
+        raise UsageError("name a change: --add NAME=VALUE, --delete NAME, --append NAME=VALUE or --subtract NAME=VALUE")
+    done = "the broker accepts these changes of" if validate_only else "changed"
     values = dict(name_value(text, "--add") for text in add or ())
     if kind in _QUOTA_KINDS:
+        if append or subtract:
+            raise UsageError("quotas are numbers and no lists: use --add and --delete")
         entity, quotas = _entity(kind, name, client), {key: _number(key, text) for key, text in values.items()}
         with admin_client(bootstrap_server, client_config) as admin:
-            admin.alter_client_quotas(entity, quotas, remove=delete or ())
-        typer.echo(f"changed the quotas of {entity}")
+            admin.alter_client_quotas(entity, quotas, remove=delete or (), validate_only=validate_only)
+        typer.echo(f"{done} the quotas of {entity}")
         return
     with admin_client(bootstrap_server, client_config) as admin:
-        admin.alter_configs(_resource_name(kind, name), values, delete=delete or (), resource=_resource(kind))
-    typer.echo(f"changed {name}")
+        admin.alter_configs(
+            _resource_name(kind, name),
+            values,
+            delete=delete or (),
+            append=dict(name_value(text, "--append") for text in append or ()),
+            subtract=dict(name_value(text, "--subtract") for text in subtract or ()),
+            resource=_resource(kind),
+            validate_only=validate_only,
+        )
+    typer.echo(f"{done} {name}")
 
 
 def _resource(kind: str) -> str:

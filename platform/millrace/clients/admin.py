@@ -39,7 +39,14 @@ from millrace.records import scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
 
 _READ_CHUNK = unary(lambda stub: stub.ReadRangeChunk)
-_RESOURCES = {"topic": pb.TOPIC, "broker": pb.BROKER, "group": pb.GROUP_RESOURCE}
+_RESOURCES = {
+    "topic": pb.TOPIC,
+    "broker": pb.BROKER,
+    "broker-logger": pb.BROKER_LOGGER,
+    "group": pb.GROUP_RESOURCE,
+}
+_OF_BROKERS = ("broker", "broker-logger")
+"""Resources that a broker itself describes and alters."""
 
 
 class Admin(
@@ -203,13 +210,14 @@ class Admin(
     def describe_configs(self, name: str, *, resource: str = "topic") -> dict[str, ConfigValue]:
         """Return all options of a topic, of a broker by its id (``resource="broker"``), or of a group (``"group"``).
 
-        The broker name ``""`` returns the dynamic options of all brokers.
+        The broker name ``""`` returns the dynamic options of all brokers. ``"broker-logger"`` returns the levels of a
+        broker's loggers.
         """
         wanted = pb.ConfigResource(type=_resource_type(resource), name=str(name))
         response = self._connections.call(
             lambda stub: stub.DescribeConfigs,
             pb.DescribeConfigsRequest(resources=[wanted]),
-            address=self._broker_address(str(name)) if resource == "broker" else None,
+            address=self._broker_address(str(name)) if resource in _OF_BROKERS else None,
         )
         _raise_errors(response.results)
         return {
@@ -236,24 +244,30 @@ class Admin(
         configs: Mapping[str, Any] | None = None,
         *,
         delete: Iterable[str] = (),
+        append: Mapping[str, Any] | None = None,
+        subtract: Mapping[str, Any] | None = None,
         resource: str = "topic",
         validate_only: bool = False,
     ) -> None:
         """Set options and reset others to their defaults; raises ``InvalidConfigError`` and then changes nothing.
 
-        Some broker options are dynamic: of one broker by its id, of all by ``""`` (``resource="broker"``).
+        ``append`` and ``subtract`` add elements to lists and remove elements from them (KIP-339). Some broker options
+        are dynamic: of one broker by its id, of all by ``""`` (``resource="broker"``). ``resource="broker-logger"``
+        changes the levels of a broker's loggers.
         """
         alteration = pb.AlterConfigsRequest.Alteration(
             resource=pb.ConfigResource(type=_resource_type(resource), name=str(name)),
             set={option: _option_text(value) for option, value in (configs or {}).items()},
             delete=list(delete),
+            append={option: _option_text(value) for option, value in (append or {}).items()},
+            subtract={option: _option_text(value) for option, value in (subtract or {}).items()},
         )
         request = pb.AlterConfigsRequest(alterations=[alteration], validate_only=validate_only)
-        # The call is idempotent, so retries are safe. A broker validates its own options.
+        # The call is idempotent, so retries are safe: an element is in a list once. A broker validates its own options.
         response = self._connections.call(
             lambda stub: stub.AlterConfigs,
             request,
-            address=self._broker_address(str(name)) if resource == "broker" else None,
+            address=self._broker_address(str(name)) if resource in _OF_BROKERS else None,
         )
         _raise_errors(response.results)
 
@@ -438,7 +452,7 @@ def _next_offset(records: bytes) -> int:
 
 def _resource_type(resource: str) -> pb.ConfigResourceType.ValueType:
     if resource not in _RESOURCES:
-        raise UsageError(f"resource {resource!r}: it is topic, broker or group")
+        raise UsageError(f"resource {resource!r}: it is topic, broker, broker-logger or group")
     return _RESOURCES[resource]
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from millrace.config.secrets import shown
+from millrace.config.secrets import is_secret, shown
 from millrace.errors import InvalidConfigError
 
 
@@ -65,6 +65,12 @@ class Config(BaseModel):
     def option_names(cls) -> list[str]:
         """Return all dotted names, in the order of definition."""
         return [option_name(field) for field in cls.model_fields]
+
+    @classmethod
+    def is_secret(cls, option: str) -> bool:
+        """Return whether the value of an option is secret. Its field then has no ``repr``."""
+        field = cls.model_fields.get(option.replace(".", "_"))
+        return is_secret(option) if field is None else not field.repr
 
     def options(self) -> dict[str, Any]:
         """Return all options by their dotted names, including defaults."""

@@ -17,7 +17,8 @@ from millrace.config.authorization_options import AuthorizationOptions
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.group_options import GroupOptions
-from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, take_listener_overrides
+from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, shared_name, take_listener_overrides
+from millrace.config.password_options import PasswordEncoderOptions
 from millrace.config.quota_options import QuotaOptions
 from millrace.config.security_options import SecurityProtocol
 from millrace.config.topic import TopicConfig
@@ -36,7 +37,9 @@ _DERIVED: Final = ("topic.defaults", "zookeeper", "listener.overrides")
 """Fields that stand for several options."""
 
 
-class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, GroupOptions, QuotaOptions):
+class BrokerConfig(
+    ListenerOptions, ClusterOptions, AuthorizationOptions, GroupOptions, QuotaOptions, PasswordEncoderOptions
+):
     """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
     broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Id of this broker, unique in its cluster.")
@@ -195,7 +198,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, GroupO
     remote_log_manager_task_retry_jitter: float = Field(
         0.2, ge=0, le=0.5, description="Random part by which a pause is longer or shorter."
     )
-    remote_log_manager_copier_thread_pool_size: Annotated[int, Field(ge=1, le=64)] = Field(
+    remote_log_manager_copier_thread_pool_size: Annotated[int, Field(ge=1, le=64), CLUSTER_WIDE] = Field(
         2,
         description="Threads that copy segments to the remote store and delete expired segments there. Kafka's default "
         "is 10.",
@@ -215,7 +218,7 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, GroupO
         description="Largest number of reads from the remote store that wait for a thread. The broker refuses further "
         "ones as throttled.",
     )
-    remote_log_index_file_cache_total_size_bytes: int = Field(
+    remote_log_index_file_cache_total_size_bytes: Annotated[int, CLUSTER_WIDE] = Field(
         2**27,
         ge=2**20,
         le=_LONG_MAX,
@@ -295,6 +298,11 @@ class BrokerConfig(ListenerOptions, ClusterOptions, AuthorizationOptions, GroupO
                 f"socket.request.max.bytes={config.socket_request_max_bytes}: no request could carry such a message"
             )
         return config
+
+    @classmethod
+    def is_secret(cls, option: str) -> bool:
+        """Return whether the value of an option is secret, also as ``listener.name.<name>.<option>``."""
+        return super().is_secret(shared_name(option))
 
     @classmethod
     def option_names(cls) -> list[str]:

@@ -10,6 +10,8 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
+from millrace.config.listener_options import is_of_mechanism, shared_name
+from millrace.config.security_options import ListenerSecurity
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
 from millrace.config.update_modes import UpdateMode, update_mode
 from millrace.errors import InvalidConfigError
@@ -29,6 +31,7 @@ THREADS: Final = (
     "num.replica.fetchers",
     "num.recovery.threads.per.data.dir",
     "log.cleaner.threads",
+    "remote.log.manager.copier.thread.pool.size",
     "remote.log.reader.threads",
 )
 """Numbers of threads (in Kafka or here). As in Kafka, one change may at most halve or double them."""
@@ -39,10 +42,15 @@ OF_TOPICS: Final = {names[0][0]: topic_name for topic_name, names in TOPIC_DEFAU
 _WEAKER: Final = {name: names[0][0] for names in TOPIC_DEFAULTS.values() for name, _ in names[1:]}
 
 
+_OF_ALL_LISTENERS: Final = frozenset(ListenerSecurity.option_names())
+
+
 def mode_of(option: str) -> UpdateMode:
     """Return the update mode of a broker option. An unknown one is read-only."""
     if option in OF_TOPICS or option in RATES:
         return UpdateMode.CLUSTER_WIDE
+    if shared_name(option) != option and not is_of_mechanism(option):
+        return UpdateMode.PER_BROKER
     field = option.replace(".", "_")
     return update_mode(BrokerConfig, field) if field in BrokerConfig.model_fields else UpdateMode.READ_ONLY
 
@@ -52,20 +60,40 @@ DYNAMIC_OPTIONS: Final = frozenset(
 )
 
 
+def is_dynamic(option: str) -> bool:
+    """Return whether an option can be changed while a broker runs."""
+    return mode_of(option) is not UpdateMode.READ_ONLY
+
+
+def is_per_broker(option: str) -> bool:
+    """Return whether an option can be changed for one broker alone."""
+    return mode_of(option) is UpdateMode.PER_BROKER
+
+
 def check_dynamic(names: Iterable[str]) -> None:
     """Raise ``InvalidConfigError`` unless all of these options are dynamic."""
     for name in names:
         if name in _WEAKER:
             raise InvalidConfigError(f"{name} cannot be changed while a broker runs: set {_WEAKER[name]}")
+        if is_dynamic(name):
+            continue
+        if is_of_mechanism(name):
+            raise InvalidConfigError(
+                f"{name} cannot be changed while a broker runs: set listener.name.<name>.sasl.jaas.config with the "
+                "login modules of all mechanisms"
+            )
+        if name in _OF_ALL_LISTENERS:
+            raise InvalidConfigError(
+                f"{name} of all listeners cannot be changed while a broker runs: set listener.name.<name>.{name} of one"
+            )
         if name not in BrokerConfig.option_names() and name not in RATES:
             raise InvalidConfigError(
                 f"unknown option {name}: 'millrace configs describe brokers <id> --all' lists them"
             )
-        if name not in DYNAMIC_OPTIONS:
-            raise InvalidConfigError(
-                f"{name} cannot be changed while a broker runs: edit its properties file and restart it. "
-                f"The dynamic options are {', '.join(sorted(DYNAMIC_OPTIONS))}"
-            )
+        raise InvalidConfigError(
+            f"{name} cannot be changed while a broker runs: edit its properties file and restart it. "
+            f"The dynamic options are {', '.join(sorted(DYNAMIC_OPTIONS))}, and listener.name.<name>.<option>"
+        )
 
 
 def with_dynamic(file: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:

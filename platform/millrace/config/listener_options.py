@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -27,6 +27,7 @@ from millrace.config.listeners import (
     parse_security_protocols,
 )
 from millrace.config.security_options import ListenerSecurity, SaslMechanism, SecurityProtocol
+from millrace.config.update_modes import PER_BROKER
 from millrace.errors import InvalidConfigError
 
 _GONE: Final = ("frame.listener.port", "advertised.frame.port")
@@ -54,6 +55,17 @@ _OF_MECHANISM: Final = re.compile(
     r"(listener\.name\..+)\.(?:plain|scram-sha-\d+|oauthbearer|gssapi)(?=\.sasl\.jaas\.config$)"
 )
 """Kafka's name of ``sasl.jaas.config`` for one mechanism of a listener."""
+
+
+def is_of_mechanism(option: str) -> bool:
+    """Return whether an option is ``listener.name.<name>.<mechanism>.sasl.jaas.config``."""
+    return _OF_MECHANISM.match(option) is not None
+
+
+def shared_name(option: str) -> str:
+    """Return the option of all listeners that ``listener.name.<name>.<option>`` overrides; others unchanged."""
+    found = _OVERRIDE.fullmatch(_OF_MECHANISM.sub(r"\1", option))
+    return option if found is None else found["option"]
 
 
 def take_listener_overrides(values: dict[str, Any]) -> dict[str, str]:
@@ -99,22 +111,22 @@ class ListenerOptions(ListenerSecurity):
 
     renamed: ClassVar[Mapping[str, str]] = {"delegation.token.master.key": "delegation.token.secret.key"}
 
-    listeners: str = Field(
+    listeners: Annotated[str, PER_BROKER] = Field(
         listeners_at(Listener("127.0.0.1", 9092)),
         description="Addresses at which the broker listens, as NAME://host:port,NAME://host:port. Port 0 takes a free "
         "port. Kafka's default is all interfaces, millrace's is loopback.",
     )
-    advertised_listeners: str = Field(
+    advertised_listeners: Annotated[str, PER_BROKER] = Field(
         "",
         description="Addresses that the broker gives to clients, as in listeners. A client gets that of the listener "
         "by which it came. The default is listeners.",
     )
-    listener_protocol_map: str = Field(
+    listener_protocol_map: Annotated[str, PER_BROKER] = Field(
         f"{GRPC_LISTENER}:{ListenerProtocol.GRPC}",
         description="Protocol of the calls at each listener, as NAME:kafka,NAME:grpc. A listener without an entry "
         "takes kafka: Kafka's framing, for the clients of Kafka and of millrace. Kafka has no such option.",
     )
-    listener_security_protocol_map: str = Field(
+    listener_security_protocol_map: Annotated[str, PER_BROKER] = Field(
         "",
         description="Security protocol of each listener, as NAME:SSL,NAME:SASL_SSL. A listener without an entry whose "
         "name is a security protocol has that one, and any other listener PLAINTEXT.",

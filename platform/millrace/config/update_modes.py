@@ -16,10 +16,13 @@ class UpdateMode(StrEnum):
 
     READ_ONLY = "read-only"
     """Nowhere: the option needs a restart."""
+    PER_BROKER = "per-broker"
+    """For one broker alone, because the value depends on its addresses, its files or its secret."""
     CLUSTER_WIDE = "cluster-wide"
     """For all brokers together too."""
 
 
+PER_BROKER: Final = UpdateMode.PER_BROKER
 CLUSTER_WIDE: Final = UpdateMode.CLUSTER_WIDE
 
 

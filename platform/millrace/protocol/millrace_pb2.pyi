@@ -49,6 +49,8 @@ class _ConfigResourceTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     UNKNOWN_RESOURCE: _ConfigResourceType.ValueType  # 0
     TOPIC: _ConfigResourceType.ValueType  # 2
     BROKER: _ConfigResourceType.ValueType  # 4
+    BROKER_LOGGER: _ConfigResourceType.ValueType  # 8
+    """the levels of a broker's loggers"""
     GROUP_RESOURCE: _ConfigResourceType.ValueType  # 32
     """GROUP is taken"""
 
@@ -58,6 +60,8 @@ class ConfigResourceType(_ConfigResourceType, metaclass=_ConfigResourceTypeEnumT
 UNKNOWN_RESOURCE: ConfigResourceType.ValueType  # 0
 TOPIC: ConfigResourceType.ValueType  # 2
 BROKER: ConfigResourceType.ValueType  # 4
+BROKER_LOGGER: ConfigResourceType.ValueType  # 8
+"""the levels of a broker's loggers"""
 GROUP_RESOURCE: ConfigResourceType.ValueType  # 32
 """GROUP is taken"""
 Global___ConfigResourceType: _TypeAlias = ConfigResourceType  # noqa: Y015
@@ -1053,25 +1057,75 @@ class AlterConfigsRequest(_message.Message):
             def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
             def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+        @_typing.final
+        class AppendEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            value: _builtins.str
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: _builtins.str = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        @_typing.final
+        class SubtractEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            value: _builtins.str
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: _builtins.str = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
         RESOURCE_FIELD_NUMBER: _builtins.int
         SET_FIELD_NUMBER: _builtins.int
         DELETE_FIELD_NUMBER: _builtins.int
+        APPEND_FIELD_NUMBER: _builtins.int
+        SUBTRACT_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def resource(self) -> Global___ConfigResource: ...
         @_builtins.property
         def set(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
         @_builtins.property
         def delete(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+        @_builtins.property
+        def append(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+            """Elements to append to or to subtract from options with lists, separated by commas (KIP-339)."""
+
+        @_builtins.property
+        def subtract(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
         def __init__(
             self,
             *,
             resource: Global___ConfigResource | None = ...,
             set: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
             delete: _abc.Iterable[_builtins.str] | None = ...,
+            append: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+            subtract: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["delete", b"delete", "resource", b"resource", "set", b"set"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "delete", b"delete", "resource", b"resource", "set", b"set", "subtract", b"subtract"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

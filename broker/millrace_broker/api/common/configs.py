@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from millrace.errors import InvalidRequestError
+from millrace.config.listener_options import shared_name
+from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
+
+_LISTS: Final = frozenset(
+    (
+        "advertised.listeners",
+        "cleanup.policy",
+        "follower.replication.throttled.replicas",
+        "group.consumer.assignors",
+        "leader.replication.throttled.replicas",
+        "listeners",
+        "log.cleanup.policy",
+        "log.dirs",
+        "match",
+        "metrics",
+        "sasl.enabled.mechanisms",
+        "ssl.cipher.suites",
+        "ssl.enabled.protocols",
+    )
+)
+"""Options whose values are lists with commas."""
 
 CLIENT_METRICS: Final = 16
 """Type of the configuration of a client metrics subscription."""
@@ -21,14 +42,20 @@ def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
         return False
     if resource.type != pb.BROKER:
         raise InvalidRequestError(
-            "configurations belong to topics (2), brokers (4), client metrics (16) and groups (32), not to type "
-            f"{resource.type}"
+            "configurations belong to topics (2), brokers (4), loggers of brokers (8), client metrics (16) and groups "
+            f"(32), not to type {resource.type}"
         )
-    if resource.name not in ("", str(broker.config.broker_id)):
+    if resource.name:
+        check_addressee(broker, resource)
+    return True
+
+
+def check_addressee(broker: Broker, resource: pb.ConfigResource) -> None:
+    """Raise ``InvalidRequestError`` if the resource is another broker, or one of its parts."""
+    if resource.name != str(broker.config.broker_id):
         raise InvalidRequestError(
             f"this is broker {broker.config.broker_id}: send the request to broker {resource.name!r}"
         )
-    return True
 
 
 def is_group(resource: pb.ConfigResource) -> bool:
@@ -41,3 +68,27 @@ def text_of(value: object) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_list(option: str) -> bool:
+    """Return whether an option's value is a list, to which elements can be appended."""
+    return shared_name(option) in _LISTS
+
+
+def changed_lists(present: Mapping[str, str], append: Mapping[str, str], subtract: Mapping[str, str]) -> dict[str, str]:
+    """Return options with elements appended and subtracted, each element once. Raises ``InvalidConfigError``."""
+    for option in (*append, *subtract):
+        if not is_list(option):
+            raise InvalidConfigError(f"{option} is no list: set it to a value")
+    values = {}
+    for option, text in append.items():
+        values[option] = ",".join(dict.fromkeys((*_elements(present.get(option, "")), *_elements(text))))
+    for option, text in subtract.items():
+        gone = set(_elements(text))
+        kept = (each for each in _elements(present.get(option, "")) if each not in gone)
+        values[option] = ",".join(dict.fromkeys(kept))
+    return values
+
+
+def _elements(text: str) -> Iterable[str]:
+    return [element.strip() for element in text.split(",") if element.strip()]

@@ -28,7 +28,7 @@ class RemoteCache(OpenSegments):
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         super().__init__()
-        self._bytes_max: Final = bytes_max
+        self._bytes_max = bytes_max
         self._guard: Final = threading.Lock()
         self._held: OrderedDict[Releasable, int] = OrderedDict()
         self._held_bytes = 0
@@ -44,10 +44,20 @@ class RemoteCache(OpenSegments):
     def opened(self, segment: Releasable) -> None:
         """Take note that a segment was used, and of its present size."""
         size_bytes = segment.held_bytes() if isinstance(segment, Held) else 0
-        released = []
         with self._guard:
             self._held_bytes += size_bytes - self._held.pop(segment, 0)
             self._held[segment] = size_bytes
+        self._release_excess()
+
+    def resize(self, bytes_max: int) -> None:
+        """Set another bound, and release segments beyond it."""
+        self._bytes_max = bytes_max
+        self._release_excess()
+
+    def _release_excess(self) -> None:
+        """Release the least recently used segments. One that a reader uses counts as used now."""
+        released = []
+        with self._guard:
             while self._held_bytes > self._bytes_max and len(self._held) > 1:
                 oldest, oldest_bytes = self._held.popitem(last=False)
                 self._held_bytes -= oldest_bytes

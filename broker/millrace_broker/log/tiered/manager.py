@@ -116,9 +116,19 @@ class RemoteLogManager:
         """Interrupt the copies and wait for the threads to end. Stopping again does nothing."""
         self._workers.stop()
 
-    def set_rate(self, bytes_per_second: float) -> None:
-        """Apply ``remote.log.manager.copy.max.bytes.per.second``."""
-        self._throttle.bytes_per_second = bytes_per_second
+    def reconfigure(self, settings: TieringSettings) -> None:
+        """Apply another number of threads, another rate and another size of the cache.
+
+        With another number of threads, copies in progress start again. After ``stop`` only the numbers change.
+        """
+        self._throttle.bytes_per_second = settings.bytes_per_second_max
+        self._cache.resize(settings.cache_bytes_max)
+        if settings.threads == self._workers.count or self._workers.is_stopping:
+            return
+        self._workers.stop()
+        self._workers.resize(settings.threads)
+        self.wake()
+        self._workers.start(self._run)
 
     def _run(self) -> None:
         while not self._workers.is_stopping:

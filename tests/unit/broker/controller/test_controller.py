@@ -16,7 +16,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Occasion
-from millrace_broker.controller.effects import SendRequests, WriteLeadership
+from millrace_broker.controller.effects import ReadBrokers, SendRequests, WriteLeadership
 from millrace_broker.controller.model import (
     PARTITION_COMES_FROM,
     REPLICA_COMES_FROM,
@@ -54,6 +54,23 @@ def test_a_new_topic_is_led_by_its_first_replica_and_all_alive_are_in_sync() -> 
     assert first.live_leaders == (1, 2)
     metadata = world.requests_of(UpdateMetadataRequest, 2)[-1]
     assert metadata.live_brokers == (1, 2)
+
+
+def test_brokers_are_told_the_new_address_of_a_broker_and_nothing_else_changes() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    leadership, effects = dict(world.leadership), len(world.effects)
+    world.brokers[2] = replace(world.brokers[2], version=1)
+    world.event("brokers_changed")
+    (read, sent) = world.effects[effects:]
+    assert isinstance(read, ReadBrokers)
+    assert isinstance(sent, SendRequests)
+    assert sent.requests.keys() == world.brokers.keys()
+    requests = [request for each in sent.requests.values() for request in each]
+    assert all(isinstance(request, UpdateMetadataRequest) and not request.partitions for request in requests)
+    assert world.leadership == leadership
+    world.event("brokers_changed")
+    assert len(world.effects) == effects + 3, "the brokers were read again, and nobody was told"
 
 
 def test_a_topic_without_a_live_broker_waits_for_one() -> None:

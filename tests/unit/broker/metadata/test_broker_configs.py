@@ -104,3 +104,96 @@ def test_unknown_options_written_by_others_are_ignored(session: Coordination, ca
     assert retention_ms(configs) == 5
     assert "an invalid broker option is ignored: sasl.jaas.config" in caplog.text
     assert "secret" not in caplog.text
+
+
+LISTENER = "listener.name.plaintext.ssl.keystore"
+
+
+def with_secret(session: Coordination, secret: str, old: str = "") -> BrokerConfigs:
+    options = {"password.encoder.secret": secret, "password.encoder.old.secret": old}
+    return BrokerConfigs(session, BrokerConfig.load({"broker.id": 1, **options}))
+
+
+def stored(session: Coordination) -> dict[str, str]:
+    return ConfigNode.decode(session.get(paths.config_path("brokers/1"))[0]).config
+
+
+def test_a_password_is_stored_encrypted_and_read_by_the_same_secret_alone(
+    session: Coordination, caplog: pytest.LogCaptureFixture
+) -> None:
+    configs = with_secret(session, "one")
+    configs.alter("1", {f"{LISTENER}.password": "hunter2", f"{LISTENER}.location": "/keys"}, set())
+    configs.reload()
+    assert configs.for_this[f"{LISTENER}.password"] == "hunter2"
+    assert configs.current.security_of("PLAINTEXT").ssl_keystore_password == "hunter2"
+    before = stored(session)
+    assert "hunter2" not in str(before)
+    assert before[f"{LISTENER}.location"] == "/keys"
+    other = with_secret(session, "another")
+    assert other.for_this == {f"{LISTENER}.location": "/keys"}
+    assert f"{LISTENER}.password is ignored: a stored password cannot be decrypted" in caplog.text
+    configs.alter("1", {f"{LISTENER}.location": "/other"}, set())
+    assert stored(session)[f"{LISTENER}.password"] == before[f"{LISTENER}.password"], "it has not changed"
+
+
+def test_a_broker_encrypts_its_passwords_by_a_new_secret_at_its_start(session: Coordination) -> None:
+    with_secret(session, "one").alter("1", {f"{LISTENER}.password": "hunter2"}, set())
+    before = stored(session)
+    assert with_secret(session, "two", old="one").for_this == {f"{LISTENER}.password": "hunter2"}
+    after = stored(session)
+    assert before != after
+    assert with_secret(session, "two").for_this == {f"{LISTENER}.password": "hunter2"}
+    assert with_secret(session, "two", old="one").for_this == {f"{LISTENER}.password": "hunter2"}
+    assert stored(session) == after, "the present secret encrypted it"
+
+
+def test_a_password_without_a_secret_is_refused(session: Coordination) -> None:
+    with pytest.raises(InvalidConfigError, match=r"has no password\.encoder\.secret to encrypt it") as refused:
+        configs_of(session).alter("1", {f"{LISTENER}.password": "hunter2"}, set())
+    assert "hunter2" not in refused.value.message
+    assert session.children("/config/brokers") == []
+
+
+@pytest.mark.parametrize(("name", "error"), [("", InvalidConfigError), ("2", InvalidRequestError)])
+def test_an_option_of_one_broker_is_changed_at_that_broker_alone(
+    session: Coordination, name: str, error: type[Exception]
+) -> None:
+    for values, removals in (({"advertised.listeners": "PLAINTEXT://a:1"}, set[str]()), ({}, {f"{LISTENER}.location"})):
+        with pytest.raises(error, match=r"one broker|only broker 2"):
+            configs_of(session).alter(name, values, removals)
+    assert session.children("/config/brokers") == []
+
+
+def test_a_change_that_a_part_of_the_broker_refuses_is_not_stored(session: Coordination) -> None:
+    configs = configs_of(session)
+
+    def refuse(before: BrokerConfig, after: BrokerConfig) -> None:
+        assert before is configs.current
+        if after.num_io_threads == 6:
+            raise InvalidConfigError("six are unlucky")
+
+    configs.checks.append(refuse)
+    with pytest.raises(InvalidConfigError, match="unlucky"):
+        configs.alter("1", {"num.io.threads": "6"}, set())
+    assert session.children("/config/brokers") == []
+    configs.alter("1", {"num.io.threads": "5"}, set())
+    assert stored(session) == {"num.io.threads": "5"}
+
+
+def test_options_that_need_each_other_are_read_together(session: Coordination) -> None:
+    listener = {
+        "listener.name.added.ssl.keystore.location": "/keys",
+        "listeners": "PLAINTEXT://127.0.0.1:1,GRPC://127.0.0.1:2,ADDED://127.0.0.1:3",
+    }
+    session.create(paths.config_path("brokers/1"), ConfigNode({**listener, "num.partitions": "4"}).encode())
+    assert configs_of(session).for_this == listener
+
+
+def test_options_of_a_broker_that_is_not_alive_are_removed_at_another_one(session: Coordination) -> None:
+    session.create(paths.config_path("brokers/2"), ConfigNode({f"{LISTENER}.location": "/keys"}).encode())
+    configs = configs_of(session, 1)
+    session.delete(paths.broker_path(2))
+    with pytest.raises(InvalidRequestError, match="only broker 2"):
+        configs.alter("2", {f"{LISTENER}.location": "/other"}, set())
+    configs.alter("2", {}, {f"{LISTENER}.location"})
+    assert ConfigNode.decode(session.get(paths.config_path("brokers/2"))[0]).config == {}

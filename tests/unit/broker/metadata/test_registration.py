@@ -126,3 +126,21 @@ def test_an_unreadable_producer_id_block_is_an_error() -> None:
     session.set(paths.PRODUCER_ID_BLOCK, b"garbage")
     with pytest.raises(StorageError, match="garbage"):
         ProducerIds(session, 1).next_id()
+
+
+def test_a_broker_changes_its_addresses_and_keeps_its_registration() -> None:
+    session = EmbeddedStore().connect()
+    registration.ensure_roots(session)
+    epoch = registration.register(session, 3, _node(1))
+    changed = threading.Event()
+    session.exists(paths.broker_path(3), lambda _: changed.set())
+    registration.change_registration(session, 3, epoch, _node(2))
+    assert changed.is_set()
+    data, stat = session.get(paths.broker_path(3))
+    assert (BrokerNode.decode(data).port, stat.created_id, stat.version) == (2, epoch, 1)
+    registration.change_registration(session, 3, epoch, _node(2))
+    registration.change_registration(session, 3, epoch - 1, _node(7))
+    assert session.get(paths.broker_path(3))[1].version == 1, "nothing to change, and the registration of another epoch"
+    session.delete(paths.broker_path(3))
+    registration.change_registration(session, 3, epoch, _node(7))
+    assert registration.live_ids(session) == []

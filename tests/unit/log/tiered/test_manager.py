@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, OffsetOutOfRangeError, RemoteStorageError
 from millrace.records import scan_headers
 from millrace_broker.log import PartitionLog
-from millrace_broker.log.tiered.manager import RemoteLogManager
+from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
 from millrace_broker.log.tiered.manifest import Manifest
+
+from ....integration.waiting import eventually
 
 NOW_MS = 1_700_000_000_000
 Settle = Callable[[RemoteLogManager], None]
@@ -265,3 +268,22 @@ def test_a_missing_copy_is_reported(
     with pytest.raises(CorruptBatchError, match=r"offsets 6\.\.11"):
         log.locate(2, 20)
     assert offsets_of(log, 12) == list(range(12, 24))
+
+
+def test_another_number_of_threads_copies_what_is_left(
+    tiered_log: MakeLog, manager: RemoteLogManager, remote_directory: Path
+) -> None:
+    def threads() -> int:
+        return sum(thread.name.startswith("millrace-tiering") for thread in threading.enumerate())
+
+    before = threads()
+    manager.start()
+    for count in (3, 1):
+        manager.reconfigure(TieringSettings(threads=count))
+        assert threads() - before == count
+    tiered_log(segments=3)
+    manager.wake()
+    eventually(lambda: sum(name.endswith(".manifest") for name in remote_names(remote_directory)) == 3)
+    manager.stop()
+    manager.reconfigure(TieringSettings(threads=2))
+    assert threads() == before, "a stopped manager stays stopped"

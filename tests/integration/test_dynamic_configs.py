@@ -1,0 +1,174 @@
+"""Tests of configurations that change while a broker runs, by its clients and its command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.cli.main import main
+from millrace.clients import Admin
+from millrace.config.broker import BrokerConfig
+from millrace.errors import InvalidConfigError, InvalidRequestError
+from millrace.kafka_protocol.calls import alter_configs
+from millrace.kafka_protocol.calls.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millrace.kafka_protocol.calls.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from millrace_broker.testing import EmbeddedBroker
+
+from .documented import Reader
+from .kafka_wire import KafkaWire
+
+Run = Callable[..., str]
+
+SET, DELETE, APPEND = 0, 1, 2
+BROKER_LOGGER, BROKER_LOGGER_SOURCE = 8, 6
+INVALID_REQUEST, INVALID_CONFIG = 42, 40
+LOGGER = "millrace_broker.groups"
+BROKER_OPTIONS = {"log.segment.bytes": "5000000"}
+
+
+@pytest.fixture
+def run(module_broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a command against the broker and returns its output."""
+    monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", module_broker.bootstrap_servers)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        capsys.readouterr()
+        assert main(arguments) == status, capsys.readouterr().err
+        captured = capsys.readouterr()
+        return captured.out if status == 0 else captured.err
+
+    return run
+
+
+@pytest.fixture
+def _inherited_level() -> Iterator[None]:
+    yield
+    logging.getLogger(LOGGER).setLevel(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("_inherited_level")
+def test_kafkas_clients_change_levels_of_loggers(module_broker: EmbeddedBroker) -> None:
+    with KafkaWire(module_broker) as wire:
+
+        def alter(operation: int, name: str, value: str | None) -> int:
+            config = AlterableConfig(name=name, config_operation=operation, value=value)
+            resource = AlterConfigsResource(resource_type=BROKER_LOGGER, resource_name="0", configs=(config,))
+            answer = wire.call(IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False), 1)
+            code: int = answer.responses[0].error_code
+            return code
+
+        def level(name: str) -> str:
+            wanted = DescribeConfigsResource(resource_type=BROKER_LOGGER, resource_name="0", configuration_keys=(name,))
+            answer = wire.call(DescribeConfigsRequest(resources=(wanted,), include_synonyms=True), 4)
+            (found,) = answer.results[0].configs
+            assert (found.config_source, found.read_only, found.is_sensitive) == (BROKER_LOGGER_SOURCE, False, False)
+            value: str = found.value
+            return value
+
+        inherited = level(LOGGER)
+        assert alter(SET, LOGGER, "TRACE") == 0
+        assert level(LOGGER) == "TRACE"
+        assert logging.getLogger(LOGGER).level == 5
+        assert alter(DELETE, LOGGER, None) == 0
+        assert level(LOGGER) == inherited
+        assert alter(SET, LOGGER, "LOUD") == INVALID_CONFIG
+        assert alter(SET, "no.such.logger", "INFO") == INVALID_REQUEST
+        assert alter(APPEND, LOGGER, "INFO") == INVALID_CONFIG
+        assert alter(DELETE, "root", None) == INVALID_REQUEST
+        replaced = alter_configs.AlterConfigsResource(resource_type=BROKER_LOGGER, resource_name="0", configs=())
+        answer = wire.call(alter_configs.AlterConfigsRequest(resources=(replaced,), validate_only=False), 2)
+        assert answer.responses[0].error_code == INVALID_REQUEST, "it would delete all levels"
+
+
+@pytest.mark.usefixtures("_inherited_level")
+def test_the_command_line_changes_levels_of_loggers(run: Run) -> None:
+    run("configs", "alter", "broker-loggers", "0", "--add", f"{LOGGER}=DEBUG")
+    described = json.loads(run("configs", "describe", "broker-loggers", "0", "--json"))
+    assert {"name": LOGGER, "value": "DEBUG", "source": "DYNAMIC_BROKER_LOGGER_CONFIG"} in described
+    run("configs", "alter", "broker-loggers", "0", "--delete", LOGGER)
+    assert logging.getLogger(LOGGER).level == logging.NOTSET
+    assert "this is broker 0" in run("configs", "alter", "broker-loggers", "7", "--add", "root=INFO", status=1)
+
+
+def test_the_command_line_appends_subtracts_and_validates(admin: Admin, run: Run, topic: str) -> None:
+    admin.create_topic(topic)
+
+    def policy() -> str:
+        return admin.describe_configs(topic)["cleanup.policy"].value
+
+    run("configs", "alter", "topics", topic, "--append", "cleanup.policy=compact,delete")
+    assert policy() == "delete,compact"
+    run("configs", "alter", "topics", topic, "--subtract", "cleanup.policy=delete", "--add", "retention.ms=7")
+    assert (policy(), admin.describe_configs(topic)["retention.ms"].value) == ("compact", "7")
+    accepted = run("configs", "alter", "topics", topic, "--delete", "cleanup.policy", "--validate-only")
+    assert accepted == f"the broker accepts these changes of {topic}\n"
+    assert policy() == "compact"
+    for words, message in (
+        (("--subtract", "cleanup.policy=compact"), "cleanup.policy"),
+        (("--append", "retention.ms=5"), "retention.ms is no list: set it to a value"),
+        (("--append", "cleanup.policy=delete", "--delete", "cleanup.policy"), "cleanup.policy is changed twice"),
+    ):
+        assert message in run("configs", "alter", "topics", topic, *words, status=1)
+    assert policy() == "compact"
+    assert "quotas are numbers" in run("configs", "alter", "users", "a", "--append", "producer_byte_rate=5", status=2)
+
+
+def test_secrets_of_a_broker_are_not_described_and_other_options_are(admin: Admin) -> None:
+    found = admin.describe_configs("0", resource="broker")
+    hidden = {name for name, value in found.items() if value.is_sensitive}
+    assert hidden == {name for name in found if BrokerConfig.is_secret(name)}
+    assert {"password.encoder.secret", "ssl.keystore.password", "sasl.jaas.config"} <= hidden
+    assert not any(found[name].value for name in hidden)
+    assert found["password.encoder.iterations"].value == "4096"
+    assert not found["sasl.oauthbearer.token.endpoint.url"].is_sensitive
+
+
+def test_the_values_of_all_sources_are_described_in_their_precedence(
+    module_broker: EmbeddedBroker, admin: Admin
+) -> None:
+    option, values = "log.segment.bytes", {"0": "7000000", "": "6000000"}
+    default = str(BrokerConfig.load({}).options()[option])
+    expected = [(2, "7000000"), (3, "6000000"), (4, BROKER_OPTIONS[option]), (5, default)]
+    for name, value in values.items():
+        admin.alter_configs(name, {option: value}, resource="broker")
+    with KafkaWire(module_broker) as wire:
+        for name in (None, *values):
+            if name is not None:
+                admin.alter_configs(name, delete=[option], resource="broker")
+                expected = expected[1:]
+            wanted = DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=(option,))
+            answer = wire.call(DescribeConfigsRequest(resources=(wanted,), include_synonyms=True), 4)
+            (found,) = answer.results[0].configs
+            assert [(each.source, each.value) for each in found.synonyms] == expected
+            assert (found.config_source, found.value) == expected[0]
+
+
+def test_what_needs_a_restart_is_refused_with_the_reason(admin: Admin) -> None:
+    for option, message in (
+        ("num.partitions", "num.partitions cannot be changed while a broker runs: edit its properties file"),
+        ("password.encoder.secret", r"password\.encoder\.secret cannot be changed while a broker runs"),
+    ):
+        with pytest.raises(InvalidConfigError, match=message):
+            admin.alter_configs("0", {option: "5"}, resource="broker")
+    with pytest.raises(InvalidRequestError, match="this is broker 0"):
+        admin.describe_configs("7", resource="broker-logger")
+
+
+@pytest.mark.usefixtures("_inherited_level")
+def test_the_page_changes_configurations(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing: Any = None  # the page has no block for Spark
+    with EmbeddedBroker(tmp_path_factory.mktemp("page")) as alone:
+        printed = Reader(alone, nothing, tmp_path, monkeypatch).follow("docs/dynamic-configuration.md")
+    assert "the broker accepts these changes of 0" in printed
+    assert "changed the quotas of user alice" in printed
