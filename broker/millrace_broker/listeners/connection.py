@@ -9,8 +9,7 @@ Invariants
 - Memory for a message is taken from the budget before the message is received. Bytes that arrive with its head are
   excepted, at most the listener's buffer. While the connection waits for memory, it reads nothing.
 - A request is answered exactly once, unless the connection is lost, which cancels the handler. Both leases and the
-  place among the requests in progress are given back either way. The response's lease ends once the kernel has all of
-  it.
+  place among the requests in progress are given back either way. The response's lease ends once the kernel has it.
 - A handler runs at once in the event loop up to its first wait. Only a handler that waits gets a task (``small_work``).
 - A muted connection has answered all that it has parsed, and parses nothing until its client's quotas allow it.
 - While a request is in progress, later requests are not parsed, and not received beyond one buffer. Responses
