@@ -341,6 +341,19 @@ def test_a_topic_that_is_left_out_of_a_list_is_no_denial(secured: Secured, caplo
     assert "Denied" not in caplog.text
 
 
+def test_the_name_of_a_resource_cannot_forge_a_line_of_the_log(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    secured.allow()
+    forged = "x\nPrincipal = User:mallory is Allowed"
+    call = CALLS["DescribeGroups"]
+    request = dataclasses.replace(request_of(secured, call, 5), groups=(forged,))  # type: ignore[type-var]
+    with caplog.at_level(logging.INFO, "millrace.authorizer"):
+        asked(secured, call, request, 5, ALICE)
+    assert [record.getMessage().count("\n") for record in caplog.records] == [0]
+    assert r"Group:x\nPrincipal = User:mallory is Allowed" in caplog.text
+
+
 def test_without_the_right_to_a_group_a_client_learns_nothing_of_its_members(secured: Secured) -> None:
     call = CALLS["OffsetFetch"]
     request = request_of(secured, call, 9)

@@ -5,6 +5,7 @@ Invariants
 - ``record`` neither waits nor raises. Everything else runs in a task of its own.
 - Rows reach the topic in the order in which they left the queue: while the spool has batches, new ones follow there.
 - A batch keeps its producer's numbers until it is written, also over a restart. A leader therefore appends it once.
+- A batch whose write fails unexpectedly is counted and keeps no other one from the topic.
 - Each change between writing, spooling and losing is one line of the log.
 """
 
@@ -134,7 +135,13 @@ class Audit:
         for rows in _batches(self._queue.drain()):
             batch = await self._numbered(rows)
             is_next = not len(self._spool)
-            if not (is_next and await self._is_written(batch)):
+            try:
+                is_written = is_next and await self._is_written(batch)
+            except Exception as error:
+                _logger.exception("a batch of the audit could not be written")
+                self._lost(batch, f"{type(error).__name__}: {error}", was_sent=True)
+                continue
+            if not is_written:
                 await self._to_spool(batch, was_sent=is_next)
         await self._write_spooled()
         self._report_losses()
@@ -190,8 +197,13 @@ class Audit:
         """Write batches of the spool, from the first one, until one fails."""
         try:
             while (batch := await self._executors.run_io(self._spool.first)) is not None:
-                if not await self._is_written(batch):
-                    return
+                try:
+                    if not await self._is_written(batch):
+                        return
+                except Exception:
+                    _logger.exception("a batch of the audit could not be written, and is set aside in its spool")
+                    await self._executors.run_io(self._spool.set_aside_first)
+                    continue
                 await self._executors.run_io(self._spool.remove_first)
         except StorageError as error:
             self._failed(error)

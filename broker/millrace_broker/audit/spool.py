@@ -6,7 +6,7 @@ Invariants
 
 - The files have at most ``max_bytes``, each counted as at least ``BLOCK_BYTES``.
 - A file appears as a whole, and is on the disk when ``append`` returns.
-- A file that cannot be read is set aside and kept, and the next ones are read.
+- A file that cannot be read or written to the topic is set aside and kept, and the next ones are read.
 """
 
 from __future__ import annotations
@@ -71,11 +71,16 @@ class AuditSpool:
                 return AuditBatch.decode(data)
             except ValueError as error:
                 _logger.error("rows of the audit cannot be read, and are kept in %s%s: %s", path, _DAMAGED, error)
-                self.damaged += 1
-                if data is not None:
-                    self._files.rename(path, path.with_name(path.name + _DAMAGED))
-                self._forget_first()
+                self.set_aside_first()
         return None
+
+    def set_aside_first(self) -> None:
+        """Keep the first batch under another name, from which nothing reads it. Raises ``StorageError``."""
+        path = self._path(next(iter(self._sizes)))
+        self.damaged += 1
+        if self._files.size_bytes(path) is not None:
+            self._files.rename(path, path.with_name(path.name + _DAMAGED))
+        self._forget_first()
 
     def remove_first(self) -> None:
         """Remove the first batch. Raises ``StorageError``."""

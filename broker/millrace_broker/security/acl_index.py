@@ -128,21 +128,32 @@ class AclIndex:
         ``by_default`` says that a resource without ACLs is allowed. Source: ``Authorizer.authorizeByResourceType``.
         """
         bit = 1 << operation
-        allowed, denied = set[ResourcePattern](), set[ResourcePattern]()
+        denied = [
+            (kind, name) for kind, name, found in self._entries_of(principal, host, resource_type) if found.denied & bit
+        ]
+        names = {name for kind, name in denied if kind is PatternType.LITERAL}
+        prefixes = {name for kind, name in denied if kind is PatternType.PREFIXED}
+        if WILDCARD in names or by_default:
+            return WILDCARD not in names
+        lengths = set(map(len, prefixes))
+        for kind, name, found in self._entries_of(principal, host, resource_type):
+            is_denied = kind is PatternType.LITERAL and name in names
+            is_denied |= name != WILDCARD and any(name[:length] in prefixes for length in lengths)
+            if found.allowed & bit and not is_denied:
+                return True
+        return False
+
+    def _entries_of(
+        self, principal: str, host: str, resource_type: ResourceType
+    ) -> Iterator[tuple[PatternType, str, Bits]]:
+        """Yield the patterns of a type that have entries for a principal at a host."""
         for who in (principal, EVERYONE):
             patterns = self._patterns.get((resource_type, who), _NO_PATTERNS)
             for kind, by_name in ((PatternType.LITERAL, patterns.literal), (PatternType.PREFIXED, patterns.prefixed)):
                 for name, hosts in by_name.items():
-                    pattern = ResourcePattern(resource_type, name, kind)
                     for address in (host, WILDCARD):
-                        found = hosts.get(address, _NO_BITS)
-                        if found.allowed & bit:
-                            allowed.add(pattern)
-                        if found.denied & bit:
-                            denied.add(pattern)
-        if ResourcePattern(resource_type, WILDCARD) in denied:
-            return False
-        return by_default or any(not any(_covers(deny, allow) for deny in denied) for allow in allowed)
+                        if (found := hosts.get(address)) is not None:
+                            yield kind, name, found
 
     def find(self, wanted: AclBindingFilter) -> list[AclBinding]:
         """Return the ACLs that match a filter, sorted."""
@@ -188,13 +199,6 @@ def _with(patterns: _Patterns, changed: Mapping[ResourcePattern, Hosts]) -> _Pat
         if hosts:
             by_name[pattern.name] = hosts
     return _Patterns(literal, prefixed, tuple(sorted(set(map(len, prefixed)))))
-
-
-def _covers(deny: ResourcePattern, allow: ResourcePattern) -> bool:
-    """Return whether a denial is for every resource of an allowed pattern."""
-    if deny.pattern_type is PatternType.PREFIXED:
-        return allow.name.startswith(deny.name) and allow.name != WILDCARD
-    return deny == allow
 
 
 def canonical_host(host: str) -> str:

@@ -179,7 +179,11 @@ def _may_be_open(name: str) -> bool:
 def _log(
     request: AuthorizableRequest, principal: str, operation: AclOperation, resource: str, *, is_allowed: bool
 ) -> None:
-    """Log a decision in the words of Kafka's authorizer log."""
+    """Log a decision in the words of Kafka's authorizer log.
+
+    Clients choose the names of resources, also of those that do not exist. No name may make a line of its own.
+    """
+    resource, principal = (each if each.isprintable() else repr(each)[1:-1] for each in (resource, principal))
     _decisions.log(
         logging.DEBUG if is_allowed else logging.INFO,
         "Principal = %s is %s operation = %s from host = %s on resource = %s for request = %s by listener = %s",

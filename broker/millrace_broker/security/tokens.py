@@ -226,9 +226,10 @@ class TokenValidator:
             )
         _texts(claims, options.sasl_oauthbearer_scope_claim_name)
         name = claims.get(options.sasl_oauthbearer_sub_claim_name)
-        if not (isinstance(name, str) and name.strip()):
+        if not (isinstance(name, str) and name.strip() and name.isprintable()):  # it is in logs and in the audit
             raise SaslAuthenticationError(
-                f"the token is refused: it has no principal ({options.sasl_oauthbearer_sub_claim_name})"
+                f"the token is refused: it has no principal of printable characters "
+                f"({options.sasl_oauthbearer_sub_claim_name})"
             )
         return ValidToken(name, expires_s + skew_s)
 

@@ -21,6 +21,7 @@ from millrace.errors import (
     StorageError,
 )
 from millrace_broker.audit import Audit, AuditSpool
+from millrace_broker.audit.audit import ROWS_MAX
 from millrace_broker.audit.events import AuditBatch, AuditRow
 from millrace_broker.audit.spool import BLOCK_BYTES
 from millrace_broker.log import OsFiles
@@ -70,7 +71,7 @@ class Topic:
     def __init__(self) -> None:
         self.rows: list[AuditRow] = []
         self.next_sequences: dict[int, int] = {}
-        self.errors: list[MillraceError | None] = []
+        self.errors: list[Exception | None] = []
         self.always: MillraceError | None = None
         self.ids = 0
 
@@ -238,6 +239,23 @@ def test_a_disk_that_fails_too_loses_rows_and_says_so(tmp_path: Path, caplog: py
 
     play(world, work())
     assert "no space left" in caplog.text
+
+
+def test_a_batch_that_no_topic_takes_keeps_no_other_rows_back(world: World) -> None:
+    broken = UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed")
+
+    async def work() -> None:
+        world.topic.errors = [broken]
+        await world.step(ROWS_MAX + 2)
+        assert world.numbers == [ROWS_MAX, ROWS_MAX + 1]
+        assert world.audit.statistics().dropped == ROWS_MAX
+        world.topic.errors = [DOWN, broken]  # the second batch follows the first to the spool
+        await world.step(ROWS_MAX + 1)
+        assert world.numbers[2:] == [2 * ROWS_MAX + 2]
+        assert (len(world.spool), world.audit.statistics().damaged_files) == (0, 1)
+        assert [path.suffix for path in world.directory.iterdir()] == [".damaged"]
+
+    play(world, work())
 
 
 def test_a_leader_that_lost_the_numbers_gets_rows_without_them(world: World) -> None:

@@ -92,9 +92,10 @@ def test_a_key_verifies_the_algorithms_of_its_kind(provider: Provider, kind: str
         ({"aud": "payments"}, "another audience"),
         ({"aud": None}, "another audience"),
         ({"aud": ["a", 1]}, "neither a text nor a list"),
-        ({"sub": None}, r"no principal \(sub\)"),
-        ({"sub": " "}, r"no principal \(sub\)"),
-        ({"sub": ["a"]}, r"no principal \(sub\)"),
+        ({"sub": None}, r"no principal of printable characters \(sub\)"),
+        ({"sub": " "}, r"no principal of printable characters \(sub\)"),
+        ({"sub": "a\nb"}, r"no principal of printable characters \(sub\)"),
+        ({"sub": ["a"]}, r"no principal of printable characters \(sub\)"),
         ({"scope": 7}, "its claim scope"),
     ],
 )
