@@ -228,8 +228,8 @@ class Connection(asyncio.BufferedProtocol):
         hello = read_hello(head, content)
         self._handling.client_id = hello.client_id
         _logger.debug("%s has client id %r, runs %s", self._client, hello.client_id, hello.client_software_name)
-        self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME and (
-            self._handling.is_broker or not self._broker.config.authenticates_brokers
+        self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME and self._listener.access.believes_broker(
+            self._handling.principal
         )
         self._handling.is_exempt = self._is_broker
         self._count()

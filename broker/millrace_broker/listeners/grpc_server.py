@@ -54,7 +54,6 @@ from millrace_broker.listeners.shared import (
 )
 from millrace_broker.network.sockets import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from millrace_broker.quotas import (
-    BROKER_SOFTWARE_NAME,
     PARKED_CALL_BYTES,
     Usage,
     class_of,
@@ -275,13 +274,12 @@ async def _admit(
     """Count the call, wait for memory for its body, and receive the body. Return it with its context."""
     peer = context.peer()
     principal = callers.principal(context)
-    client_id, is_broker = _client(context)
-    is_broker &= not broker.config.authenticates_brokers  # by another listener, for Kafka's framing
+    client_id = _client_id(context)
     usage = None
-    if broker.client_quotas.is_active and not is_broker:
+    if broker.client_quotas.is_active:
         usage = broker.client_quotas.usage(principal.name, client_id, 0)
         await _wait_for_quota(usage, name)
-    admitted = broker.admission.begin(peer, class_of(name, is_broker=is_broker))
+    admitted = broker.admission.begin(peer, class_of(name))
     stack.callback(admitted.end)
     request_context = RequestContext(
         api_name=name,
@@ -323,21 +321,18 @@ async def _wait_for_quota(usage: Usage | None, call: str) -> None:
             await asyncio.sleep(min(wait_s, _QUOTA_S))
 
 
-def _client(context: _Context) -> tuple[str, bool]:
+def _client_id(context: _Context) -> str:
     for key, value in context.invocation_metadata():
         if key == "user-agent":
-            return client_of(value)
-    return "", False
+            return client_id_of(value)
+    return ""
 
 
 @lru_cache(maxsize=1024)
-def client_of(user_agent: str) -> tuple[str, bool]:
-    """Return the client id in a user agent, empty if there is none, and whether the client is a broker."""
+def client_id_of(user_agent: str) -> str:
+    """Return the client id in a user agent, empty if there is none."""
     found = _USER_AGENT.match(user_agent)
-    client_id = found["client_id"] or "" if found is not None else user_agent
-    if client_id.startswith(BROKER_SOFTWARE_NAME):
-        return client_id.removeprefix(BROKER_SOFTWARE_NAME).lstrip(), True
-    return client_id, False
+    return found["client_id"] or "" if found is not None else user_agent
 
 
 @lru_cache(maxsize=1024)

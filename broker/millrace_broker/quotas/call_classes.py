@@ -1,7 +1,7 @@
 """Classes of calls, each with its own requests, connections and memory.
 
 The class follows from the kind of the call and from the peer. Brokers introduce themselves with
-``BROKER_SOFTWARE_NAME``. A listener verifies this claim where brokers authenticate to each other.
+``BROKER_SOFTWARE_NAME``. ``ListenerAccess.believes_broker`` decides whether a listener believes it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 BROKER_SOFTWARE_NAME: Final = "millrace-broker"
-"""``client_software_name`` in a broker's greeting, and the start of its user agent over gRPC."""
+"""``client_software_name`` in a broker's greeting. Brokers do not call each other over gRPC."""
 
 
 class CallClass(Enum):

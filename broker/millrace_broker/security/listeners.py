@@ -41,6 +41,7 @@ class ListenerAccess:
         self.options: Final = config.security_of(name)
         self._rules: Final = parse_mapping_rules(self.options.ssl_principal_mapping_rules)
         self._is_between_brokers: Final = name in (config.inter_broker_listener, config.control_plane_listener)
+        self._authenticates_brokers: Final = config.authenticates_brokers
         self._brokers: Final = principals(config.broker_principals)
         login = self.options.login
         is_kerberos = config.sasl_mechanism_inter_broker_protocol is SaslMechanism.GSSAPI
@@ -109,7 +110,17 @@ class ListenerAccess:
 
     def is_broker(self, principal: KafkaPrincipal) -> bool:
         """Return whether a connection of this listener with this principal is a broker's."""
-        if not self._is_between_brokers or principal == ANONYMOUS:
+        return self._is_between_brokers and self._is_brokers_name(principal)
+
+    def believes_broker(self, principal: KafkaPrincipal) -> bool:
+        """Return whether a client that calls itself a broker is believed, and so has no quotas and room of its own.
+
+        Where brokers do not authenticate, nobody can be told from them at their listener.
+        """
+        return self._is_brokers_name(principal) or (self._is_between_brokers and not self._authenticates_brokers)
+
+    def _is_brokers_name(self, principal: KafkaPrincipal) -> bool:
+        if principal == ANONYMOUS:
             return False
         if self._brokers:
             return principal in self._brokers

@@ -3,7 +3,7 @@
 import pytest
 
 from millrace_broker.api import ClientAddress
-from millrace_broker.listeners.grpc_server import client_address, client_of
+from millrace_broker.listeners.grpc_server import client_address, client_id_of
 
 PYTHON = "grpc-python-asyncio/1.85.1 grpc-c/58.0.0 (linux; chttp2)"
 
@@ -20,16 +20,12 @@ PYTHON = "grpc-python-asyncio/1.85.1 grpc-c/58.0.0 (linux; chttp2)"
         ("grpc-java-netty/1.60.0", ""),
         ("orders grpc-c++/1.60.0 grpc-c/40.0.0 (linux; chttp2)", "orders"),
         ("curl/8.5", "curl/8.5"),
+        (f"millrace-broker broker-3 {PYTHON}", "millrace-broker broker-3"),
         ("", ""),
     ],
 )
 def test_the_client_id_is_the_user_agent_before_the_library(user_agent: str, client_id: str) -> None:
-    assert client_of(user_agent) == (client_id, False)
-
-
-def test_a_broker_names_its_software_before_its_client_id() -> None:
-    assert client_of(f"millrace-broker broker-3 {PYTHON}") == ("broker-3", True)
-    assert client_of(f"millrace-broker {PYTHON}") == ("", True)
+    assert client_id_of(user_agent) == client_id
 
 
 @pytest.mark.parametrize(
