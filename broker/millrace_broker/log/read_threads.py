@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Final, ParamSpec, TypeVar
 
 from millrace_broker.log.partition_log import PartitionLog
@@ -19,6 +20,14 @@ from millrace_broker.runtime import Executors
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class ReadPlace(Enum):
+    """Where a read runs."""
+
+    EVENT_LOOP = auto()
+    IO_THREAD = auto()
+    REMOTE_READER = auto()
 
 
 class LogReads:
@@ -35,9 +44,7 @@ class LogReads:
 
         Otherwise this is ``run_search``, with the same errors.
         """
-        if log.is_recent(offset) and self._executors.small_work.includes(0):
-            return self._executors.small_work.do(function, *args, **kwargs)
-        return await self.run_search(log, offset, function, *args, **kwargs)
+        return await self.run_in(self.place_of_read(log, offset), function, *args, **kwargs)
 
     async def run_search(
         self, log: PartitionLog, offset: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
@@ -46,9 +53,27 @@ class LogReads:
 
         It never runs in the event loop. Raises ``ThrottledError`` when too many reads wait for the remote store.
         """
-        if log.is_remote(offset):
-            return await self._remote_readers.run(lambda: function(*args, **kwargs))
-        return await self._executors.run_io(function, *args, **kwargs)
+        return await self.run_in(self.place_of_search(log, offset), function, *args, **kwargs)
+
+    def place_of_read(self, log: PartitionLog, offset: int) -> ReadPlace:
+        """Return where ``run_read`` runs."""
+        if log.is_recent(offset) and self._executors.small_work.includes(0):
+            return ReadPlace.EVENT_LOOP
+        return self.place_of_search(log, offset)
+
+    def place_of_search(self, log: PartitionLog, offset: int) -> ReadPlace:
+        """Return where ``run_search`` runs."""
+        return ReadPlace.REMOTE_READER if log.is_remote(offset) else ReadPlace.IO_THREAD
+
+    async def run_in(self, place: ReadPlace, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function, which may read several logs of the same place. Raises the errors of ``run_search``."""
+        match place:
+            case ReadPlace.EVENT_LOOP:
+                return self._executors.small_work.do(function, *args, **kwargs)
+            case ReadPlace.IO_THREAD:
+                return await self._executors.run_io(function, *args, **kwargs)
+            case ReadPlace.REMOTE_READER:
+                return await self._remote_readers.run(lambda: function(*args, **kwargs))
 
     def resize_remote(self, threads: int) -> None:
         """Apply ``remote.log.reader.threads``."""
