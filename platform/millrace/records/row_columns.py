@@ -14,6 +14,7 @@ record, so values that were read from positions beyond the body have no effect.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -38,6 +39,8 @@ limit too few records share a round.
 """
 
 _INT_MAX: Final = 2**31 - 1
+_BITS_A_BYTE: Final = 7
+_GOES_ON: Final = 0x80
 
 
 class RowColumns(NamedTuple):
@@ -128,7 +131,7 @@ def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names:
     headers in a record, header keys that are not UTF-8, and bodies from 2 GiB on. ``bodies`` are decompressed.
     """
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-    fields = _locate(bodies, body, headers)
+    fields = _locate(body, [len(each) for each in bodies], headers)
     source = pa.py_buffer(body)
     whole = RowColumns(
         columns={name: (fields.key if name == "key" else fields.value).copied_from(source) for name in names},
@@ -162,7 +165,7 @@ def usual_times(
             deltas = [record.timestamp_delta for record in records]
             smallest, largest = min(deltas), max(deltas)
         else:
-            fields = _locate([body], body, [header])
+            fields = _locate(body, [len(body)], [header])
             is_numbered = np.array_equal(fields.offset_deltas, np.arange(header.count))
             smallest, largest = int(fields.timestamp_deltas.min()), int(fields.timestamp_deltas.max())
     except CorruptBatchError:
@@ -182,7 +185,7 @@ def usual_times_together(batches: Sequence[tuple[ReadableBuffer, BatchHeader]]) 
     bodies = [memoryview(buffer)[HEADER_BYTES : header.size_bytes].tobytes() for buffer, header in batches]
     counts: Longs = np.array([header.count for header in headers], np.int64)
     try:
-        fields = _locate(bodies, b"".join(bodies), headers)
+        fields = _locate(b"".join(bodies), [len(body) for body in bodies], headers)
     except CorruptBatchError:
         return [None] * len(headers)
     firsts = np.cumsum(counts) - counts
@@ -214,12 +217,10 @@ class _Fields(NamedTuple):
     entries: _Entries | None
 
 
-def _locate(bodies: Sequence[bytes], body: bytes, headers: Sequence[BatchHeader]) -> _Fields:
-    """Find the fields in ``body``, which joins ``bodies``. Raises ``CorruptBatchError`` for an invalid record."""
-    starts, ends = find_records(bodies, [header.count for header in headers])
+def _locate(body: bytes, sizes: Sequence[int], headers: Sequence[BatchHeader]) -> _Fields:
+    """Find the fields of batches, whose joined bodies have these sizes. Raises ``CorruptBatchError``."""
+    _, at, ends = find_records(body, sizes, [header.count for header in headers])
     data = np.frombuffer(body, np.uint8)
-    lengths, at = read_varints(data, starts, 32)
-    _require(np.array_equal(at + lengths, ends))
     timestamp_deltas, at = read_varints(data, at + 1, 64)
     offset_deltas, at = read_varints(data, at, 32)
     key, at = _read_field(data, at)
@@ -232,22 +233,38 @@ def _locate(bodies: Sequence[bytes], body: bytes, headers: Sequence[BatchHeader]
     return _Fields(timestamp_deltas, offset_deltas, key, value, header_counts, entries)
 
 
-def find_records(bodies: Sequence[bytes], counts: Sequence[int]) -> tuple[Longs, Longs]:
-    """Return the start and end of each record in the joined bodies; ``counts`` holds the number of records per body.
+class RecordBounds(NamedTuple):
+    """Positions of records: their start, the byte after their length, and their end."""
+
+    starts: Longs
+    after_lengths: Longs
+    ends: Longs
+
+
+def find_records(body: bytes, sizes: Sequence[int], counts: Sequence[int]) -> RecordBounds:
+    """Find the records in the joined bodies of batches, which have these sizes and numbers of records.
 
     Raises ``CorruptBatchError`` if the records of a body do not end at its end, or the bodies are 2 GiB or more.
     """
-    starts: list[int] = []
-    ends: list[int] = []
-    base = 0
-    for body, count in zip(bodies, counts, strict=True):
-        _require(0 < count <= len(body))
-        bounds = _walk(body, count, base)
-        base += len(body)
-        _require(bounds[-1] == base <= _INT_MAX)
-        starts += bounds[:-1]
-        ends += bounds[1:]
-    return np.array(starts, np.int64), np.array(ends, np.int64)
+    found: list[int] = []
+    end = 0
+    for size, count in zip(sizes, counts, strict=True):
+        _require(0 < count <= size)
+        found += _ends(body, end, count)
+        end += size
+        _require(found[-1] == end <= _INT_MAX)
+    ends = np.fromiter(found, np.int64, len(found))
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1]
+    data = np.frombuffer(body, np.uint8)
+    first = data.take(starts)
+    _require(not (first & 1).any())  # the sign of a length
+    is_long = first >= _GOES_ON
+    after_lengths = starts + 1 + is_long
+    if data.take(starts + is_long).max() >= _GOES_ON:  # records of 8 KiB and more
+        after_lengths = read_varints(data, starts, 32)[1]
+    return RecordBounds(starts, after_lengths, ends)
 
 
 def _timestamps(deltas: Longs, headers: Sequence[BatchHeader]) -> pa.Int64Array:
@@ -284,28 +301,34 @@ def _require(holds: bool | np.bool) -> None:
         raise CorruptBatchError("not a regular batch")
 
 
-def _walk(body: bytes, count: int, base: int) -> list[int]:
-    """Return the start of each record and the end of the last one, plus ``base``.
+_FIRST: Final = tuple(1 + (first & 0x7F) // 2 + (first >= _GOES_ON) for first in range(256))
+"""For the first byte of a length: the size of a length of one or two bytes, plus the byte's share of the length."""
+_SECOND: Final = tuple(second << _BITS_A_BYTE - 1 for second in range(_GOES_ON))
+"""Share of the second byte, if it is the last one."""
 
-    This is the only loop over records.
+
+def _ends(body: bytes, at: int, count: int) -> list[int]:
+    """Return the end of each of the records from a position on. The caller checks that no length is negative.
+
+    This is the only loop over records. It takes half of the time of reading them, and is written for speed.
     """
-    starts = [base]
-    append = starts.append
-    at = 0
+    first_share, second_share = _FIRST, _SECOND  # local names are faster, and a literal
     try:
-        for _ in range(count):
-            first = body[at]
-            if first < 0x80:
-                at += 1 + (first >> 1)
-            elif (second := body[at + 1]) < 0x80:
-                at += 2 + ((first & 0x7F) >> 1) + (second << 6)
-            else:
-                length, at = read_varint(body, at)
-                at += max(length, 0)
-            append(base + at)
+        return [
+            at := at + first_share[first]
+            if (first := body[at]) < 0x80
+            else at + first_share[first] + second_share[second]
+            if (second := body[at + 1]) < 0x80
+            else _end_of_large(body, at)
+            for _ in repeat(None, count)
+        ]
     except IndexError:
         raise CorruptBatchError("the records end before the last one") from None
-    return starts
+
+
+def _end_of_large(body: bytes, at: int) -> int:
+    length, at = read_varint(body, at)
+    return at + max(length, 0)
 
 
 class _Field(NamedTuple):

@@ -57,9 +57,7 @@ class RowRun:
         self._counts: Final = [header.count for header in headers]
         data = np.frombuffer(self._body, np.uint8)
         try:
-            self._starts, self._ends = find_records(bodies, self._counts)
-            lengths, at = read_varints(data, self._starts, 32)
-            _require(np.array_equal(at + lengths, self._ends))
+            self._starts, at, self._ends = find_records(self._body, [len(body) for body in bodies], self._counts)
             self._time_deltas, self._after_times = read_varints(data, at + 1, 64)
             deltas, at = read_varints(data, self._after_times, 32)
             key_sizes, self._key_starts = read_varints(data, at, 32)
