@@ -10,6 +10,7 @@ from typing import Any
 import confluent_kafka
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from millrace.acls import AclOperation, ResourceType
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
@@ -141,6 +142,17 @@ def test_a_look_up_of_a_topic_that_exists_is_no_creation(broker: EmbeddedBroker)
     with Rows(broker) as rows:
         rows.wait_for(client_id="lookup", call="Metadata", operation="DESCRIBE", resource="orders", allowed=True)
         assert not [row for row in rows.found if (row["client_id"], row["operation"]) == ("lookup", "CREATE")]
+
+
+def test_a_changed_option_is_one_decision(broker: EmbeddedBroker) -> None:
+    let(broker, ALL_TOPICS, ALL_CLUSTER)
+    entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ConfigResource.Type.TOPIC, "orders", incremental_configs=[entry])
+    kafka = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "client.id": "alters"})
+    kafka.incremental_alter_configs([wanted])[wanted].result(STALL_S)
+    with Rows(broker) as rows:
+        found = rows.wait_for(client_id="alters", operation="ALTER_CONFIGS", resource="orders")
+        assert [row["decisions"] for row in found] == [1]
 
 
 def test_consumers_of_kafka_read_it_as_json(broker: EmbeddedBroker) -> None:

@@ -23,15 +23,20 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, context: Reque
     for alteration in request.alterations:
         result = response.results.add(resource=alteration.resource)
         try:
-            await broker.executors.administer(
-                _change(broker, alteration.resource),
-                await _values(broker, alteration),
-                set(alteration.delete),
-                validate_only=request.validate_only,
-            )
+            await alter(broker, alteration, validate_only=request.validate_only)
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
     return response
+
+
+async def alter(broker: Broker, alteration: pb.AlterConfigsRequest.Alteration, *, validate_only: bool) -> None:
+    """Apply an alteration for a caller that has authorized the client. Raises ``MillraceError``."""
+    await broker.executors.administer(
+        _change(broker, alteration.resource),
+        await _values(broker, alteration),
+        set(alteration.delete),
+        validate_only=validate_only,
+    )
 
 
 def _change(broker: Broker, resource: pb.ConfigResource) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.errors import InvalidRequestError, MillraceError
+from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -10,12 +10,13 @@ from millrace.kafka_protocol.calls.alter_configs import (
     AlterConfigsResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.alter_configs import handle as alter
+from millrace_broker.api import known_error
+from millrace_broker.api.alter_configs import alter
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.describe_configs import describe
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import own_source, resource
-from millrace_broker.kafka_api.error_codes import code_of, text_of
+from millrace_broker.kafka_api.error_codes import NONE, code_of
 
 
 async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterConfigsResponse:
@@ -23,13 +24,12 @@ async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterCo
     responses = []
     for each in message.resources:
         try:
-            alteration = await _alteration(each, request)
-        except MillraceError as error:
-            responses.append(_response(each, code_of(error), error.message))
-            continue
-        wanted = pb.AlterConfigsRequest(alterations=[alteration], validate_only=message.validate_only)
-        (result,) = (await alter(request.broker, wanted, request.context)).results
-        responses.append(_response(each, code_of(result.error), text_of(result.error)))
+            await alter(request.broker, await _alteration(each, request), validate_only=message.validate_only)
+        except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
+            known = known_error(error)
+            responses.append(_response(each, code_of(known), known.message))
+        else:
+            responses.append(_response(each, NONE, None))
     return AlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from millrace.errors import InvalidRequestError, MillraceError
+from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -12,11 +12,12 @@ from millrace.kafka_protocol.calls.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace_broker.api.alter_configs import handle as alter
+from millrace_broker.api import known_error
+from millrace_broker.api.alter_configs import alter
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import Operation, resource
-from millrace_broker.kafka_api.error_codes import code_of, text_of
+from millrace_broker.kafka_api.error_codes import NONE, code_of
 
 
 async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest) -> IncrementalAlterConfigsResponse:
@@ -30,13 +31,12 @@ async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest)
             check_request("AlterConfigs", request.broker, checked, request.context)
             if times[each.resource_type, each.resource_name] > 1:
                 raise InvalidRequestError(f"{each.resource_name} is in the request twice: put its changes together")
-            alteration = _alteration(each)
-        except MillraceError as error:
-            responses.append(_response(each, code_of(error), error.message))
-            continue
-        wanted = pb.AlterConfigsRequest(alterations=[alteration], validate_only=message.validate_only)
-        (result,) = (await alter(request.broker, wanted, request.context)).results
-        responses.append(_response(each, code_of(result.error), text_of(result.error)))
+            await alter(request.broker, _alteration(each), validate_only=message.validate_only)
+        except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
+            known = known_error(error)
+            responses.append(_response(each, code_of(known), known.message))
+        else:
+            responses.append(_response(each, NONE, None))
     return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))
 
 
