@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import struct
 from pathlib import Path
@@ -101,9 +102,20 @@ def test_a_producer_without_acks_gets_no_answer(module_broker: EmbeddedBroker, t
     with KafkaWire(module_broker) as wire:
         for number in range(3):
             wire.send(_produce(topic, 0, b"x"), 9, number)
-        wire.send(_produce("no-such-topic", 0, b"x"), 9, 3)
         answer = wire.call(_produce(topic, 1, b"y"), 9)
         assert answer.responses[0].partition_responses[0].base_offset == 3
+
+
+def test_a_producer_without_acks_loses_its_connection_if_its_records_are_refused(
+    module_broker: EmbeddedBroker, topic: str
+) -> None:
+    """As in Kafka. A client whose partition has another leader now would otherwise send records to nowhere."""
+    with KafkaWire(module_broker) as wire:
+        wire.send(_produce("no-such-topic", 0, b"x"), 9)
+        assert wire.received == b""
+    with KafkaWire(module_broker) as wire:
+        wire.send(dataclasses.replace(_produce(topic, 0, b"x"), topic_data=()), 2)
+        assert wire.call(_METADATA, 1).brokers, "a request without records is no failure"
 
 
 def test_a_request_may_come_byte_by_byte(module_broker: EmbeddedBroker) -> None:

@@ -2,6 +2,8 @@
 
 Kafka's classes are ``RequestContext`` and ``AbstractResponse``. A request that cannot be read closes its connection, as
 in Kafka, because the protocol has no answer to it. Any other error of a request becomes the call's own response.
+A request that wants no response, which is Produce with ``acks=0``, closes its connection if it fails, as in Kafka. Its
+client then looks for the leaders again.
 """
 
 from __future__ import annotations
@@ -102,14 +104,18 @@ class KafkaCall:
         return self._answer(message, KafkaRequest(broker, self.state, version, context), head), 0
 
     async def _answer(self, message: Message, request: KafkaRequest, head: Head) -> Sequence[Buffer]:
+        """Answer a request. Raises the error of one that wants no response, which closes its connection."""
+        failure: MillraceError | None = None
         try:
             response = await self.handle(message, request)
         except Exception as error:  # noqa: BLE001 - every error becomes the call's response; unexpected ones are logged
-            known = known_error(error)
-            _logger.debug("%s: %s", request.context, known.message)
-            response = self.refuse(message, request.version, code_of(known))
+            failure = known_error(error)
+            _logger.debug("%s: %s", request.context, failure.message)
+            response = self.refuse(message, request.version, code_of(failure))
         if request.context.usage is not None:
             response = _throttled(response, request.context)
+        if failure is not None and response is None:
+            raise failure from None
         return () if response is None else self._written(head, response, request.version)
 
     async def _refused(self, head: Head) -> Sequence[Buffer]:

@@ -45,7 +45,10 @@ _NO_ANSWER: Final = 0
 
 
 async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceResponse | None:
-    """Append each partition's batches. With ``acks=0`` there is no answer."""
+    """Append each partition's batches.
+
+    With ``acks=0`` there is no answer. The first error of a partition is then raised, which closes the connection.
+    """
     producing = Producing(
         acks=message.acks,
         timeout_ms=max(0, message.timeout_ms),
@@ -53,24 +56,27 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         adds_partitions=request.version >= _WITH_IMPLICIT_PARTITIONS,
     )
     denied = _denied(message, request)
-    topics: list[list[PartitionAppend] | int] = []  # appends, or the code of an error
+    topics: list[list[PartitionAppend] | MillraceError] = []  # appends, or an error
     for topic in message.topic_data:
         try:
             name = name_of(request.broker, topic.name, topic.topic_id)
         except MillraceError as error:
-            topics.append(code_of(error))
+            topics.append(error)
             continue
         if name in denied:
-            topics.append(code_of(denied[name]))
+            topics.append(denied[name])
         else:
             topics.append([PartitionAppend(name, each.index, each.records or b"") for each in topic.partition_data])
     await append(request.broker, producing, [each for topic in topics if isinstance(topic, list) for each in topic])
     if message.acks == _NO_ANSWER:
+        _raise_first(topics)
         return None
     leaders = CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER)
     responses = tuple(
         [
-            _appended(topic, done, request.version, leaders) if isinstance(done, list) else _failed(topic, done)
+            _appended(topic, done, request.version, leaders)
+            if isinstance(done, list)
+            else _failed(topic, code_of(done))
             for topic, done in zip(message.topic_data, topics, strict=True)
         ]
     )
@@ -78,6 +84,15 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         responses=responses,
         node_endpoints=tuple(NodeEndpoint(**each._asdict()) for each in leaders.endpoints()),
     )
+
+
+def _raise_first(topics: Sequence[list[PartitionAppend] | MillraceError]) -> None:
+    for each in topics:
+        if isinstance(each, MillraceError):
+            raise each
+        for part in each:
+            if part.error is not None:
+                raise part.error
 
 
 def _denied(message: ProduceRequest, request: KafkaRequest) -> Mapping[str, AuthorizationError]:
