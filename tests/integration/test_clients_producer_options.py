@@ -260,7 +260,7 @@ def test_interceptors_see_everything_and_stop_nothing(
     assert [type(seen) for seen in stamping.acknowledged] == [RecordMetadata, BatchMetadata, RecordMetadata, type(None)]
     assert len(stamping.errors) == 1
     assert stamping.is_closed
-    assert "a producer's interceptor failed" in caplog.text
+    assert "interceptor _Broken.on_send failed" in caplog.text
 
 
 def test_without_waiting_what_is_not_there_at_once_fails(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -5,6 +5,7 @@ them all of the broker's state, are the same for clients of Kafka and of millrac
 for fetch sessions and converted batches (``state``).
 
 ``call``         versions, headers and errors of a call
+``committed_offsets``  offsets of OffsetCommit and TxnOffsetCommit
 ``error_codes``  Kafka's codes of the broker's errors
 ``row_batches``  columnar batches as rows
 ``table``        all calls

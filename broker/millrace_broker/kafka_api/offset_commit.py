@@ -13,6 +13,7 @@ from millrace.kafka_protocol.calls.offset_commit import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.offset_commit import handle as commit
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.committed_offsets import committed_offsets
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.topics import name_of
 
@@ -32,13 +33,7 @@ async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetC
         except MillraceError as error:
             unknown[place] = code_of(error)
             continue
-        for each in topic.partitions:
-            commits.partitions.add(
-                partition=each.partition_index,
-                offset=each.committed_offset,
-                leader_epoch=each.committed_leader_epoch,
-                metadata=each.committed_metadata or "",
-            )
+        commits.partitions.extend(committed_offsets(topic.partitions))
     results = iter((await commit(request.broker, wanted, request.context)).topics)
     return OffsetCommitResponse(
         topics=tuple(

@@ -13,6 +13,7 @@ from millrace.kafka_protocol.calls.txn_offset_commit import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.txn_offset_commit import handle as commit
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.committed_offsets import committed_offsets
 from millrace_broker.kafka_api.error_codes import code_of
 
 _WITH_IMPLICIT_OFFSETS: Final = 5
@@ -32,14 +33,7 @@ async def handle(message: TxnOffsetCommitRequest, request: KafkaRequest) -> TxnO
         adds_offsets=request.version >= _WITH_IMPLICIT_OFFSETS,
     )
     for topic in message.topics:
-        commits = wanted.topics.add(name=topic.name)
-        for each in topic.partitions:
-            commits.partitions.add(
-                partition=each.partition_index,
-                offset=each.committed_offset,
-                leader_epoch=each.committed_leader_epoch,
-                metadata=each.committed_metadata or "",
-            )
+        wanted.topics.add(name=topic.name, partitions=committed_offsets(topic.partitions))
     answer = await commit(request.broker, wanted, request.context)
     return TxnOffsetCommitResponse(
         throttle_time_ms=0,

@@ -21,12 +21,13 @@ from millrace.schemas.avro import AvroNames, AvroSchema, avro_type, load_avro
 
 Reader: TypeAlias = Callable[[Cursor], pa.Array]
 
-_TICKS: Final = {
+TICKS: Final = {
     "time-millis": 1_000_000,
     "time-micros": 1_000,
     "timestamp-millis": 1_000,
     "local-timestamp-millis": 1_000,
 }
+"""Units of a column in one unit of Avro's logical type. Times of day are in ns, timestamps in µs. Others have 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _reader(schema: AvroSchema, names: AvroNames, path: str) -> Reader:
 def _primitive(kind: str, schema: dict[str, Any], data_type: pa.DataType, path: str) -> Reader:
     logical = str(schema.get("logicalType"))
     if kind in ("int", "long"):
-        ticks = _TICKS.get(logical, 1)
+        ticks = TICKS.get(logical, 1)
         return lambda cursor: from_words(cursor.zigzag(path), data_type, cursor, path, ticks=ticks)
     if kind == "boolean":
         return lambda cursor: pa.array(cursor.fixed(1, path) != 0)

@@ -18,6 +18,7 @@ import pyarrow.types as pat
 
 from millrace.errors import SchemaError
 from millrace.payloads.arrays import entry_lists, fixed_width, joined, joined_lists, zigzags
+from millrace.payloads.avro import TICKS
 from millrace.payloads.numbers import big_endian
 from millrace.payloads.wire import scatter
 from millrace.schemas.avro import AvroNames, AvroSchema, avro_type, load_avro
@@ -26,12 +27,6 @@ from millrace.schemas.types import spark_name
 
 Writer: TypeAlias = Callable[[pa.Array], pa.BinaryArray]
 
-_TICKS: Final = {
-    "time-millis": 1_000_000,
-    "time-micros": 1_000,
-    "timestamp-millis": 1_000,
-    "local-timestamp-millis": 1_000,
-}
 _NO_ITEMS: Final = b"\x00"
 
 
@@ -93,7 +88,7 @@ def _primitive(kind: str, schema: dict[str, Any], wanted: pa.DataType, data_type
             raise ValueError(f"column {path} does not fit {spark_name(wanted)} of the Avro schema: {error}") from None
 
     if kind in ("int", "long"):
-        ticks = _TICKS.get(str(schema.get("logicalType")), 1)
+        ticks = TICKS.get(str(schema.get("logicalType")), 1)
         return lambda array: zigzags(_integers(cast(array)) // ticks)
     if kind == "boolean":
         return lambda array: fixed_width(cast(array).cast(pa.uint8()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ from millrace.schemas.ddl import parse_ddl
 from millrace.schemas.json_schema import parse_json_schema
 from millrace.schemas.proto_files import compile_proto, load_descriptor_set, proto_file_of, proto_imports
 from millrace.schemas.protobuf import message_schema, parse_protobuf
-from millrace.schemas.spark_json import parse_schema_json
+from millrace.schemas.spark_json import load_json, parse_schema_json
 from millrace.schemas.types import normalize_schema
 
 _BINARY_SUFFIXES: Final = {".parquet", ".arrow", ".feather", ".ipc", ".desc", ".binpb"}
@@ -58,10 +57,7 @@ def _raw_schema(source: Any) -> pa.Schema:
 def _from_json(source: str | dict[str, Any] | list[Any]) -> pa.Schema:
     """Distinguish Avro, JSON Schema and Spark's JSON by their characteristic keys."""
     if isinstance(source, str):
-        try:
-            source = json.loads(source)
-        except json.JSONDecodeError as error:
-            raise SchemaError(f"the schema is not valid JSON: {error}") from error
+        source = load_json(source)
     if isinstance(source, dict):
         if source.get("type") in ("record", "enum", "fixed", "map"):
             return parse_avro(source)

@@ -15,13 +15,18 @@ from millrace.errors import SchemaError
 from millrace.schemas.ddl import parse_ddl_type
 
 
+def load_json(text: str) -> Any:
+    """Parse a schema's JSON text. Raises ``SchemaError``."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"the schema is not valid JSON: {error}") from error
+
+
 def parse_schema_json(source: str | dict[str, Any] | list[Any]) -> pa.Schema:
     """Read a schema from JSON text or from the result of ``json.loads``; raises ``SchemaError``."""
     if isinstance(source, str):
-        try:
-            source = json.loads(source)
-        except json.JSONDecodeError as error:
-            raise SchemaError(f"the schema is not valid JSON: {error}") from error
+        source = load_json(source)
     if isinstance(source, dict) and source.get("type") == "struct":
         return pa.schema(_spark_fields(source))
     columns = source.get("columns") if isinstance(source, dict) else source

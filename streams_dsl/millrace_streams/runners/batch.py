@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millrace_streams.compiler import explain
@@ -20,7 +19,7 @@ from millrace_streams.runners.results import Results
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.runners.spreading import PARTITIONS_MAX, spread, state_partitions
-from millrace_streams.runners.worker import BoundedRun
+from millrace_streams.runners.worker import BoundedRun, WorkerStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,14 +85,10 @@ def bounded_results(job: Job, spark: SparkSession) -> DataFrame:
     """Return the packed rows that leave a topology, after all of its stages."""
     limit_worker_threads(spark)
     defaults = {"startingOffsets": "earliest", "endingOffsets": "latest"}
-    rows: list[DataFrame] = []
-    waiting = job.packed(spark, streaming=False, defaults=defaults)
     partitions = state_partitions(job.buckets, PARTITIONS_MAX)
-    for worker_stage in job.worker_stages():
-        number = worker_stage.stage.number
-        rows += [frame for first, frame in waiting if first == number]
-        waiting = [(first, frame) for first, frame in waiting if first != number]
-        whole = reduce(lambda one, other: one.unionByName(other), rows)
-        in_order = whole.repartition(partitions, spread(whole["bucket"])).sortWithinPartitions("bucket", "sequence")
-        rows = [in_order.mapInArrow(BoundedRun(worker_stage), PACKED_DDL)]
-    return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])
+
+    def run(worker_stage: WorkerStage, rows: DataFrame) -> DataFrame:
+        in_order = rows.repartition(partitions, spread(rows["bucket"])).sortWithinPartitions("bucket", "sequence")
+        return in_order.mapInArrow(BoundedRun(worker_stage), PACKED_DDL)
+
+    return job.through_stages(job.packed(spark, streaming=False, defaults=defaults), run)

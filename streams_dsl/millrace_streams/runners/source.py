@@ -11,9 +11,9 @@ A DataFrame must have the plan's columns, ``__offset`` (a long with the order of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.config.client import ClientConfig
@@ -136,9 +136,20 @@ class Job:
             return self.partitions
         return PARTITIONS_UNKNOWN if self._partitions_in_frames else 1
 
-    def worker_stages(self) -> list[WorkerStage]:
-        """Return the stages that run per bucket, in order."""
-        return [self._worker_stage(stage) for stage in self.stages.stages]
+    def through_stages(
+        self, entering: Sequence[tuple[int, DataFrame]], run: Callable[[WorkerStage, DataFrame], DataFrame]
+    ) -> DataFrame:
+        """Return the packed rows that leave all stages.
+
+        ``entering`` are those of the sources, as ``packed`` returns them. ``run`` applies a stage, which works per
+        bucket, to its rows: those of the stage before, and those that enter at this one.
+        """
+        rows: list[DataFrame] = []
+        for stage in self.stages.stages:
+            rows += [frame for first, frame in entering if first == stage.number]
+            rows = [run(self._worker_stage(stage), _union(rows))]
+        numbers = {stage.number for stage in self.stages.stages}
+        return _union([*rows, *(frame for first, frame in entering if first not in numbers)])
 
     def _worker_stage(self, stage: Stage) -> WorkerStage:
         return WorkerStage.of(
@@ -246,6 +257,10 @@ class Job:
                 f"leave the column {PARTITION} out of the DataFrames, or read topics"
             )
         return 1
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def _load(reader: Any, options: Mapping[str, str]) -> DataFrame:

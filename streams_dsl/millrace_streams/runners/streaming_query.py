@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UsageError
@@ -28,6 +27,7 @@ from millrace_streams.runners.results import LEAF_PARTITIONS, LOCAL_ROWS_BYTES_M
 from millrace_streams.runners.sinks import BatchFunction, Sinks
 from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.runners.spreading import spread, state_partitions
+from millrace_streams.runners.worker import WorkerStage
 from pyspark_millrace.delta.transactions import query_id_of
 from pyspark_millrace.interruption import interrupted_in_few_words
 from pyspark_millrace.late_processor import LateProcessor
@@ -142,21 +142,17 @@ def start(
 def streaming_results(job: Job, spark: SparkSession) -> DataFrame:
     """Return the packed rows that leave a topology, after all of its stages."""
     limit_worker_threads(spark)
-    rows: list[DataFrame] = []
     records = BATCH_RECORDS if job.stages.stages else BATCH_RECORDS_STATELESS
     defaults = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records)}
-    waiting = job.packed(spark, streaming=True, defaults=defaults)
-    for worker_stage in job.worker_stages():
-        number = worker_stage.stage.number
-        rows += [frame for first, frame in waiting if first == number]
-        waiting = [(first, frame) for first, frame in waiting if first != number]
-        whole = reduce(lambda one, other: one.unionByName(other), rows)
-        processor = LateProcessor(PackedTask(worker_stage, sources=job.referred(spark, number, defaults)))
-        task = whole.groupBy(spread(whole["bucket"]).alias("bucket")).transformWithState(
+
+    def run(worker_stage: WorkerStage, rows: DataFrame) -> DataFrame:
+        sources = job.referred(spark, worker_stage.stage.number, defaults)
+        processor = LateProcessor(PackedTask(worker_stage, sources=sources))
+        return rows.groupBy(spread(rows["bucket"]).alias("bucket")).transformWithState(
             processor, PACKED_DDL, outputMode="update", timeMode="none"
         )
-        rows = [task]
-    return reduce(lambda one, other: one.unionByName(other), [*rows, *(frame for _, frame in waiting)])
+
+    return job.through_stages(job.packed(spark, streaming=True, defaults=defaults), run)
 
 
 class _Writer:

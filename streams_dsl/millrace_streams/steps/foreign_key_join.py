@@ -187,10 +187,7 @@ class ResponseJoinStep:
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The store of the joined rows, if they are stored."""
-        node = self._node
-        if node.store is None:
-            return ()
-        return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
+        return self.operator.store_of_rows(self._node.store)
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Join the responses that are still current."""

@@ -40,6 +40,10 @@ class Operator:
         """Layout of the first (or only) input."""
         return self.inputs[0]
 
+    def store_of_rows(self, name: str | None) -> tuple[AnyStoreSpec, ...]:
+        """Return the store of the result's rows by key; none without a name."""
+        return () if name is None else (ObjectStoreSpec(name=name, kind="key_value", layout=self.result),)
+
 
 Lookup: TypeAlias = Callable[[AnyStore, Iterable[Any]], dict[Any, Stored]]
 """Look-up of a table's rows by key, for stores that hold accumulators."""

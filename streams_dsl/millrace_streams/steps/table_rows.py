@@ -12,7 +12,7 @@ from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.predicates import rows_passing
-from millrace_streams.stores import KeyValueStore, StoreSpec
+from millrace_streams.stores import KeyValueStore
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,7 @@ class TableRowsStep:
         """The store of the rows, if there is one."""
         node = self.operator.node
         assert isinstance(node, TableNode)
-        if node.store is None:
-            return ()
-        return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
+        return self.operator.store_of_rows(node.store)
 
     def _changes(self, inputs: Inputs, state: State, news: list[Any], olds: list[Any], *, skip_nothing: bool) -> Output:
         """Forward changes, and store the rows. With ``skip_nothing`` changes without new and old value are skipped."""

@@ -26,10 +26,8 @@ class TableSourceStep:
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The store of the table's rows, if they are needed."""
         node = self._node
-        if node.store is None:
-            return ()
-        if node.history_ms is None:
-            return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
+        if node.store is None or node.history_ms is None:
+            return self.operator.store_of_rows(node.store)
         layout = self.operator.result
         return (StoreSpec(name=node.store, kind="versioned", layout=layout, retention_ms=node.history_ms),)
 

@@ -11,7 +11,7 @@ from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.joins import Joining, TableView, keys_of_side
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
-from millrace_streams.stores import KeyValueStore, StoreSpec
+from millrace_streams.stores import KeyValueStore
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,7 @@ class TableTableJoinStep:
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The store of the joined rows, if they are stored."""
-        node = self._node
-        if node.store is None:
-            return ()
-        return (StoreSpec(name=node.store, kind="key_value", layout=self.operator.result),)
+        return self.operator.store_of_rows(self._node.store)
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Find the other side's row of each change in order, then join all."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from millrace.clients.consuming.records import ConsumerRecords
+from millrace.clients.interceptor_calls import call_interceptor
 from millrace.clients.model import OffsetAndMetadata, TopicPartition
-
-logger = logging.getLogger(__name__)
 
 
 class ConsumerInterceptor:
@@ -40,23 +38,15 @@ class ConsumerInterceptors:
     def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
         """Pass records through all interceptors."""
         for interceptor in self._interceptors:
-            records = _call(interceptor.on_consume, records, otherwise=records)
+            records = call_interceptor(interceptor.on_consume, records, otherwise=records)
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Call ``on_commit`` of all interceptors."""
         for interceptor in self._interceptors:
-            _call(interceptor.on_commit, offsets)
+            call_interceptor(interceptor.on_commit, offsets)
 
     def close(self) -> None:
         """Close all interceptors."""
         for interceptor in self._interceptors:
-            _call(interceptor.close)
-
-
-def _call(method: Callable[..., Any], *arguments: Any, otherwise: Any = None) -> Any:
-    try:
-        return method(*arguments)
-    except Exception:  # an error of the interceptor must not stop the consumer
-        logger.exception("an interceptor failed")
-        return otherwise
+            call_interceptor(interceptor.close)

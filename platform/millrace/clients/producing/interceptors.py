@@ -5,14 +5,12 @@ A failure of an interceptor is logged and otherwise ignored; it never prevents a
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from millrace.clients.interceptor_calls import call_interceptor
 from millrace.clients.model import BatchMetadata, ProducerRecord, RecordMetadata
 from millrace.errors import MillraceError
-
-logger = logging.getLogger(__name__)
 
 
 class ProducerInterceptor:
@@ -50,29 +48,21 @@ class Interceptors:
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """Return the record to send instead of ``record``."""
         for interceptor in self._interceptors:
-            record = _call(interceptor.on_send, record, otherwise=record)
+            record = call_interceptor(interceptor.on_send, record, otherwise=record)
         return record
 
     def on_send_table(self, topic: str, rows: Any) -> Any:
         """Return the table to send instead of ``rows``."""
         for interceptor in self._interceptors:
-            rows = _call(interceptor.on_send_table, topic, rows, otherwise=rows)
+            rows = call_interceptor(interceptor.on_send_table, topic, rows, otherwise=rows)
         return rows
 
     def on_acknowledgement(self, metadata: RecordMetadata | BatchMetadata | None, error: MillraceError | None) -> None:
         """Call ``on_acknowledgement`` of all interceptors."""
         for interceptor in self._interceptors:
-            _call(interceptor.on_acknowledgement, metadata, error)
+            call_interceptor(interceptor.on_acknowledgement, metadata, error)
 
     def close(self) -> None:
         """Close all interceptors."""
         for interceptor in self._interceptors:
-            _call(interceptor.close)
-
-
-def _call(method: Callable[..., Any], *arguments: Any, otherwise: Any = None) -> Any:
-    try:
-        return method(*arguments)
-    except Exception:
-        logger.exception("a producer's interceptor failed")
-        return otherwise
+            call_interceptor(interceptor.close)
