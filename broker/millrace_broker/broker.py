@@ -6,7 +6,7 @@ broker. ``Broker.announce`` registers the broker's addresses, and ``Broker.close
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace.config.broker import BrokerConfig
@@ -30,7 +30,6 @@ from millrace_broker.metadata import (
     BrokerConfigs,
     ClientMetricsConfigs,
     GroupConfigs,
-    LiveBroker,
     PayloadSchemas,
     ProducerIds,
     QuotaConfigs,
@@ -181,10 +180,6 @@ class Broker:
             self.fsyncs.close()
             self.reads.close()
             self.executors.close()
-
-    def live_brokers(self) -> Sequence[LiveBroker]:
-        """Return the live brokers, by id. Raises ``BrokerUnavailableError`` while they are unknown."""
-        return self.member.live_brokers()
 
     def statistics(self) -> BrokerStatistics:
         """Return the current statistics."""

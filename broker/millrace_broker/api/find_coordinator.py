@@ -53,7 +53,7 @@ async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str, li
         raise InvalidGroupIdError("the group id is empty: set group.id")
     topic = await broker.internal_topics.ensure(_TOPICS[kind])
     partition = topic.partitions[partition_of(key, len(topic.partitions))]
-    for node in broker.live_brokers():
+    for node in broker.member.live_brokers():
         if node.broker_id == partition.leader:
             if listener not in node.endpoints:
                 raise CoordinatorNotAvailableError(

@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
 
     An unknown topic gets an error, or is created if auto-creation is enabled.
     """
-    live_brokers = broker.live_brokers()
+    live_brokers = broker.member.live_brokers()
     unreachable = {each.broker_id for each in live_brokers if context.listener_name not in each.endpoints}
     response = pb.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.member.controller_id)
     for live in live_brokers:

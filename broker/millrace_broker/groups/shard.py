@@ -63,6 +63,8 @@ from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 _logger: Final = logging.getLogger(__name__)
 
 _calls: Final = itertools.count()
+_TOMBSTONES_AT_ONCE: Final = 1000
+"""Tombstones in one append."""
 
 
 class GroupShard:
@@ -494,6 +496,3 @@ class GroupShard:
         del self._entries[group.group_id]
         if group.generation_id > 0:  # a group without a generation has no record
             await self._log.append([group_tombstone(group.group_id)])
-
-
-_TOMBSTONES_AT_ONCE: Final = 1000

@@ -9,11 +9,11 @@ from millrace.kafka_protocol.calls.alter_share_group_offsets import (
     AlterShareGroupOffsetsResponsePartition,
     AlterShareGroupOffsetsResponseTopic,
 )
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
 from millrace_broker.kafka_api.share_coordinators import ask
+from millrace_broker.kafka_api.topics import id_of
 
 
 async def handle(message: AlterShareGroupOffsetsRequest, request: KafkaRequest) -> AlterShareGroupOffsetsResponse:
@@ -29,14 +29,13 @@ async def handle(message: AlterShareGroupOffsetsRequest, request: KafkaRequest) 
         )
     except MillraceError as error:
         return _failed(code_of(error), error.message)
-    topics = request.broker.catalog.topics
     return AlterShareGroupOffsetsResponse(
         throttle_time_ms=0,
         error_code=NONE,
         responses=tuple(
             AlterShareGroupOffsetsResponseTopic(
                 topic_name=topic.name,
-                topic_id=topics[topic.name].topic_id if topic.name in topics else NIL_UUID,
+                topic_id=id_of(request.broker, topic.name),
                 partitions=tuple(
                     AlterShareGroupOffsetsResponsePartition(
                         partition_index=each.partition,

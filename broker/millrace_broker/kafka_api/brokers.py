@@ -19,6 +19,6 @@ class Node(NamedTuple):
 
 def nodes(broker: Broker, listener: str) -> Iterator[Node]:
     """Yield the live brokers that have a listener, by id. Raises ``BrokerUnavailableError`` while they are unknown."""
-    for live in broker.live_brokers():
+    for live in broker.member.live_brokers():
         if listener in live.endpoints:
             yield Node(live.broker_id, *live.endpoints[listener], live.rack or None)

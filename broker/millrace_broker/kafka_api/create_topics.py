@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 from millrace.acls import AclOperation, ResourceType
 from millrace.errors import TopicAuthorizationError
@@ -14,7 +13,6 @@ from millrace.kafka_protocol.calls.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.create_topics import handle as create
@@ -22,6 +20,7 @@ from millrace_broker.api.describe_configs import topic_entries
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import SOURCES
 from millrace_broker.kafka_api.error_codes import code_of, text_of
+from millrace_broker.kafka_api.topics import read_id
 
 _WITH_QUOTA_ERROR: Final = 6
 """First version whose clients know the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
@@ -67,7 +66,7 @@ def _result(request: KafkaRequest, result: pb.CreateTopicsResponse.Result) -> Cr
     configs = () if created is None else tuple(map(_config, topic_entries(broker, created.name)))
     return CreatableTopicResult(
         name=result.name,
-        topic_id=UUID(bytes=result.topic_id) if result.topic_id else NIL_UUID,
+        topic_id=read_id(result.topic_id),
         error_code=code_of(result.error),
         error_message=text_of(result.error),
         num_partitions=result.num_partitions or -1,

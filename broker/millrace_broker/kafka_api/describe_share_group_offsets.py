@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 from millrace.errors import GroupIdNotFoundError
 from millrace.kafka_protocol.calls.describe_share_group_offsets import (
@@ -14,13 +13,13 @@ from millrace.kafka_protocol.calls.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponsePartition,
     DescribeShareGroupOffsetsResponseTopic,
 )
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import check_item
 from millrace_broker.api import known_error
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
 from millrace_broker.kafka_api.share_coordinators import ask
+from millrace_broker.kafka_api.topics import read_id
 
 _WITH_LAG: Final = 1
 _UNKNOWN: Final = -1
@@ -60,7 +59,7 @@ async def _described(
         topics=tuple(
             DescribeShareGroupOffsetsResponseTopic(
                 topic_name=topic.name,
-                topic_id=UUID(bytes=topic.topic_id) if topic.topic_id else NIL_UUID,
+                topic_id=read_id(topic.topic_id),
                 partitions=tuple(
                     DescribeShareGroupOffsetsResponsePartition(
                         partition_index=each.partition,

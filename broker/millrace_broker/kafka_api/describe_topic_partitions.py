@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 from millrace.acls import AclOperation, ResourceType
 from millrace.kafka_protocol.calls.describe_topic_partitions import (
@@ -21,6 +20,7 @@ from millrace_broker.kafka_api import operations
 from millrace_broker.kafka_api.brokers import nodes
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.kafka_api.topics import read_id
 
 _PARTITIONS_MAX: Final = 2000
 """Kafka's default of ``max.request.partition.size.limit``."""
@@ -63,7 +63,7 @@ def _topic(
     return DescribeTopicPartitionsResponseTopic(
         error_code=code_of(topic.error),
         name=topic.name,
-        topic_id=UUID(bytes=topic.topic_id) if topic.topic_id else NIL_UUID,
+        topic_id=read_id(topic.topic_id),
         is_internal=topic.is_internal,
         partitions=tuple(
             DescribeTopicPartitionsResponsePartition(

@@ -39,7 +39,7 @@ async def _names(broker: Broker, kind: int) -> Sequence[str]:
     if kind == _TOPIC:
         return sorted(broker.catalog.topics)
     if kind in (_BROKER, _BROKER_LOGGER):
-        return [str(each.broker_id) for each in broker.live_brokers()]
+        return [str(each.broker_id) for each in broker.member.live_brokers()]
     if kind == _GROUP:
         return broker.group_configs.names()
     return await broker.executors.administer(broker.client_metrics.names)

@@ -20,14 +20,13 @@ from millrace.kafka_protocol.calls.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.metadata import handle as describe
 from millrace_broker.kafka_api import operations
 from millrace_broker.kafka_api.brokers import nodes
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
-from millrace_broker.kafka_api.topics import name_of
+from millrace_broker.kafka_api.topics import name_of, read_id
 
 _EMPTY_IS_NONE: Final = 1
 """From this version on, an empty list of topics asks for none. Before, it asks for all."""
@@ -79,7 +78,7 @@ def _topic(
     return MetadataResponseTopic(
         error_code=code_of(topic.error),
         name=topic.name,
-        topic_id=UUID(bytes=topic.topic_id) if topic.topic_id else NIL_UUID,
+        topic_id=read_id(topic.topic_id),
         is_internal=topic.is_internal,
         partitions=tuple(
             MetadataResponsePartition(

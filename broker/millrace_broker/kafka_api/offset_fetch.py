@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from uuid import UUID
 
 from millrace.errors import MillraceError
 from millrace.kafka_protocol.calls.offset_fetch import (
@@ -17,13 +16,12 @@ from millrace.kafka_protocol.calls.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.offset_fetch import handle as look_up
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
-from millrace_broker.kafka_api.topics import name_of
+from millrace_broker.kafka_api.topics import id_of, name_of
 
 _WITH_GROUPS: Final = 8
 _WITH_GROUP_ERROR: Final = 2
@@ -115,7 +113,7 @@ async def _group(
     topics = [
         OffsetFetchResponseTopics(
             name=topic.name,
-            topic_id=_id_of(broker, topic.name),
+            topic_id=id_of(broker, topic.name),
             partitions=tuple(
                 _partition(
                     each.committed.partition,
@@ -130,11 +128,6 @@ async def _group(
         for topic in result.topics
     ]
     return OffsetFetchResponseGroup(group_id=result.group_id, topics=(*topics, *unknown), error_code=0)
-
-
-def _id_of(broker: Broker, name: str) -> UUID:
-    topic = broker.catalog.topics.get(name)
-    return NIL_UUID if topic is None else topic.topic_id
 
 
 def _single(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:

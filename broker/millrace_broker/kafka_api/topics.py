@@ -17,3 +17,14 @@ def name_of(broker: Broker, name: str | None, topic_id: UUID) -> str:
     if found is None:
         raise UnknownTopicIdError(f"no topic has the id {topic_id}: refresh the metadata")
     return found.name
+
+
+def id_of(broker: Broker, name: str) -> UUID:
+    """Return the id of a topic; Kafka's nil id if there is no such topic."""
+    topic = broker.catalog.topics.get(name)
+    return NIL_UUID if topic is None else topic.topic_id
+
+
+def read_id(topic_id: bytes) -> UUID:
+    """Return a topic's id from a message of a handler, where empty bytes stand for Kafka's nil id."""
+    return UUID(bytes=topic_id) if topic_id else NIL_UUID

@@ -84,8 +84,7 @@ class Admin(
     ) -> TopicDescription | None:
         """Create a topic, typed if a ``schema`` is given (anything that ``parse_schema`` takes).
 
-        -1 means the broker's default. ``assignment`` maps partitions to brokers instead. Returns the created topic,
-        or
+        -1 means the broker's default. ``assignment`` maps partitions to brokers instead. Returns the created topic, or
         ``None`` with ``validate_only``, which only checks.
 
         Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,

@@ -253,8 +253,7 @@ class Consumer:
     def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Return the number of readable records not yet returned, as of the last fetch; ``None`` if unknown."""
         state = self._assignment.reader(partition).state
-        is_committed = self._config.isolation_level == "read_committed"
-        end = state.last_stable_offset if is_committed else state.high_watermark
+        end = state.readable_end(self._config.isolation_level)
         return None if end < 0 or state.position is None else max(end - state.position, 0)
 
     # --- committing -----------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from millrace.clients.metadata import MetadataCache
 from millrace.clients.offsets import isolation_number
 from millrace.clients.ranges import aborted_transactions
 from millrace.clients.transport import FETCH, Received
-from millrace.config.client import ConsumerConfig, DirectReads, Isolation
+from millrace.config.client import ConsumerConfig, DirectReads
 from millrace.errors import (
     MillraceError,
     OffsetOutOfRangeError,
@@ -248,7 +248,7 @@ class Fetcher:
         if last is None:
             return
         state.fetch_offset = last.next_offset
-        state.is_behind = state.fetch_offset < self._readable_end(state)
+        state.is_behind = state.fetch_offset < state.readable_end(self._config.isolation_level)
         batches = data.slice(0, end)
         state.waiting.append(
             Fetched(
@@ -262,10 +262,6 @@ class Fetcher:
         if self._direct is not None:
             # A response cannot hold all the remaining data; perhaps the file can be read directly.
             state.may_be_here = state.is_behind
-
-    def _readable_end(self, state: PartitionState) -> int:
-        is_committed = self._config.isolation_level is Isolation.READ_COMMITTED
-        return state.last_stable_offset if is_committed else state.high_watermark
 
     # --- failures -------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from millrace.clients.model import LocatedExtent, TopicPartition
+from millrace.config.client import Isolation
 from millrace.errors import MillraceError
 from millrace.records import AbortedTransaction
 
@@ -72,6 +73,10 @@ class PartitionState:
     offset_epoch: int = -1
     leader_epoch: int = -1
     topic_id: uuid.UUID | None = None
+
+    def readable_end(self, isolation_level: Isolation) -> int:
+        """Return the offset up to which records could be read at the last fetch; -1 before the first."""
+        return self.last_stable_offset if isolation_level is Isolation.READ_COMMITTED else self.high_watermark
 
     def move_to(self, offset: int, epoch: int = -1) -> None:
         """Continue at ``offset`` and drop fetched data; ``epoch`` is the leader epoch of the record before."""
