@@ -31,7 +31,7 @@ from millrace_broker.transactions.metadata import (
     TransactionMarker,
     TransactionMetadata,
 )
-from millrace_broker.transactions.peer_calls import add_offsets, add_partition, verify
+from millrace_broker.transactions.peer_calls import add_offsets, add_partition
 from millrace_broker.transactions.shard import IdleConditions, TransactionShard
 
 
@@ -189,7 +189,15 @@ class TransactionCoordinator:
         _check_id(transactional_id)
         leader = self._coordinator_elsewhere(coordinator_key or transactional_id)
         if leader is not None:
-            await verify(self._peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key)
+            await add_partition(
+                self._peers,
+                leader,
+                transactional_id,
+                producer,
+                partition,
+                coordinator_key=coordinator_key,
+                verify_only=True,
+            )
             return
         await self.verify_here(transactional_id, producer, partition, coordinator_key=coordinator_key)
 

@@ -30,21 +30,6 @@ async def write_marker(peers: Peers, leader: int, partition: PartitionKey, marke
     _check(each for result in response.results for each in result.topics)
 
 
-async def verify(
-    peers: Peers,
-    leader: int,
-    transactional_id: str,
-    producer: ProducerIdAndEpoch,
-    partition: PartitionKey,
-    *,
-    coordinator_key: str,
-) -> None:
-    """Ask the coordinator on another broker whether a partition belongs to an open transaction. Raises its error."""
-    await _name_partition(
-        peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key, verify_only=True
-    )
-
-
 async def add_partition(
     peers: Peers,
     leader: int,
@@ -53,11 +38,26 @@ async def add_partition(
     partition: PartitionKey,
     *,
     coordinator_key: str,
+    verify_only: bool = False,
 ) -> None:
-    """Ask the coordinator on another broker to add a partition to a transaction. Raises its error."""
-    await _name_partition(
-        peers, leader, transactional_id, producer, partition, coordinator_key=coordinator_key, verify_only=False
+    """Ask the coordinator on another broker to add a partition to a transaction, or whether it belongs to it.
+
+    Raises the coordinator's error.
+    """
+    topic, number = partition
+    request = pb.AddPartitionsToTxnRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        coordinator_key=coordinator_key,
+        verify_only=verify_only,
+        by_broker=True,
     )
+    request.topics.add(name=topic, partitions=[number])
+    response: pb.AddPartitionsToTxnResponse = await peers.call(
+        leader, "AddPartitionsToTxn", request, timeout_s=_TIMEOUT_S
+    )
+    _check(response.topics)
 
 
 async def add_offsets(
@@ -79,32 +79,6 @@ async def add_offsets(
         by_broker=True,
     )
     await peers.call(leader, "AddOffsetsToTxn", request, timeout_s=_TIMEOUT_S)
-
-
-async def _name_partition(
-    peers: Peers,
-    leader: int,
-    transactional_id: str,
-    producer: ProducerIdAndEpoch,
-    partition: PartitionKey,
-    *,
-    coordinator_key: str,
-    verify_only: bool,
-) -> None:
-    topic, number = partition
-    request = pb.AddPartitionsToTxnRequest(
-        transactional_id=transactional_id,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        coordinator_key=coordinator_key,
-        verify_only=verify_only,
-        by_broker=True,
-    )
-    request.topics.add(name=topic, partitions=[number])
-    response: pb.AddPartitionsToTxnResponse = await peers.call(
-        leader, "AddPartitionsToTxn", request, timeout_s=_TIMEOUT_S
-    )
-    _check(response.topics)
 
 
 def _check(topics: Iterable[pb.TopicErrors]) -> None:
