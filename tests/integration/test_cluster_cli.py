@@ -229,7 +229,7 @@ def test_a_listener_that_one_broker_adds_and_removes_is_known_to_all(cluster: Cl
     epoch, listeners = broker.member.broker_epoch, broker.config.listeners
 
     def knows(broker_id: int) -> bool:
-        live = cluster.brokers[broker_id].server.broker.live_brokers()
+        live = cluster.brokers[broker_id].server.broker.member.live_brokers()
         return any("ADDED" in each.endpoints for each in live if each.broker_id == 2)
 
     run("configs", "alter", "brokers", "2", "--add", f"listeners={listeners},ADDED://127.0.0.1:0")

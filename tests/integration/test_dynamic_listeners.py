@@ -91,7 +91,7 @@ def test_a_listener_is_added_and_removed_while_clients_work(
     broker: EmbeddedBroker, admin: Admin, protocol: str
 ) -> None:
     alter(admin, listeners=f"{STATIC},ADDED://127.0.0.1:0", listener__protocol__map=f"GRPC:grpc,ADDED:{protocol}")
-    eventually(lambda: "ADDED" in broker.server.broker.live_brokers()[0].endpoints)
+    eventually(lambda: "ADDED" in broker.server.broker.member.live_brokers()[0].endpoints)
     port = broker.server.ports["ADDED"]
     if protocol == "kafka":
         assert advertised(port) == [("127.0.0.1", port)]
@@ -99,7 +99,7 @@ def test_a_listener_is_added_and_removed_while_clients_work(
     with Admin({"bootstrap.servers": f"127.0.0.1:{port}", "transport": transport}) as added:
         assert "listeners" in added.describe_configs("0", resource="broker")
         admin.alter_configs("0", delete=["listeners", "listener.protocol.map"], resource="broker")
-        eventually(lambda: "ADDED" not in broker.server.broker.live_brokers()[0].endpoints)
+        eventually(lambda: "ADDED" not in broker.server.broker.member.live_brokers()[0].endpoints)
     eventually(lambda: not answers(port))
     assert advertised(broker.port) == [("127.0.0.1", broker.port)]
 
@@ -113,7 +113,7 @@ def test_another_listener_takes_the_address_of_a_removed_one(
     for name in ("OLD", "NEW"):
         alter(admin, listeners=f"{STATIC},{name}://127.0.0.1:{port}", listener__protocol__map=protocols)
         eventually(lambda name=name: broker.server.ports.get(name) == port)
-        eventually(lambda name=name: name in broker.server.broker.live_brokers()[0].endpoints)
+        eventually(lambda name=name: name in broker.server.broker.member.live_brokers()[0].endpoints)
         transport = "auto" if protocol == "kafka" else "grpc"
         with Admin({"bootstrap.servers": f"127.0.0.1:{port}", "transport": transport}) as client:
             client.describe_configs("0", resource="broker")
