@@ -12,8 +12,9 @@ import pytest
 from millrace.clients import Admin
 from millrace.coordination import paths
 from millrace.coordination.nodes import ConfigNode
-from millrace.errors import InvalidConfigError, InvalidRequestError
+from millrace.errors import InvalidConfigError, InvalidRequestError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.metadata import MetadataRequest
+from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority, Identity
@@ -148,6 +149,45 @@ def test_a_listener_gets_another_key_store_for_new_connections(
             second,
             "DYNAMIC_BROKER_CONFIG",
         )  # by the connection with the first certificate
+
+
+def test_users_of_a_listener_change_for_new_connections(broker: EmbeddedBroker, admin: Admin) -> None:
+    def users(**passwords: str) -> str:
+        names = " ".join(f'user_{name}="{password}"' for name, password in passwords.items())
+        return f"org.apache.kafka.common.security.plain.PlainLoginModule required {names};"
+
+    def login(name: str, password: str) -> Admin:
+        return Admin(
+            {
+                "bootstrap.servers": f"127.0.0.1:{broker.server.ports['LOGIN']}",
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": name,
+                "sasl.password": password,
+            }
+        )
+
+    jaas = "listener.name.login.sasl.jaas.config"
+    options = {
+        "listeners": f"{STATIC},LOGIN://127.0.0.1:0",
+        "listener.security.protocol.map": "LOGIN:SASL_PLAINTEXT",
+        "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+    }
+    admin.alter_configs("0", {**options, jaas: users(ann="one")}, resource="broker")
+    eventually(lambda: "LOGIN" in broker.server.broker.live_brokers()[0].endpoints)
+    with login("ann", "one") as ann:
+        ann.describe_configs("0", resource="broker")
+        admin.alter_configs("0", {jaas: users(bob="secret-of-bob")}, resource="broker")
+        listener = broker.server.listeners.by_name["LOGIN"]
+        assert isinstance(listener, TcpListener)
+        eventually(lambda: "user_bob" in listener.access.options.login)
+        ann.describe_configs("0", resource="broker")  # by the connection that she has
+    with login("bob", "secret-of-bob") as bob:
+        found = bob.describe_configs("0", resource="broker")
+        assert found[jaas].is_sensitive
+        assert "secret-of-bob" not in str(found)
+    with login("ann", "one") as gone, pytest.raises(SaslAuthenticationError):
+        gone.describe_configs("0", resource="broker")
 
 
 def test_a_password_is_stored_encrypted_never_described_and_read_again_after_a_restart(

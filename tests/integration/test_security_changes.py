@@ -23,6 +23,8 @@ from millrace.acls import (
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.errors import AuthorizationError, MillraceError, UsageError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.listeners.listener_set import ListenerSet
+from millrace_broker.listeners.tcp_listener import TcpListener
 
 from ..ports import free_port
 from .broker_cluster import Cluster
@@ -209,6 +211,39 @@ def test_a_broker_calls_by_the_listener_for_the_call_alone(
         config["bootstrap.servers"] = f"127.0.0.1:{broker.server.ports[listener]}"
     with Admin(config) as admin, pytest.raises(AuthorizationError, match=remedy):
         admin._connections.call(lambda stub: getattr(stub, call), request_)
+
+
+def test_brokers_take_other_key_stores_by_options_while_a_producer_works(
+    files: SecurityFiles, cluster: Cluster
+) -> None:
+    brokers, names = cluster.brokers, ("sasl_ssl", "ssl", "controller")
+    options = [f"listener.name.{name}.ssl.keystore.location" for name in names]
+    with (
+        Load(files.client("client", *brokers.values())) as load,
+        Admin(files.client("admin", *brokers.values())) as admin,
+    ):
+        for broker_id, broker in brokers.items():
+            moved = files.path / f"moved-{broker_id}.pem"
+            moved.write_bytes((files.path / f"broker-{broker_id}.pem").read_bytes())
+            admin.alter_configs(str(broker_id), dict.fromkeys(options, str(moved)), resource="broker")
+            peers = broker.server.broker.peers
+            for listener in (peers._listener, peers._control_plane):
+                assert listener.security is not None
+                assert listener.security.ssl_keystore_location == str(moved), "for calls to other brokers too"
+            eventually(lambda broker=broker, moved=moved: has_key_store(broker.server.listeners, moved))
+        with Admin(files.client("admin.tls", *brokers.values())) as new_connection:
+            assert len(new_connection.describe_topic(TOPIC).partitions) == 2
+        load.goes_on()
+        for broker_id in brokers:
+            admin.alter_configs(str(broker_id), delete=options, resource="broker")
+        load.goes_on()
+    assert load.errors == []
+
+
+def has_key_store(listeners: ListenerSet, path: Path) -> bool:
+    """Return whether new connections of all listeners get the certificate of a file."""
+    found = (listener for listener in listeners.by_name.values() if isinstance(listener, TcpListener))
+    return all(listener.access.options.ssl_keystore_location == str(path) for listener in found)
 
 
 @pytest.mark.dial("ROTATION_ROUNDS", seconds=5)
