@@ -89,7 +89,7 @@ def test_schemas_evolve_by_nullable_columns(admin: Admin, module_broker: Embedde
     cache = SchemaCache(module_broker.bootstrap_servers)
     assert cache.schema_of(topic.schema_id).names == ["id", "name"]
     assert cache.schema_of(newer.id).names == ["id", "name", "tip"]
-    with pytest.raises(UnknownSchemaError, match="no schema has id 999999"):
+    with pytest.raises(UnknownSchemaError, match=r"no schema .* has id 999999"):
         cache.schema_of(999_999)
     cache.close()
 

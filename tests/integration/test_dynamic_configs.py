@@ -25,6 +25,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .documented import Reader
 from .kafka_wire import KafkaWire
+from .waiting import eventually
 
 Run = Callable[..., str]
 
@@ -133,13 +134,18 @@ def test_secrets_of_a_broker_are_not_described_and_other_options_are(admin: Admi
 
 
 def test_the_values_of_all_sources_are_described_in_their_precedence(
-    module_broker: EmbeddedBroker, admin: Admin
+    module_broker: EmbeddedBroker, admin: Admin, run: Run
 ) -> None:
     option, values = "log.segment.bytes", {"0": "7000000", "": "6000000"}
     default = str(BrokerConfig.load({}).options()[option])
     expected = [(2, "7000000"), (3, "6000000"), (4, BROKER_OPTIONS[option]), (5, default)]
     for name, value in values.items():
         admin.alter_configs(name, {option: value}, resource="broker")
+    described = json.loads(run("configs", "describe", "brokers", "0", "--synonyms", "--json"))
+    (shown,) = (each["synonyms"] for each in described if each["name"] == option)
+    sources = ("DYNAMIC_BROKER_CONFIG", "DYNAMIC_DEFAULT_BROKER_CONFIG", "STATIC_BROKER_CONFIG", "DEFAULT_CONFIG")
+    pairs = zip(sources, expected, strict=True)
+    assert shown == ", ".join(f"{source}:{option}={value}" for source, (_, value) in pairs)
     with KafkaWire(module_broker) as wire:
         for name in (None, *values):
             if name is not None:
@@ -150,6 +156,20 @@ def test_the_values_of_all_sources_are_described_in_their_precedence(
             (found,) = answer.results[0].configs
             assert [(each.source, each.value) for each in found.synonyms] == expected
             assert (found.config_source, found.value) == expected[0]
+
+
+def test_pools_of_threads_grow_and_shrink_while_calls_are_answered(module_broker: EmbeddedBroker, admin: Admin) -> None:
+    broker = module_broker.server.broker
+    pools = (broker.executors._io, broker.fsyncs._threads)
+    try:
+        for count in (8, 4, 2, 1, 2):
+            admin.alter_configs("0", {"num.io.threads": count}, resource="broker")
+            eventually(lambda count=count: all(pool.threads == count for pool in pools))
+            assert admin.describe_configs("0", resource="broker")["num.io.threads"].value == str(count)
+        with pytest.raises(InvalidConfigError, match="the broker has 2, and accepts 1 to 4"):
+            admin.alter_configs("0", {"num.io.threads": 5}, resource="broker")
+    finally:
+        admin.alter_configs("0", delete=["num.io.threads"], resource="broker")
 
 
 def test_what_needs_a_restart_is_refused_with_the_reason(admin: Admin) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
 from millrace.errors import UsageError
 from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter
+
+if TYPE_CHECKING:
+    from millrace.clients import ConfigValue
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Show and change configurations."
@@ -45,6 +48,9 @@ def describe(
     name: Name,
     client: OfClient = None,
     all_options: Annotated[bool, typer.Option("--all", help="Show options with default values too.")] = False,
+    synonyms: Annotated[
+        bool, typer.Option("--synonyms", help="Show the values of all sources, the one that applies first.")
+    ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
@@ -55,7 +61,7 @@ def describe(
 
       millrace configs describe topics orders
 
-      millrace configs describe brokers 1 --all
+      millrace configs describe brokers 1 --all --synonyms
 
       millrace configs describe users alice --client reports
     """
@@ -69,13 +75,20 @@ def describe(
     shown = {
         option: value for option, value in sorted(found.items()) if all_options or value.source != "DEFAULT_CONFIG"
     }
-    rows = [
-        (option, "(hidden)" if value.is_sensitive else value.value, value.source) for option, value in shown.items()
-    ]
+    columns = ["name", "value", "source"]
+    rows = [[option, _shown(value, value.value), value.source] for option, value in shown.items()]
+    if synonyms:
+        columns.append("synonyms")
+        for row, value in zip(rows, shown.values(), strict=True):
+            row.append(", ".join(f"{each.source}:{each.name}={_shown(value, each.value)}" for each in value.synonyms))
     if as_json:
-        print_json([dict(zip(("name", "value", "source"), row, strict=True)) for row in rows])
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        print_table(["OPTION", "VALUE", "SOURCE"], rows)
+        print_table(["OPTION", *(column.upper() for column in columns[1:])], rows)
+
+
+def _shown(option: ConfigValue, value: str) -> str:
+    return "(hidden)" if option.is_sensitive else value
 
 
 @app.command()

@@ -17,6 +17,7 @@ from millrace.clients.leaders import MOVED, ask_leaders, await_leader_epochs
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ClusterDescription,
+    ConfigSynonym,
     ConfigValue,
     LocatedRange,
     OffsetAndTimestamp,
@@ -225,6 +226,9 @@ class Admin(
                 source=entry.source,
                 is_sensitive=entry.is_sensitive,
                 documentation=entry.documentation,
+                synonyms=tuple(
+                    ConfigSynonym(name=each.name, value=each.value, source=each.source) for each in entry.synonyms
+                ),
             )
             for result in response.results
             for entry in result.entries

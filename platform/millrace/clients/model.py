@@ -86,13 +86,26 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    """Value of an option at one source, where the option may have another name."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """Value of an option, with its source (``DEFAULT_CONFIG``, ...) and documentation."""
+    """Value of an option, with its source (``DEFAULT_CONFIG``, ...) and documentation.
+
+    ``synonyms`` are the values of all sources, the one that applies first.
+    """
 
     value: str
     source: str
     is_sensitive: bool = False
     documentation: str = ""
+    synonyms: tuple[ConfigSynonym, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
