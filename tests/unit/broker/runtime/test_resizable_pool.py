@@ -5,6 +5,8 @@ import threading
 
 from millrace_broker.runtime import ResizableThreadPool
 
+from ....integration.waiting import pause
+
 
 def test_fewer_threads_run_fewer_functions_at_once_and_interrupt_none() -> None:
     async def run() -> None:
@@ -30,20 +32,22 @@ def test_fewer_threads_run_fewer_functions_at_once_and_interrupt_none() -> None:
 def test_closing_waits_for_functions_of_replaced_threads() -> None:
     async def run() -> None:
         pool = ResizableThreadPool(1, "pool-closed")
-        gate, running = threading.Event(), threading.Event()
+        running, closing, ended = threading.Event(), threading.Event(), threading.Event()
 
-        def wait() -> None:
+        def work() -> None:
             running.set()
-            gate.wait()
+            closing.wait()
+            pause(0.02)  # a close that does not wait ends before
+            ended.set()
 
-        waiting = pool.run(wait)
+        waiting = pool.run(work)
         await asyncio.to_thread(running.wait)
         pool.resize(2)
-        closing = asyncio.get_running_loop().run_in_executor(None, pool.close)
-        assert await asyncio.wait({closing}, timeout=0.05) == (set(), {closing})
-        gate.set()
-        await asyncio.gather(waiting, closing)
+        closing.set()
+        await asyncio.to_thread(pool.close)
+        assert ended.is_set()
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("pool-closed")]
+        await waiting
 
     asyncio.run(run())
 
