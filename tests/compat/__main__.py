@@ -6,8 +6,9 @@
 
 Suites:
 
-* ``librdkafka``: the tests of librdkafka in C and C++, also without automatic topics, and with groups of KIP-848
-* ``kafka_python``: the integration tests of kafka-python
+* ``librdkafka``: the tests of librdkafka in C and C++, also without automatic topics, with groups of KIP-848, and with
+  SASL and TLS
+* ``kafka_python``: the integration tests of kafka-python, also with SASL and TLS
 * ``tools``: Kafka's command-line tools and verifiable clients
 * ``spark``: Spark's own connector
 * ``clients``: the programs of ``docs/kafka-clients.md``
@@ -28,25 +29,37 @@ from functools import partial
 from typing import Final
 
 from . import clients, kafka_python, librdkafka, spark, tools
-from .brokers import OPTIONS, BrokerError, broker
+from .brokers import OPTIONS, BrokerError, Listeners, broker
 from .install import InstallError, programs
 from .ledger import Result, complaints, write
 from .page import write_page
 from .pytest_run import SuiteError
 
-_WITHOUT_AUTO_CREATION = {**OPTIONS, "auto.create.topics.enable": "false"}
-
-SUITES: Final[Mapping[str, Callable[[str, str, str], dict[str, Result]]]] = {
+SUITES: Final[Mapping[str, Callable[[Listeners, str, str], dict[str, Result]]]] = {
     "clients": clients.run,
     "kafka_python": kafka_python.run,
+    "kafka_python_security": kafka_python.run_secured,
     "tools": tools.run,
     "spark": spark.run,
     **{
         variant.name: partial(librdkafka.run, variant)
-        for variant in (librdkafka.WITHOUT_AUTO_CREATION, librdkafka.CONSUMER_PROTOCOL, librdkafka.ALL)
+        for variant in (
+            librdkafka.TLS,
+            librdkafka.TOKENS,
+            librdkafka.SCRAM,
+            librdkafka.WITHOUT_AUTO_CREATION,
+            librdkafka.CONSUMER_PROTOCOL,
+            librdkafka.ALL,
+        )
     },
 }
-"""Suites by name, the long ones last. A suite takes the broker's address and kind, and an expression for tests."""
+"""Suites by name, the long ones last. A suite takes the broker's listeners and kind, and an expression for tests."""
+_OPTIONS_OF: Final[Mapping[str, Mapping[str, str]]] = {
+    librdkafka.WITHOUT_AUTO_CREATION.name: {"auto.create.topics.enable": "false"},
+    librdkafka.TLS.name: {"listener.name.ssl.ssl.client.auth": "required"},
+    librdkafka.SCRAM.name: {"connections.max.reauth.ms": "5000"},
+}
+"""Options of the brokers for one suite."""
 
 
 def main() -> int:
@@ -63,11 +76,10 @@ def main() -> int:
         found = {}
         for kind in kinds:
             print(f"{suite} against {kind}", flush=True)
-            options = _WITHOUT_AUTO_CREATION if suite == librdkafka.WITHOUT_AUTO_CREATION.name else OPTIONS
             try:
                 programs()
-                with broker(kind, options) as bootstrap:
-                    found[kind] = SUITES[suite](bootstrap, kind, chosen.tests)
+                with broker(kind, {**OPTIONS, **_OPTIONS_OF.get(suite, {})}) as listeners:
+                    found[kind] = SUITES[suite](listeners, kind, chosen.tests)
             except (BrokerError, InstallError, SuiteError) as error:
                 print(error, file=sys.stderr)
                 return 2

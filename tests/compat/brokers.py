@@ -1,4 +1,8 @@
-"""The two brokers of a comparison: millrace, and Kafka with one KRaft node. Both have the options of ``OPTIONS``."""
+"""The two brokers of a comparison: millrace, and Kafka with one KRaft node. Both have the options of ``OPTIONS``.
+
+A broker has three listeners: without security, with SASL, and with TLS. Its users are those
+of ``security``.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import kafka
@@ -16,7 +21,8 @@ from benchmarks.workspace import free_port, start, stop, tail
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from . import install
+from ..oidc_provider import Provider, running
+from . import install, security
 
 OPTIONS = {
     "num.partitions": "4",
@@ -33,10 +39,16 @@ OPTIONS = {
 
 _MILLRACE = """\
 broker.id=0
-listeners=PLAINTEXT://{address}
-advertised.listeners=PLAINTEXT://{address}
 log.dirs={data}
+listeners={listeners}
+advertised.listeners={listeners}
 """
+_KAFKA = """\
+listeners={listeners},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners={listeners}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT
+"""
+"""Listeners in place of those of ``kafka.NODE``, because the last value of a property counts."""
 _KAFKA_LOG = """\
 rootLogger.level=INFO
 rootLogger.appenderRef.0.ref=console
@@ -53,38 +65,61 @@ class BrokerError(Exception):
     """A broker that did not start. The message has the end of its log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Addresses of a broker's listeners, and what a client needs for them."""
+
+    plain: str
+    sasl: str
+    ssl: str
+    provider: Provider
+    """The provider of tokens for the mechanism OAUTHBEARER."""
+    certificates: security.Certificates
+
+    @property
+    def by_protocol(self) -> str:
+        """The listeners in the syntax of a broker's option."""
+        return f"PLAINTEXT://{self.plain},SASL_PLAINTEXT://{self.sasl},SSL://{self.ssl}"
+
+
 @contextlib.contextmanager
-def broker(kind: str, options: Mapping[str, str] = OPTIONS) -> Iterator[str]:
-    """Run a broker of the kind ``millrace`` or ``kafka`` on an empty directory, and yield its address."""
+def broker(kind: str, options: Mapping[str, str] = OPTIONS) -> Iterator[Listeners]:
+    """Run a broker of the kind ``millrace`` or ``kafka`` on an empty directory, and yield its listeners."""
     folder = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=install.cache("brokers")))
-    address = f"127.0.0.1:{free_port()}"
-    command = _millrace(folder, address, options) if kind == "millrace" else _kafka(folder, address, options)
-    log = install.cache("logs") / f"{kind}.log"
-    process = start(command, log)
-    try:
-        wait_until_ready(process, address, log)
-        yield address
-    finally:
-        stop(process)
-        shutil.rmtree(folder)
+    with running() as provider:
+        plain, sasl, ssl = (f"127.0.0.1:{free_port()}" for _ in range(3))
+        listeners = Listeners(plain, sasl, ssl, provider, security.certificates(folder))
+        options = security.options(provider, listeners.certificates) | options
+        command = (_millrace if kind == "millrace" else _kafka)(folder, listeners, options)
+        log = install.cache("logs") / f"{kind}.log"
+        process = start(command, log)
+        try:
+            wait_until_ready(process, plain, log)
+            security.create_users(plain)
+            yield listeners
+        finally:
+            stop(process)
+            shutil.rmtree(folder)
 
 
-def _millrace(folder: Path, address: str, options: Mapping[str, str]) -> Sequence[str | Path]:
-    properties = _properties(folder, _MILLRACE.format(address=address, data=folder / "data"), options)
-    return [sys.executable, "-m", "millrace.cli.main", "broker", "--config", properties]
+def _millrace(folder: Path, listeners: Listeners, options: Mapping[str, str]) -> Sequence[str | Path]:
+    own = _MILLRACE.format(data=folder / "data", listeners=listeners.by_protocol)
+    return [sys.executable, "-m", "millrace.cli.main", "broker", "--config", _properties(folder, own, options)]
 
 
-def _kafka(folder: Path, address: str, options: Mapping[str, str]) -> Sequence[str | Path]:
+def _kafka(folder: Path, listeners: Listeners, options: Mapping[str, str]) -> Sequence[str | Path]:
     home = install.kafka()
-    port = address.rpartition(":")[2]
-    own = kafka.NODE.format(node_id=0, port=port, controller_port=free_port(), data=folder / "data")
+    port, controller_port = listeners.plain.rpartition(":")[2], free_port()
+    own = kafka.NODE.format(node_id=0, port=port, controller_port=controller_port, data=folder / "data")
+    own += _KAFKA.format(listeners=listeners.by_protocol, controller_port=controller_port) + security.KAFKA
     properties = _properties(folder, own, options)
     logging = folder / "log4j2.properties"
     logging.write_text(_KAFKA_LOG)
     cluster = install.run([home / "bin" / "kafka-storage.sh", "random-uuid"]).split()[-1]
     install.run([home / "bin" / "kafka-storage.sh", "format", "-t", cluster, "-c", properties])
+    keys = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={options[security.JWKS]}"
     log_option = f"-Dlog4j2.configurationFile={logging}"
-    return ["java", "-Xms1g", "-Xmx1g", log_option, "-cp", f"{home}/libs/*", "kafka.Kafka", properties]
+    return ["java", "-Xms1g", "-Xmx1g", keys, log_option, "-cp", f"{home}/libs/*", "kafka.Kafka", properties]
 
 
 def _properties(folder: Path, own: str, options: Mapping[str, str]) -> Path:

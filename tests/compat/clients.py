@@ -18,13 +18,15 @@ from pathlib import Path
 from benchmarks.workspace import free_port
 
 from . import install
-from .brokers import broker
+from .brokers import Listeners, broker
 from .ledger import Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka-clients.md"
 _SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
 _OTHER_CLUSTER = "kafka.example.com:9092"
+_NODE = Path("/usr")
+"""Where a Debian package has the headers of Node, for packages that are compiled."""
 _SECONDS_MAX = 900
 """The time of a program with its installation."""
 
@@ -56,12 +58,12 @@ def cases() -> list[Case]:
     return found
 
 
-def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
+def run(listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
     """Run the programs against a broker, all or those whose names match ``only``."""
     results = {}
     for case in cases():
         if re.search(only, case.name, re.IGNORECASE):
-            results[case.name] = _run(case, bootstrap, kind)
+            results[case.name] = _run(case, listeners.plain, kind)
             print(f"  {case.name}: {results[case.name].state}", flush=True)
     return results
 
@@ -70,7 +72,9 @@ def _run(case: Case, bootstrap: str, kind: str) -> Result:
     with contextlib.ExitStack() as opened:
         addresses = {"localhost:9092": bootstrap, "localhost:8083": f"127.0.0.1:{free_port()}"}
         if _OTHER_CLUSTER in case.text:
-            addresses[_OTHER_CLUSTER] = opened.enter_context(broker("kafka" if kind == "millrace" else "millrace"))
+            addresses[_OTHER_CLUSTER] = opened.enter_context(
+                broker("kafka" if kind == "millrace" else "millrace")
+            ).plain
         return _run_files(case, kind, addresses)
 
 
@@ -121,4 +125,6 @@ def _environment() -> dict[str, str]:
         "PATH": f"{install.kafka() / 'bin'}:{os.environ['PATH']}",
         "MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} {install.maven_repository()}".strip(),
     }
+    if (_NODE / "include" / "node").exists():
+        added["npm_config_nodedir"] = str(_NODE)  # npm would download the headers from elsewhere than the registry
     return os.environ | added

@@ -17,7 +17,15 @@ KAFKA_VERSION = "4.3.1"
 _HERE = Path(__file__).parent
 _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _INSTALL_SECONDS_MAX = 1800
-_PROGRAMS = {"java": "default-jdk-headless", "mvn": "maven", "npm": "npm", "go": "golang-go", "curl": "curl"}
+_PROGRAMS = {
+    "java": "default-jdk-headless",
+    "mvn": "maven",
+    "npm": "npm",
+    "g++": "g++",
+    "make": "make",
+    "go": "golang-go",
+    "curl": "curl",
+}
 """Programs with the Debian packages that have them."""
 KAFKA_PROGRAMS = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
@@ -30,6 +38,7 @@ KAFKA_PROGRAMS = {
     "kafka-console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
     "kafka-features": "org.apache.kafka.tools.FeatureCommand",

@@ -6,14 +6,17 @@ broker takes part in them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import install
+from ..oidc_provider import CLIENT_ID, SECRET, running
+from . import install, security
+from .brokers import Listeners
 from .ledger import Result
 
 _PACKAGE, _PACKAGE_VERSION = "node-rdkafka", "3.6.1"
@@ -32,13 +35,84 @@ _DEBIAN = (
 
 
 @dataclass(frozen=True, slots=True)
+class Client:
+    """A client's way to the broker: its properties, and variables of the tests that need some."""
+
+    properties: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def _plain(listeners: Listeners) -> Iterator[Client]:
+    yield Client({"bootstrap.servers": listeners.plain})
+
+
+@contextlib.contextmanager
+def _scram(listeners: Listeners) -> Iterator[Client]:
+    properties = {
+        "bootstrap.servers": listeners.sasl,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": security.USER,
+        "sasl.password": security.PASSWORD,
+    }
+    yield Client(properties)
+
+
+@contextlib.contextmanager
+def _tokens(listeners: Listeners) -> Iterator[Client]:
+    """Take tokens of a provider; others give tokens that have ended, and tokens with a wrong signature."""
+    with running() as expired, running() as invalid:
+        expired.keys, expired.lifetime_s = listeners.provider.keys, -60
+        properties = {
+            "bootstrap.servers": listeners.sasl,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "OIDC",
+            "sasl.oauthbearer.client.id": CLIENT_ID,
+            "sasl.oauthbearer.client.secret": SECRET,
+            "sasl.oauthbearer.token.endpoint.url": f"{listeners.provider.url}/token",
+        }
+        providers = {"VALID": listeners.provider, "EXPIRED_TOKEN": expired, "INVALID": invalid}
+        yield Client(properties, {f"{name}_OIDC_URL": f"{each.url}/token" for name, each in providers.items()})
+
+
+@contextlib.contextmanager
+def _tls(listeners: Listeners) -> Iterator[Client]:
+    files = listeners.certificates
+    properties = {
+        "bootstrap.servers": listeners.ssl,
+        "security.protocol": "SSL",
+        "ssl.ca.location": files.authority_pem,
+        "ssl.certificate.location": files.certificate_pem,
+        "ssl.key.location": files.key_pem,
+        "ssl.key.password": security.KEY_PASSWORD,
+    }
+    variables = {
+        "SSL_password": security.KEY_PASSWORD,
+        "SSL_pkcs": files.pkcs12,
+        "SSL_pub_der": files.certificate_der,
+        "SSL_pub_pem": files.certificate_pem,
+        "SSL_priv_der": files.key_der,
+        "SSL_priv_pem": files.key_pem,
+        "SSL_ca_der": files.authority_der,
+        "SSL_all_cas_pem": files.authority_pem,
+    }
+    yield Client(
+        {name: str(value) for name, value in properties.items()},
+        {name: str(value) for name, value in variables.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to run the tests: librdkafka's scenario, the protocol of groups, and the numbers, or all."""
+    """A way to run the tests: librdkafka's scenario, the protocol of groups, security, and the numbers, or all."""
 
     name: str
     scenario: str = "default"
     group_protocol: str = "classic"
     numbers: tuple[str, ...] = ()
+    client: Callable[[Listeners], contextlib.AbstractContextManager[Client]] = _plain
 
 
 ALL = Variant("librdkafka")
@@ -49,30 +123,46 @@ CONSUMER_PROTOCOL = Variant(
     numbers=("0018", "0029", "0030", "0033", "0050", "0051", "0118", "0122", "0127", "0130", "0137", "0140", "0153"),
 )
 """Groups of KIP-848: the tests about groups that end in time with Kafka."""
+SCRAM = Variant("librdkafka_scram", numbers=("0001", "0022", "0103", "0135", "0142"), client=_scram)
+TOKENS = Variant("librdkafka_oauthbearer", numbers=("0001", "0126"), client=_tokens)
+TLS = Variant("librdkafka_tls", numbers=("0001", "0097", "0103"), client=_tls)
 _ONLY_MOCK = ("0139", "0150")
 _SECONDS_MAX = 300
 """The time for one number of a test."""
-_THREE_REPLICAS = {
-    "0098-consumer-txn.cpp": (", 3, 5000)", ", 1, 5000)"),
-    "0103-transactions.c": (", 3, 5000)", ", 1, 5000)"),
-    "0107-topic_recreate.c": (", 3, 5000)", ", 1, 5000)"),
-    "0111-delay_create_topics.cpp": ("c_str(), 1, 3)", "c_str(), 1, 1)"),
+_THREE_REPLICAS = (", 3, 5000)", ", 1, 5000)")
+_CHANGES = {
+    "0098-consumer-txn.cpp": [_THREE_REPLICAS],
+    "0103-transactions.c": [_THREE_REPLICAS],
+    "0107-topic_recreate.c": [_THREE_REPLICAS],
+    "0111-delay_create_topics.cpp": [("c_str(), 1, 3)", "c_str(), 1, 1)")],
+    "0126-oauthbearer_oidc.c": [
+        _THREE_REPLICAS,
+        ("        do_test_produce_consumer_with_OIDC_metadata_authentication(conf);\n", ""),
+    ],
 }
-"""Tests that create topics with three replicas and check nothing about them. One broker has one."""
+"""Changes of tests. Some create topics with three replicas and check nothing about them, and one broker has one. One
+takes tokens from a service of Azure, which no broker takes part in.
+"""
+_TEST_PROPERTIES = {"test.topic.prefix": "rdk", "test.topic.random": "true", "test.timeout.multiplier": "4"}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DID_NOTHING = re.compile(r"PASSED *\| *0\.00[0-9]s|due to quick mode")
 
 
-def run(variant: Variant, bootstrap: str, kind: str, only: str) -> dict[str, Result]:
+def run(variant: Variant, listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
     """Run the tests of a variant against a broker, all numbers or those that match ``only``."""
+    with variant.client(listeners) as client:
+        return _run_variant(variant, client, listeners, kind, only)
+
+
+def _run_variant(variant: Variant, client: Client, listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
     source = install.made_once(f"librdkafka-{_VERSION}", _build)
     logs = install.cache(f"logs/{variant.name}-{kind}")
     configuration = logs / "test.conf"
-    configuration.write_text(
-        f"bootstrap.servers={bootstrap}\ntest.topic.prefix=rdk\ntest.topic.random=true\ntest.timeout.multiplier=4\n"
-    )
+    lines = {**client.properties, **_TEST_PROPERTIES}
+    configuration.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     environment = os.environ | {
-        "BROKERS": bootstrap,
+        **client.variables,
+        "BROKERS": listeners.plain,
         "KAFKA_PATH": str(install.kafka()),
         "LD_LIBRARY_PATH": f"{source}/src:{source}/src-cpp",
         "RDKAFKA_TEST_CONF": str(configuration),
@@ -99,8 +189,11 @@ def _build(folder: Path) -> None:
     install.debian(*_DEBIAN)
     install.npm_tarball(_PACKAGE, _PACKAGE_VERSION, "deps/librdkafka", folder)
     tests = folder / "tests"
-    for name, (before, after) in _THREE_REPLICAS.items():
-        (tests / name).write_text((tests / name).read_text().replace(before, after))
+    for name, changes in _CHANGES.items():
+        text = (tests / name).read_text()
+        for before, after in changes:
+            text = text.replace(before, after)
+        (tests / name).write_text(text)
     install.run(["./configure"], folder)
     install.run(["make", "-j2", "libs"], folder)
     install.run(["make", "-j2", "-C", "tests", "test-runner"], folder)

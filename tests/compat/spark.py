@@ -9,13 +9,14 @@ from benchmarks.peers import jars
 from benchmarks.workspace import Workspace
 
 from . import install
+from .brokers import Listeners
 from .ledger import Result
 from .pytest_run import run_pytest
 
 _ROOT = Path(__file__).parents[2]
 
 
-def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
+def run(listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
     """Run Spark's connector against a broker, all tests or those that match ``only``."""
     connector = jars.paths(jars.SPARK_KAFKA, Workspace(install.cache("spark")))
     arguments = ["tests/compat/spark_tests.py", "-q", "-p", "no:randomly", "-W", "default", "--timeout=600"]
@@ -27,6 +28,6 @@ def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
         cwd=_ROOT,
         name=f"spark-{kind}",
         seconds_max=2400,
-        COMPAT_BOOTSTRAP=bootstrap,
+        COMPAT_BOOTSTRAP=listeners.plain,
         COMPAT_SPARK_JARS=",".join(str(path) for path in connector),
     )

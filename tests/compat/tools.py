@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 from . import install
+from .brokers import Listeners
 from .ledger import Result
 from .pytest_run import run_pytest
 
 _ROOT = Path(__file__).parents[2]
 
 
-def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
+def run(listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
     """Run the tools against a broker, all tests or those that match ``only``."""
     arguments = ["tests/compat/tools_tests.py", "-q", "-p", "no:randomly", "-W", "default", "--timeout=180"]
     if only:
@@ -23,6 +24,7 @@ def run(bootstrap: str, kind: str, only: str) -> dict[str, Result]:
         cwd=_ROOT,
         name=f"tools-{kind}",
         seconds_max=2400,
-        COMPAT_BOOTSTRAP=bootstrap,
+        COMPAT_BOOTSTRAP=listeners.plain,
+        COMPAT_SASL=listeners.sasl,
         COMPAT_KAFKA_HOME=str(install.kafka()),
     )

@@ -11,6 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ import pytest
 
 from .install import KAFKA_PROGRAMS
 from .kafka_tools import SECONDS_MAX, KafkaTools
+from .security import USER, client_options
 
 _BOOTSTRAP = os.environ.get("COMPAT_BOOTSTRAP", "")
+_SASL = os.environ.get("COMPAT_SASL", "")
+"""The listener for users with passwords."""
 _HOME = Path(os.environ.get("COMPAT_KAFKA_HOME", "."))
 _TOOLS = KafkaTools(_HOME)
 
@@ -326,7 +330,7 @@ def test_quotas_and_their_defaults(kind: str, name: str, quota: str) -> None:
 
 def test_scram_password_of_a_user(topic: str) -> None:
     _alter("users", topic, "--add-config", "SCRAM-SHA-256=[iterations=4096,password=secret]")
-    assert "SCRAM-SHA-256=iterations=4096" in _described("users", topic)
+    eventually(lambda: "SCRAM-SHA-256=iterations=4096" in _described("users", topic))
     _alter("users", topic, "--delete-config", "SCRAM-SHA-256")
 
 
@@ -343,6 +347,95 @@ def test_acls(topic: str) -> None:
     assert "User:bob" in tool("kafka-acls", "--list", "--topic", topic)
     tool("kafka-acls", "--remove", "--force", "--topic", topic)
     assert "User:bob" not in tool("kafka-acls", "--list", "--topic", topic)
+
+
+def test_acls_by_prefix_and_for_producers(topic: str) -> None:
+    rule = ("--producer", "--resource-pattern-type", "prefixed", "--topic", topic, "--allow-principal", "User:bob")
+    added = tool("kafka-acls", "--add", *rule)
+    for operation in ("DESCRIBE", "CREATE", "WRITE"):
+        assert f"operation={operation}, permissionType=ALLOW" in added
+    found = tool("kafka-acls", "--list", "--topic", f"{topic}-1", "--resource-pattern-type", "match")
+    assert "patternType=PREFIXED" in found
+    tool("kafka-acls", "--remove", "--force", *rule)
+    assert "User:bob" not in tool("kafka-acls", "--list")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Path:
+    """Properties of a client that authenticates as the user."""
+    path = tmp_path / "client.properties"
+    path.write_text(client_options("SCRAM-SHA-512"))
+    return path
+
+
+def _secured(name: str, client: Path, *arguments: str | int | Path, input: str = "", fails: bool = False) -> str:
+    """Run a tool as the user, at the listener for users."""
+    options = ("--bootstrap-server", _SASL, "--command-config", client)
+    return run(KAFKA_PROGRAMS[name], *options, *arguments, input=input, fails=fails)
+
+
+def test_denied_user(topic: str, client: Path) -> None:
+    create(topic, 1)
+    rule = ("--deny-principal", f"User:{USER}", "--operation", "All", "--topic", topic)
+    tool("kafka-acls", "--add", *rule)
+    try:
+        eventually(lambda: topic not in _secured("kafka-topics", client, "--list").split())
+        assert "TopicAuthorizationException" in _sent(topic, client)
+    finally:
+        tool("kafka-acls", "--remove", "--force", *rule)
+    eventually(lambda: topic in _secured("kafka-topics", client, "--list").split())
+    assert "producer_send_success" in _sent(topic, client)
+
+
+def _sent(topic: str, client: Path) -> str:
+    """Send a record as the user, and return what the tool says about it."""
+    words = ("--topic", topic, "--max-messages", "1", "--bootstrap-server", _SASL, "--command-config", str(client))
+    return _TOOLS.run(KAFKA_PROGRAMS["kafka-verifiable-producer"], words).stdout
+
+
+def test_wrong_password(tmp_path: Path) -> None:
+    client = tmp_path / "client.properties"
+    client.write_text(client_options("SCRAM-SHA-512").replace("-secret", "-wrong"))
+    refused = _secured("kafka-topics", client, "--list", fails=True)
+    assert "invalid credentials" in refused
+
+
+def test_delegation_tokens(topic: str, client: Path, tmp_path: Path) -> None:
+    tokens = partial(_secured, "kafka-delegation-tokens", client)
+    created = tokens("--create", "--max-life-time-period", -1, "--renewer-principal", "User:scheduler")
+    token_id, hmac = next(line.split()[:2] for line in created.splitlines() if f"User:{USER}" in line)
+    owned = ("--describe", "--owner-principal", f"User:{USER}")
+    eventually(lambda: token_id in tokens(*owned))
+    assert "User:scheduler" in tokens(*owned)
+    tokens("--renew", "--renew-time-period", 3_600_000, "--hmac", hmac)
+    as_token = tmp_path / "token.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    as_token.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        f'sasl.jaas.config={module} required username="{token_id}" password="{hmac}" tokenauth="true";\n'
+    )
+    create(topic, 1)
+    assert topic in _secured("kafka-topics", as_token, "--list").split()
+    assert "DelegationToken" in _secured(
+        "kafka-delegation-tokens", as_token, "--create", "--max-life-time-period", -1, fails=True
+    )
+    tokens("--expire", "--expiry-time-period", -1, "--hmac", hmac)
+    eventually(lambda: token_id not in tokens(*owned))
+    assert "invalid credentials" in _secured("kafka-topics", as_token, "--list", fails=True)
+
+
+def test_quotas_of_users(topic: str) -> None:
+    _alter("users", topic, "--add-config", "consumer_byte_rate=1048576,request_percentage=50")
+    eventually(lambda: "request_percentage=50" in _described("users", topic))
+    both = ("--entity-type", "users", "--entity-name", topic, "--entity-type", "clients", "--entity-name", "app")
+    tool("kafka-configs", "--alter", *both, "--add-config", "producer_byte_rate=2048")
+    quota = f"user-principal '{topic}', client-id 'app' are producer_byte_rate=2048"
+    eventually(lambda: quota in tool("kafka-configs", "--describe", *both))
+    _alter("ips", "127.0.0.9", "--add-config", "connection_creation_rate=100")
+    eventually(lambda: "connection_creation_rate=100" in _described("ips", "127.0.0.9"))
+    tool("kafka-configs", "--alter", *both, "--delete-config", "producer_byte_rate")
+    _alter("users", topic, "--delete-config", "consumer_byte_rate,request_percentage")
+    _alter("ips", "127.0.0.9", "--delete-config", "connection_creation_rate")
 
 
 def test_client_compatibility(topic: str) -> None:
