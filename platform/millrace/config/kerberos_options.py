@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from millrace.config.base import Config
+from millrace.config.update_modes import PER_BROKER
 
 
 class KerberosClient(Config):
@@ -18,16 +19,16 @@ class KerberosClient(Config):
     sasl_kerberos_service_name: str = Field(
         "kafka", description="Service in the Kerberos principal of the brokers, for GSSAPI. Kafka has no default."
     )
-    sasl_kerberos_kinit_cmd: str = Field(
+    sasl_kerberos_kinit_cmd: Annotated[str, PER_BROKER] = Field(
         "/usr/bin/kinit",
         description="Path of kinit. Its option -R renews the ticket of a client without a keytab.",
     )
-    sasl_kerberos_ticket_renew_window_factor: Annotated[float, Field(ge=0, le=1)] = Field(
+    sasl_kerberos_ticket_renew_window_factor: Annotated[float, Field(ge=0, le=1), PER_BROKER] = Field(
         0.8, description="Part of a ticket's lifetime after which new connections get another ticket."
     )
-    sasl_kerberos_ticket_renew_jitter: Annotated[float, Field(ge=0, le=1)] = Field(
+    sasl_kerberos_ticket_renew_jitter: Annotated[float, Field(ge=0, le=1), PER_BROKER] = Field(
         0.05, description="Largest random part of a ticket's lifetime that is added to the window."
     )
-    sasl_kerberos_min_time_before_relogin: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(
+    sasl_kerberos_min_time_before_relogin: Annotated[int, Field(ge=0, le=2**63 - 1), PER_BROKER] = Field(
         60_000, description="Shortest time between two logins at the KDC, in milliseconds."
     )

@@ -58,6 +58,12 @@ def test_an_invalid_option_is_refused_by_name(name: str, value: str, message: st
         with_dynamic(FILE, {name: value})
 
 
+def test_the_renewal_of_tickets_between_brokers_changes_for_all_listeners_of_a_broker() -> None:
+    option = "sasl.kerberos.min.time.before.relogin"
+    changed = with_dynamic(FILE, {option: "58000"})
+    assert changed.security_of("PLAINTEXT").sasl_kerberos_min_time_before_relogin == 58_000
+
+
 def test_numbers_of_threads_change_by_half_or_double_at_most() -> None:
     for count in (2, 4, 8):
         check_threads(FILE, with_dynamic(FILE, {"num.io.threads": str(count)}))
@@ -74,6 +80,8 @@ def test_numbers_of_threads_change_by_half_or_double_at_most() -> None:
         ("control.max.connections", UpdateMode.CLUSTER_WIDE),
         ("log.retention.ms", UpdateMode.CLUSTER_WIDE),
         ("leader.replication.throttled.rate", UpdateMode.CLUSTER_WIDE),
+        ("sasl.kerberos.min.time.before.relogin", UpdateMode.PER_BROKER),
+        ("sasl.kerberos.service.name", UpdateMode.READ_ONLY),
         ("log.retention.hours", UpdateMode.READ_ONLY),
         ("log.dirs", UpdateMode.READ_ONLY),
         ("zookeeper.connect", UpdateMode.READ_ONLY),
