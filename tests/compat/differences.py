@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 _KRAFT: Final = "KRaft's quorum: a cluster of millrace has its metadata in ZooKeeper"
-_KERBEROS: Final = "sets sasl.kerberos.min.time.before.relogin: a broker of millrace takes tickets and needs none"
 
 DIFFERENCES: Final[Mapping[str, Mapping[str, str]]] = {
-    "librdkafka": {
-        "0081_admin": _KERBEROS,
-    },
     "kafka_python": {
         "test_admin_integration::test_describe_metadata_quorum": _KRAFT,
     },
