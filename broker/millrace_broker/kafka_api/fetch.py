@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import Final
 
 from millrace.errors import MillraceError
@@ -104,7 +105,13 @@ def _partition(wanted: FetchPartition) -> pb.FetchRequest.PartitionFetch:
 async def _answered(
     answer: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
 ) -> tuple[PartitionData, ...]:
-    return tuple([await _data(each, answer, request, leaders, is_committed=is_committed) for each in answer.partitions])
+    found: dict[int, PartitionData] = {}
+
+    async def find(number: int, each: PartitionAnswer) -> None:
+        found[number] = await _data(each, answer, request, leaders, is_committed=is_committed)
+
+    await request.broker.executors.all_to_the_end(list(starmap(find, enumerate(answer.partitions))))
+    return tuple([found[number] for number in range(len(found))])
 
 
 async def _data(

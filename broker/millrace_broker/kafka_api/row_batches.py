@@ -1,11 +1,13 @@
 """Columnar batches as rows, for Kafka's consumers, which know no other batches.
 
-A conversion runs in a thread. The most recent results are kept, because consumers of different groups read the same
-batches.
+A conversion runs in a thread, and those of several partitions run at the same time. The most recent results are kept,
+because consumers of different groups read the same batches.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
@@ -14,6 +16,8 @@ from millrace.records import RecordFormat, convert, scan_headers
 from millrace_broker.runtime import Executors
 
 _CACHED_BYTES_MAX: Final = 32 * 2**20
+_AT_ONCE: Final = len(os.sched_getaffinity(0))
+"""Conversions at a time. More would only keep threads from reads of the disk."""
 
 
 class RowConversion(NamedTuple):
@@ -48,6 +52,7 @@ class RowBatches:
         self._bytes_max: Final = bytes_max
         self._cached: Final[OrderedDict[_Key, bytes]] = OrderedDict()
         self.held_bytes = 0
+        self._turns: Final = asyncio.Semaphore(_AT_ONCE)
 
     async def as_rows(
         self,
@@ -80,7 +85,8 @@ class RowBatches:
         if found is not None:
             self._cached.move_to_end(key)
             return found
-        rows = await executors.run_io(conversion.rows_of, batch)
+        async with self._turns:
+            rows = await executors.run_io(conversion.rows_of, batch)
         if key not in self._cached:
             self._cached[key] = rows
             self.held_bytes += len(rows)

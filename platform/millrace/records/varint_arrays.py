@@ -20,6 +20,8 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 
 _BITS_A_BYTE: Final = 7
 _GOES_ON: Final = 0x80
+_RUNS_MAX: Final = 32
+"""Tables with more runs of equal sizes are joined by a mask over all bytes, which takes four times as long."""
 
 
 def _zigzag(raw: npt.NDArray[np.uint64]) -> Longs:
@@ -83,7 +85,25 @@ class VarintTable:
 
 def join_tables(tables: list[VarintTable]) -> tuple[Bytes, Longs]:
     """Write the integers of several tables in sequence, row by row; return all bytes and the size of each row."""
+    sizes: Longs = np.sum([table.sizes for table in tables], axis=0)
+    starts = _runs_of_equal_sizes(tables)
+    if len(starts) <= _RUNS_MAX:
+        ends = [*starts[1:], len(sizes)]
+        return np.concatenate([_join_run(tables, *run) for run in zip(starts, ends, strict=True)]), sizes
     used = [np.arange(table.bytes.shape[1]) < table.sizes[:, None] for table in tables]
     joined: Bytes = np.concatenate([table.bytes for table in tables], axis=1)
-    sizes: Longs = np.sum([table.sizes for table in tables], axis=0)
     return joined[np.concatenate(used, axis=1)], sizes
+
+
+def _runs_of_equal_sizes(tables: list[VarintTable]) -> list[int]:
+    """Return the first row of each run in which the integers of a table have the same size."""
+    changes = np.zeros(max(len(tables[0].sizes) - 1, 0), bool)
+    for table in tables:
+        if table.bytes.shape[1] > 1:
+            changes |= table.sizes[1:] != table.sizes[:-1]
+    return [0, *(np.flatnonzero(changes) + 1).tolist()]
+
+
+def _join_run(tables: list[VarintTable], start: int, end: int) -> Bytes:
+    columns = [table.bytes[start:end, : table.sizes[start] if end > start else 0] for table in tables]
+    return np.concatenate(columns, axis=1).reshape(-1)

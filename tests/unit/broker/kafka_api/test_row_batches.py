@@ -6,7 +6,9 @@ Batches of rows are passed on unchanged.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -20,8 +22,10 @@ from millrace.records import (
     read_rows,
     scan_headers,
 )
-from millrace_broker.kafka_api.row_batches import RowBatches
+from millrace_broker.kafka_api.row_batches import RowBatches, RowConversion
 from millrace_broker.runtime import Executors
+
+from ....integration.waiting import STALL_S
 
 _TOPIC = b"t" * 16
 
@@ -73,6 +77,32 @@ def test_a_batch_is_converted_once() -> None:
     assert held == len(first)
     assert _converted(batches, records) == first
     assert batches.held_bytes == held
+
+
+def test_two_of_many_batches_are_converted_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace_broker.kafka_api.row_batches._AT_ONCE", 2)
+    both_run = threading.Barrier(2, timeout=STALL_S)
+    running = Counter[str]()
+
+    def rows_of(batch: memoryview) -> bytes:
+        running["now"] += 1
+        running["most"] = max(running["most"], running["now"])
+        both_run.wait()
+        running["now"] -= 1
+        return bytes(batch)
+
+    async def convert() -> None:
+        batches, executors = RowBatches(), Executors(8, time.monotonic)
+        try:
+            conversion = RowConversion("barrier", rows_of)
+            await asyncio.gather(
+                *(batches.as_rows(executors, _TOPIC, number, _columnar(b"a"), conversion) for number in range(6))
+            )
+        finally:
+            executors.close()
+
+    asyncio.run(convert())
+    assert running["most"] == 2
 
 
 def test_the_batches_used_least_recently_are_dropped() -> None:
