@@ -26,7 +26,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run everything in one thread on a virtual clock, so that a seed always gives the same run."""
     monkeypatch.setattr("millrace_broker.log.periodic_work._TICK_S", 1e9)
     monkeypatch.setattr("millrace_broker.purgatory.timer.Timer.start", lambda *_: None)  # ``drive`` runs the loop
-    for module in ("runtime.executors", "log.fsync_batching"):
+    for module in ("runtime.executors", "runtime.resizable_pool"):
         monkeypatch.setattr(f"millrace_broker.{module}.ThreadPoolExecutor", InlineExecutor)
 
 
