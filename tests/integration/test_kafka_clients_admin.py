@@ -257,6 +257,7 @@ def test_options_of_the_broker_are_described(client: AdminClient) -> None:
     found = client.describe_configs([resource])[resource].result(STALL_S)
     assert found["log.dirs"].is_read_only
     assert not found["listeners"].is_read_only
+    assert found["advertised.listeners"].is_read_only
     sources = {name: ConfigSource(found[name].source).name for name in ("listeners", "broker.id")}
     assert sources == {"listeners": "STATIC_BROKER_CONFIG", "broker.id": "DEFAULT_CONFIG"}
     assert not found["num.io.threads"].is_read_only

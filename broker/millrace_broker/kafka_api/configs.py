@@ -79,6 +79,10 @@ def type_of(kind: int, option: str) -> int:
     return next((_TYPES[each] for each in kinds if each in _TYPES), _STRING)
 
 
+_READ_ONLY_IN_KAFKA: Final = ("advertised.listeners",)
+"""Options that change here as in Kafka 3.9. Kafka 4 describes them as read-only, and its clients expect that."""
+
+
 def is_read_only(kind: int, option: str) -> bool:
-    """Return whether an option cannot be changed while the broker runs."""
-    return kind == pb.BROKER and not is_dynamic(option)
+    """Return whether an option cannot be changed while a broker runs, as Kafka 4 describes its options."""
+    return kind == pb.BROKER and (option in _READ_ONLY_IN_KAFKA or not is_dynamic(option))
