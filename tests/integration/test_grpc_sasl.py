@@ -125,7 +125,7 @@ def test_a_session_that_has_ended_is_replaced(
     ("changes", "problem"),
     [
         ({"sasl_password": "wrong"}, "authentication failed: invalid credentials"),
-        ({"sasl_mechanism": "SCRAM-SHA-512"}, "SASL mechanism SCRAM-SHA-512 is not enabled here"),
+        ({"sasl_mechanism": "SCRAM-SHA-512"}, "sasl.mechanism=SCRAM-SHA-512 is not enabled here"),
         ({"security_protocol": "PLAINTEXT"}, "wants SASL first"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from millrace.cli.paths import jobs_dir
 from millrace.clients import Admin, Consumer, TopicPartition
@@ -15,7 +16,7 @@ from millrace_broker.testing import EmbeddedBroker
 from millrace_streams import StreamsBuilder, col, run_stream
 
 from .security_files import SecurityFiles
-from .waiting import eventually
+from .waiting import AN_HOUR_MS, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,3 +64,35 @@ def test_a_job_fills_a_topic_and_a_topology_copies_it(
         written = [each for each in (tmp_path / "checkpoint").rglob("*") if each.is_file()]
         assert written
         assert not [each for each in written if any(secret.encode() in each.read_bytes() for secret in files.secrets())]
+
+
+def test_queries_with_a_wrong_password_fail_at_once_with_the_option_to_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files = SecurityFiles(tmp_path / "security")
+    with EmbeddedBroker(tmp_path / "data", options=files.broker()) as broker:
+        given = files.client("admin", broker)
+        with Admin(given) as admin:
+            admin.create_topic("orders", schema="n BIGINT")
+        (tmp_path / "wrong.properties").write_text("password=not the password\n")
+        patient = {"request.timeout.ms": AN_HOUR_MS, "default.api.timeout.ms": AN_HOUR_MS}
+        wrong = {f"kafka.{name}": value for name, value in (given | patient).items() if name != "sasl.jaas.config"}
+        wrong |= {"kafka.sasl.username": "admin"}
+        wrong |= {"kafka.sasl.password": f"${{file:{tmp_path}/wrong.properties:password}}"}
+        rows = spark.createDataFrame([(1,)], "n BIGINT")
+
+        def batch() -> None:
+            spark.read.format("millrace").options(**wrong, subscribe="orders").load().count()
+
+        def write() -> None:
+            rows.write.format("millrace").mode("append").options(**wrong, topic="orders").save()
+
+        def stream() -> None:
+            read = spark.readStream.format("millrace").options(**wrong, subscribe="orders").load()
+            checkpoint = str(tmp_path / "checkpoint")
+            read.writeStream.format("noop").option("checkpointLocation", checkpoint).start().awaitTermination()
+
+        for query in (batch, write, stream):
+            with pytest.raises(PySparkException, match=r"check sasl\.username and sasl\.password") as raised:
+                query()
+            assert "not the password" not in str(raised.value)

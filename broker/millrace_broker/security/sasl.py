@@ -264,7 +264,7 @@ class SaslConversation:
         if mechanism not in self._mechanisms:
             self.has_failed = True
             raise UnsupportedSaslMechanismError(
-                f"SASL mechanism {mechanism} is not enabled here: the client may use {', '.join(self._mechanisms)}"
+                f"sasl.mechanism={mechanism} is not enabled here: the client may use {', '.join(self._mechanisms)}"
             )
         if mechanism == SaslMechanism.PLAIN:
             self._exchange = _Plain(self._passwords)

@@ -104,11 +104,28 @@ def authentication(credentials: SaslCredentials, host: str) -> Exchange:
     steps = exchange(credentials, host)
     message = next(steps)
     while True:
-        answer, lifetime_ms = yield from _step(message)
+        try:
+            answer, lifetime_ms = yield from _step(message)
+        except SaslAuthenticationError as error:
+            raise refusal(credentials, error.message) from None
         try:
             message = steps.send(answer)
         except StopIteration:
             return SaslSession(lifetime_ms)
+
+
+def refusal(credentials: SaslCredentials, reason: str) -> SaslAuthenticationError:
+    """Return the error of a client that a broker refuses, with the options to check."""
+    if credentials.mechanism == OAUTHBEARER:
+        check = "the token of sasl.oauthbearer.token.endpoint.url"
+    elif credentials.mechanism == GSSAPI:
+        check = "keyTab and principal in sasl.jaas.config, and sasl.kerberos.service.name"
+    elif credentials.is_token:
+        check = "the delegation token in sasl.jaas.config"
+    else:
+        check = "sasl.username and sasl.password, or sasl.jaas.config"
+    user = f" of {credentials.username}" if credentials.username else ""
+    return SaslAuthenticationError(f"{reason}: check {check} ({credentials.mechanism}{user})")
 
 
 def exchange(credentials: SaslCredentials, host: str) -> Generator[bytes, bytes, None]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from millrace.clients.transport.calls import Received
 from millrace.clients.transport.tls_socket import TlsSocket, refusal_of, tls_socket
+from millrace.config.security_options import SslOptions
 from millrace.errors import (
     InvalidRequestError,
     MessageTooLargeError,
@@ -238,11 +239,14 @@ def connect(
     hello: pb.HelloRequest,
     *,
     tls: ssl.SSLContext | None = None,
+    stores: SslOptions,
     credentials: CredentialsSource | None = None,
     timeout_s: float,
     response_bytes_max: int,
 ) -> tuple[FrameSocket, pb.HelloResponse]:
     """Connect to a broker's listener for Kafka's framing, with ``tls`` if it is given, and make the first call.
+
+    ``stores`` are the options of ``tls``, which errors name.
 
     Raises ``OSError`` without an answer in time, and the error of either side's refusal: ``InvalidRequestError``,
     ``UnsupportedVersionError``, ``ThrottledError``, ``SslAuthenticationError``.
@@ -251,7 +255,7 @@ def connect(
     sock = socket.create_connection((host, port), timeout_s)
     try:
         if tls is not None:
-            sock = tls_socket(sock, tls, host, port, deadline)
+            sock = tls_socket(sock, tls, host, port, deadline, stores)
         session = None if credentials is None else authenticate(sock, credentials, host, deadline)
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -271,7 +275,7 @@ def connect(
     except ssl.SSLError as error:
         # With TLS 1.3, a broker that refuses the client's certificate says so after the handshake.
         sock.close()
-        raise refusal_of(error, host, port) from None
+        raise refusal_of(error, host, port, stores) from None
     except BaseException:
         sock.close()
         raise

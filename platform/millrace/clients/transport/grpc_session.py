@@ -15,7 +15,8 @@ import grpc
 
 from millrace.errors import SaslAuthenticationError
 from millrace.protocol import grpc_sasl
-from millrace.security.sasl import LIFETIME_PART, CredentialsSource, exchange
+from millrace.protocol.status import error_from_rpc
+from millrace.security.sasl import LIFETIME_PART, CredentialsSource, exchange, refusal
 
 _METHOD: Final = f"/{grpc_sasl.SERVICE}/{grpc_sasl.METHOD}"
 Metadata = tuple[tuple[str, str], ...]
@@ -67,6 +68,11 @@ class GrpcSession:
                 except StopIteration:
                     break
             trailing = dict(call.trailing_metadata() or ())
+        except grpc.RpcError as error:
+            explained = error_from_rpc(error)
+            if isinstance(explained, SaslAuthenticationError):
+                raise refusal(credentials, explained.message) from None
+            raise
         finally:
             messages.put(None)
             call.cancel()

@@ -25,6 +25,7 @@ from millrace.clients.transport.calls import (
 )
 from millrace.clients.transport.client_tls import ClientTls
 from millrace.clients.transport.grpc_session import GrpcSession, Metadata
+from millrace.clients.transport.tls_socket import find_refusal
 from millrace.config.client import ClientConfig
 from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError, SaslAuthenticationError
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
@@ -32,6 +33,8 @@ from millrace.security import Reloading
 from millrace.security.sasl import CredentialsSource
 
 _SERVICE: Final = "/millrace.v1.Broker/"
+_PROBE_S: Final = 5.0
+"""Time for a handshake that shows why connections fail."""
 _KEEPALIVE_MS: Final = 300_000
 """gRPC servers close connections that ping more often."""
 
@@ -67,6 +70,7 @@ class GrpcTransport:
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[Any, bytes]] = {}
         self._is_closed = False
         self._made_of: ClientTls | None = None
+        self._made_for = address
         self._earlier: grpc.Channel | None = None
         """Channel with earlier certificates, whose calls may be in flight."""
 
@@ -91,7 +95,7 @@ class GrpcTransport:
     def _new_channel(self, address: str) -> grpc.Channel:
         if self._tls is None:
             return grpc.insecure_channel(address, options=self._options())
-        self._made_of = self._tls.current()
+        self._made_of, self._made_for = self._tls.current(), address
         material = self._made_of.material
         credentials = grpc.ssl_channel_credentials(
             material.authorities or None, material.private_key or None, material.certificate_chain or None
@@ -229,12 +233,23 @@ class GrpcTransport:
         explained = error_from_rpc(error)
         if isinstance(explained, BrokerUnavailableError) and not _has_number(error):
             reason = explained.message
+            refusal = self._find_refusal()
+            if refusal is not None:
+                return refusal
             is_refused = "failed to connect" in reason.lower() or "connection refused" in reason.lower()
             if not is_refused:
                 return broken_off(self._address, reason)
             self._close_channel()
             return not_reached(self._address, reason)
         return explained
+
+    def _find_refusal(self) -> MillraceError | None:
+        """Return why broker or client refuses the other's certificate, which gRPC repeats until the call times out."""
+        if self._made_of is None:
+            return None
+        host, _, port = self._made_for.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        return find_refusal(self._made_of.context, host, int(port), _PROBE_S, self._config)
 
     def _closed_under(self, error: Exception) -> MillraceError:
         if self._is_closed:

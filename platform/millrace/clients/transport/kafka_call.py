@@ -37,7 +37,7 @@ def call_once(config: ClientConfig, request: Message, response: type[R]) -> R:
         try:
             return _call_at(config, host.removeprefix("[").removesuffix("]"), int(port), request, response)
         except ssl.SSLError as error:
-            refusal = refusal_of(error, host, int(port))
+            refusal = refusal_of(error, host, int(port), config)
             failure = refusal if isinstance(refusal, MillraceError) else not_reached(address, str(refusal))
         except OSError as error:
             failure = not_reached(address, str(error))
@@ -54,7 +54,7 @@ def _call_at(config: ClientConfig, host: str, port: int, request: Message, respo
     sock = socket.create_connection((host, port), config.socket_connection_setup_timeout_ms / 1000)
     try:
         if tls is not None:
-            sock = tls_socket(sock, tls.current().context, host, port, deadline)
+            sock = tls_socket(sock, tls.current().context, host, port, deadline, config)
         if credentials is not None:
             authenticate(sock, credentials, host, deadline)
         sock.settimeout(max(deadline - time.monotonic(), 0.001))

@@ -271,6 +271,7 @@ class Link:
             self._port,
             hello,
             tls=None if tls is None else tls.current().context,
+            stores=self._config,
             credentials=self._owner.credentials,
             timeout_s=timeout_s,
             response_bytes_max=self._response_bytes_max,

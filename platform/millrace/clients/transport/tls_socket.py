@@ -12,10 +12,27 @@ import ssl
 import time
 from typing import Any, Final
 
+from millrace.config.security_options import SslOptions
 from millrace.errors import InvalidRequestError, MillraceError, SslAuthenticationError
 
 GRPC_ALPN: Final = "h2"
 """Protocol that a listener for gRPC chooses in the handshake. Listeners for Kafka's framing choose none."""
+
+_EXPIRED: Final = 10
+_REVOKED: Final = 23
+_OF_ANOTHER_HOST: Final = (62, 64)
+"""Codes of OpenSSL (X509_V_ERR)."""
+_ALERTS: Final = {
+    "ALERT_CERTIFICATE_REQUIRED": "there is none",
+    "ALERT_CERTIFICATE_EXPIRED": "it has expired",
+    "ALERT_CERTIFICATE_REVOKED": "it is revoked",
+    "ALERT_UNKNOWN_CA": "the broker does not know its authority",
+    "ALERT_BAD_CERTIFICATE": "it is malformed, or not for clients",
+    "ALERT_UNSUPPORTED_CERTIFICATE": "it is not for clients",
+    "ALERT_CERTIFICATE_UNKNOWN": "it cannot be verified",
+    "ALERT_ACCESS_DENIED": "access is denied",
+}
+"""Alerts of TLS by which a broker refuses a client's certificate (RFC 8446 section 6.2)."""
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -61,44 +78,121 @@ class TlsSocket(ssl.SSLSocket):
         return False  # a goodbye, or the end
 
 
-def tls_socket(sock: socket.socket, context: ssl.SSLContext, host: str, port: int, deadline: float) -> ssl.SSLSocket:
+def tls_socket(
+    sock: socket.socket, context: ssl.SSLContext, host: str, port: int, deadline: float, stores: SslOptions
+) -> ssl.SSLSocket:
     """Make the handshake until ``deadline`` (monotonic), and return the socket with TLS.
 
-    Raises ``SslAuthenticationError`` if one side refuses the other, ``InvalidRequestError`` at a listener for gRPC, and
-    ``OSError`` if the handshake breaks.
+    ``stores`` are the options of ``context``, which errors name. Raises ``SslAuthenticationError`` if one side refuses
+    the other, ``InvalidRequestError`` at a listener for gRPC, and ``OSError`` if the handshake breaks.
     """
-    sock.settimeout(max(deadline - time.monotonic(), 0.001))
-    secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-    try:
-        secured.do_handshake()
-    except ssl.SSLError as error:
-        secured.close()
-        raise refusal_of(error, host, port) from None
-    except BaseException:
-        secured.close()
-        raise
+    secured = _handshake(sock, context, host, port, deadline, stores)
     if secured.selected_alpn_protocol() == GRPC_ALPN:
         secured.close()
         raise InvalidRequestError(f"{host}:{port} is a listener for gRPC")
     return secured
 
 
-def refusal_of(error: ssl.SSLError, host: str, port: int) -> MillraceError | OSError:
+def find_refusal(
+    context: ssl.SSLContext, host: str, port: int, timeout_s: float, stores: SslOptions
+) -> MillraceError | None:
+    """Return why one side refuses the other in a handshake at a listener for gRPC, whose library does not say it.
+
+    Return None if no side refuses, or nobody answers.
+    """
+    try:
+        # One connection may end because the broker stops. The next one is then refused by the system.
+        is_closed = all(_is_closed_after_handshake(context, host, port, timeout_s, stores) for _ in range(2))
+    except SslAuthenticationError as error:
+        return error
+    except OSError:
+        return None
+    if not is_closed:
+        return None
+    return SslAuthenticationError(
+        f"the broker at {host}:{port} closes connections after the handshake of TLS: it refuses this client's "
+        f"certificate. {_check_of_own(stores)}"
+    )
+
+
+def _is_closed_after_handshake(
+    context: ssl.SSLContext, host: str, port: int, timeout_s: float, stores: SslOptions
+) -> bool:
+    """Return whether the broker ends a connection before its first message, which it sends by itself.
+
+    With TLS 1.3 a broker sees the client's certificate after the client's handshake. gRPC's library sends no alert.
+    """
+    deadline = time.monotonic() + timeout_s
+    with (
+        socket.create_connection((host, port), timeout_s) as sock,
+        _handshake(sock, context, host, port, deadline, stores) as secured,
+    ):
+        secured.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            return not secured.recv(1)
+        except (ssl.SSLEOFError, ConnectionResetError):
+            return True
+        except ssl.SSLError as error:
+            raise refusal_of(error, host, port, stores) from None
+
+
+def _handshake(
+    sock: socket.socket, context: ssl.SSLContext, host: str, port: int, deadline: float, stores: SslOptions
+) -> ssl.SSLSocket:
+    sock.settimeout(max(deadline - time.monotonic(), 0.001))
+    secured = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    try:
+        secured.do_handshake()
+    except ssl.SSLError as error:
+        secured.close()
+        raise refusal_of(error, host, port, stores) from None
+    except BaseException:
+        secured.close()
+        raise
+    return secured
+
+
+def refusal_of(error: ssl.SSLError, host: str, port: int, stores: SslOptions) -> MillraceError | OSError:
     """Return the error for the user: a refusal, or ``ConnectionResetError`` if the connection only ended."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return SslAuthenticationError(
-            f"the certificate of the broker at {host}:{port} is refused: {error.verify_message}. Check "
-            "ssl.truststore.location, and that the certificate names this host"
+            f"the certificate of the broker at {host}:{port} is refused: {error.verify_message.rstrip('.')}. "
+            f"{_remedy_of(error.verify_code, host, stores)}"
         )
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
         return ConnectionResetError(
             "the connection was closed in the TLS handshake: is this a listener with security.protocol SSL?"
         )
-    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+    reason = error.reason or str(error)
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
         return SslAuthenticationError(
             f"{host}:{port} is no listener with TLS: set security.protocol=PLAINTEXT, or the address of one"
         )
+    for alert, problem in _ALERTS.items():
+        if reason.endswith(alert):
+            return SslAuthenticationError(
+                f"the broker at {host}:{port} refuses this client's certificate: {problem}. {_check_of_own(stores)}"
+            )
     return SslAuthenticationError(
-        f"the broker at {host}:{port} and this client do not agree on TLS: {error.reason or error}. If the broker "
-        "wants a certificate of the client, set ssl.keystore.location"
+        f"the broker at {host}:{port} and this client do not agree on TLS: {reason}. Check ssl.enabled.protocols and "
+        "ssl.cipher.suites. If the broker wants a certificate of the client, set ssl.keystore.location"
     )
+
+
+def _check_of_own(stores: SslOptions) -> str:
+    if not stores.has_identity:
+        return "It wants one: set ssl.keystore.location"
+    return f"Check ssl.keystore.location={stores.ssl_keystore_location or '(ssl.keystore.certificate.chain)'}"
+
+
+def _remedy_of(verify_code: int, host: str, stores: SslOptions) -> str:
+    if verify_code == _EXPIRED:
+        return "Renew ssl.keystore.location of the broker, and check the clock of this machine"
+    if verify_code in _OF_ANOTHER_HOST:
+        return f"It must name {host}, the host of bootstrap.servers or of the broker's advertised.listeners"
+    if verify_code == _REVOKED:
+        return f"ssl.crl.location={stores.ssl_crl_location} has it: give the broker another one"
+    trusted = stores.ssl_truststore_location
+    if trusted:
+        return f"Check that ssl.truststore.location={trusted} has its authority"
+    return "Set ssl.truststore.location to its authority"

@@ -14,6 +14,7 @@ from millrace.clients.transport.calls import PendingCall, Throttle, unary
 from millrace.clients.transport.frame_receiver import Receiver
 from millrace.clients.transport.frame_socket import connect
 from millrace.clients.transport.frame_transport import FrameTransport
+from millrace.config.security_options import SslOptions
 from millrace.errors import (
     BrokerUnavailableError,
     ClientClosedError,
@@ -134,7 +135,14 @@ class _Client:
         port = broker.listener.getsockname()[1]
 
         def connected(timeout_s: float) -> Any:
-            return connect("127.0.0.1", port, pb.HelloRequest(), timeout_s=timeout_s, response_bytes_max=50_000_000)
+            return connect(
+                "127.0.0.1",
+                port,
+                pb.HelloRequest(),
+                stores=SslOptions(),
+                timeout_s=timeout_s,
+                response_bytes_max=50_000_000,
+            )
 
         self.transport = FrameTransport(f"127.0.0.1:{port}", self.receiver, connected, Throttle())
 
@@ -413,5 +421,12 @@ def test_an_invalid_greeting_ends_the_connection(answer: bytes, error: type[Exce
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(error):
-            connect("127.0.0.1", listener.getsockname()[1], pb.HelloRequest(), timeout_s=10, response_bytes_max=1000)
+            connect(
+                "127.0.0.1",
+                listener.getsockname()[1],
+                pb.HelloRequest(),
+                stores=SslOptions(),
+                timeout_s=10,
+                response_bytes_max=1000,
+            )
         thread.join(STALL_S)
