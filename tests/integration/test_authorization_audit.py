@@ -21,6 +21,7 @@ from millrace_broker.audit import Audit
 from millrace_broker.security import AclAuthorizer, AclIndex
 from millrace_broker.testing import EmbeddedBroker
 
+from ..certificates import Authority
 from .access_broker import acl
 from .broker_cluster import Cluster
 from .consumer_groups import QUICK_GROUPS
@@ -267,9 +268,11 @@ def test_it_needs_an_authorizer() -> None:
         EmbeddedBroker("unused", options={"audit.decisions": "all"})
 
 
+@pytest.mark.parametrize("security", ["PLAINTEXT", "SSL"])
 def test_each_broker_of_a_cluster_writes_also_where_another_one_leads(
-    zookeeper_server: ZooKeeperServer, tmp_path: Path
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, security: str
 ) -> None:
+    """With SSL, brokers have certificates for each other. A broker that writes at another one needs no ACL."""
     options = {
         **OPTIONS,
         "super.users": "User:ANONYMOUS",
@@ -277,6 +280,16 @@ def test_each_broker_of_a_cluster_writes_also_where_another_one_leads(
         "audit.topic.replication.factor": "1",
         "audit.topic.min.isr": "1",
     }
+    if security == "SSL":
+        authority = Authority.make()
+        options |= {
+            "listeners": "PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:0",
+            "listener.security.protocol.map": "INTERNAL:SSL",
+            "inter.broker.listener.name": "INTERNAL",
+            "ssl.client.auth": "required",
+            "ssl.keystore.location": authority.issue("CN=broker").write(tmp_path / "broker.pem"),
+            "ssl.truststore.location": authority.write(tmp_path / "ca.pem"),
+        }
     named = {name.replace(".", "_"): value for name, value in options.items()}
     with Cluster(zookeeper_server, tmp_path, **named) as cluster:
         cluster.start(1, 2)

@@ -1,6 +1,7 @@
 """Tests of groups and metrics, which know each completed batch immediately."""
 
 import json
+import ssl
 import sys
 import threading
 import urllib.request
@@ -12,9 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millrace.cli.main import main
 from millrace.clients import Admin, Producer, TopicPartition
+from pyspark_millrace import session
 from pyspark_millrace.delta import ingest
 from pyspark_millrace.monitor import monitor
 
+from ..certificates import Authority
 from .connect_job import connect_environment
 from .streaming_query import finish
 from .waiting import STALL_S, eventually, run_to_end
@@ -138,6 +141,29 @@ def test_metrics_can_be_scraped(spark, module_broker, filled, tmp_path):
     run(spark, module_broker, filled, tmp_path, name="copy")
     await_value(lambda: scrape(port, "lag_records", **topic, partition="0"), 0)
     assert scrape(port, "offset", **topic, partition="0") == 25
+
+
+def test_settings_of_the_session_secure_the_metrics(spark, tmp_path):
+    authority = Authority.make()
+    settings = {
+        "port": "0",
+        "host": "localhost",
+        "security.protocol": "SSL",
+        "ssl.keystore.location": authority.issue("CN=driver").write(tmp_path / "driver.pem"),
+        "ssl.client.auth": "none",
+    }
+    before = set(monitor(spark).outlets.ports)
+    for name, value in settings.items():
+        spark.conf.set(f"spark.millrace.monitor.{name}", value)
+    try:
+        assert session("secured") is not None
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.millrace.monitor.{name}")
+    [port] = set(monitor(spark).outlets.ports) - before
+    trusted = ssl.create_default_context(cafile=authority.write(tmp_path / "ca.pem"))
+    with urllib.request.urlopen(f"https://localhost:{port}/metrics", context=trusted) as answer:
+        assert b"millrace_spark_group_commits_total" in answer.read()
 
 
 def test_metrics_are_written_to_a_file_and_pushed(spark, module_broker, filled, tmp_path):

@@ -21,6 +21,7 @@ from millrace.quotas import (
     REQUEST_PERCENTAGE,
     USER_KEYS,
 )
+from millrace.security.http_access import HttpAccess
 from millrace.security.https import HttpServer
 from millrace_broker.audit import AuditStatistics
 from millrace_broker.broker import BrokerStatistics
@@ -28,7 +29,6 @@ from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.controller.statistics import ControllerStatistics
 from millrace_broker.log.cleaning.log_cleaner import CleanerStatistics
 from millrace_broker.log.tiered.manager import TieringStatistics
-from millrace_broker.metrics.access import MetricsAccess
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.replication.runtime import ReplicationStatistics
 
@@ -39,7 +39,7 @@ _ANSWER_S: Final = 5.0
 class MetricsListener:
     """HTTP server of ``/metrics``, from ``serve`` to ``close``."""
 
-    def __init__(self, statistics: Callable[[], BrokerStatistics], access: MetricsAccess) -> None:
+    def __init__(self, statistics: Callable[[], BrokerStatistics], access: HttpAccess) -> None:
         """Create the server in an event loop, which then runs ``statistics``."""
         self._access: Final = access
         self._collector: Final = BrokerCollector(statistics, asyncio.get_running_loop())

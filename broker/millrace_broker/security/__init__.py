@@ -21,9 +21,9 @@ from millrace_broker.security.authorizer import (
     open_authorizer,
 )
 from millrace_broker.security.delegation_tokens import DelegationTokens
-from millrace_broker.security.listeners import ListenerAccess, check_authorizer, check_plaintext, is_loopback
+from millrace_broker.security.listeners import ListenerAccess, check_authorizer, check_plaintext
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
-from millrace_broker.security.sasl import Logins, SaslConversation, users_of
+from millrace_broker.security.sasl import Logins, SaslConversation
 
 __all__ = [
     "ACL_AUTHORIZER",
@@ -40,7 +40,5 @@ __all__ = [
     "SaslConversation",
     "check_authorizer",
     "check_plaintext",
-    "is_loopback",
     "open_authorizer",
-    "users_of",
 ]

@@ -15,11 +15,12 @@ from millrace.config.oauth_options import check_encryption
 from millrace.config.security_options import SaslMechanism, SecurityProtocol, parse_mapping_rules
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
+from millrace.security.http_access import is_loopback
 from millrace.security.kerberos import check_kerberos, short_name
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
-from millrace_broker.security.sasl import Logins, SaslConversation, users_of
+from millrace_broker.security.sasl import Logins, SaslConversation
 from millrace_broker.security.tokens import ProviderKeys, TokenValidator
 
 
@@ -51,7 +52,7 @@ class ListenerAccess:
         if self._is_between_brokers and config.is_clustered:
             self._check_between_brokers(name)
 
-        if self.protocol.has_sasl and SaslMechanism.PLAIN in self.options.mechanisms and not users_of(self.options):
+        if self.protocol.has_sasl and SaslMechanism.PLAIN in self.options.mechanisms and not self.options.users:
             raise InvalidConfigError(
                 f"listener {name} has the SASL mechanism PLAIN without users: set listener.name.{name.lower()}.plain."
                 'sasl.jaas.config with user_<name>="<password>", or leave PLAIN out of sasl.enabled.mechanisms'
@@ -173,15 +174,3 @@ def check_authorizer(config: BrokerConfig) -> None:
                 "(millrace security init writes both). In a network that you trust, "
                 "allow.everyone.if.no.acl.found=true lets everyone use what no ACL is for"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host's addresses."""
-    import socket
-    from ipaddress import ip_address
-
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False  # the listener cannot be bound, which says so
-    return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

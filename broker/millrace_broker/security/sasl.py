@@ -32,7 +32,6 @@ from millrace_broker.security.delegation_tokens import TokenLogin
 from millrace_broker.security.principal import USER, KafkaPrincipal
 from millrace_broker.security.tokens import TokenValidator
 
-_USER_OPTION: Final = "user_"
 _FAILURE_DELAY_S: Final = 0.1
 """Wait before a refusal, as Kafka's ``connection.failed.authentication.delay.ms``, which slows guesses down."""
 _BEARER: Final = re.compile(
@@ -217,7 +216,7 @@ class SaslConversation:
     ) -> None:
         self._validator: Final = validator
         self._mechanisms: Final = options.mechanisms
-        self._passwords: Final = users_of(options)
+        self._passwords: Final = options.users
         self._lifetime_ms: Final = options.connections_max_reauth_ms
         self._logins: Final = logins
         self._login: Final = options.login
@@ -302,10 +301,3 @@ class SaslConversation:
         if lifetime_ms:
             self._expires = self._monotonic() + lifetime_ms / 1000
         return SaslToken(answer, lifetime_ms)
-
-
-def users_of(options: ListenerSecurity) -> dict[str, str]:
-    """Return the users of PLAIN with their passwords."""
-    return {
-        name.removeprefix(_USER_OPTION): value for name, value in options.login.items() if name.startswith(_USER_OPTION)
-    }

@@ -18,6 +18,7 @@ from millrace.config.kerberos_options import KerberosClient
 from millrace.config.oauth_options import OAuthClient, OAuthValidation
 
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+_USER_OPTION: Final = "user_"
 _RULES: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,\s*|$)")
 """One rule of ``ssl.principal.mapping.rules``, as in Kafka's ``SslPrincipalMapper``."""
 
@@ -214,6 +215,15 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
     def login(self) -> dict[str, str]:
         """Options of the login module in ``sasl.jaas.config``."""
         return parse_jaas(self.sasl_jaas_config) if self.sasl_jaas_config else {}
+
+    @property
+    def users(self) -> dict[str, str]:
+        """Passwords of the users of PLAIN, by their names."""
+        return {
+            name.removeprefix(_USER_OPTION): value
+            for name, value in self.login.items()
+            if name.startswith(_USER_OPTION)
+        }
 
     @model_validator(mode="after")
     def _check_tokens(self) -> Self:

@@ -3,7 +3,7 @@
 * ``stores``     key stores, trust stores and revocation lists (PEM, PKCS12)
 * ``tls``        contexts of TLS for both ends of a connection
 * ``reloading``  what is made of files, made again when their content changes
-* ``https``      the HTTP server of metrics, with or without TLS
+* ``https``, ``http_access``  the HTTP server of metrics, with or without TLS and users
 * ``authority``  the authority of a cluster, which issues certificates
 """
 

@@ -54,6 +54,7 @@ DELTA_SETTINGS: Final[Mapping[str, str]] = {
 WORKER_DAEMON: Final = "pyspark_millrace.environment.worker_daemon"
 """Spark's daemon of Python workers, without a traceback in the log when Spark ends an idle worker."""
 
+_MONITOR: Final = "spark.millrace.monitor."
 PROFILES: Final = ("default", "low-latency")
 
 
@@ -251,8 +252,7 @@ def _create(settings: Mapping[str, str]) -> SparkSession:
 def _monitor(created: SparkSession) -> None:
     """Install the monitor, with the outlets of the session's configuration."""
     given = {
-        name: created.conf.get(f"spark.millrace.monitor.{name}", None)
-        for name in ("enabled", "port", "host", "textfile", "pushgateway")
+        name: created.conf.get(_MONITOR + name, None) for name in ("enabled", "port", "host", "textfile", "pushgateway")
     }
     if given.pop("enabled") == "false":
         return
@@ -263,7 +263,15 @@ def _monitor(created: SparkSession) -> None:
         if not port.isdecimal() or int(port) > 65535:
             raise UsageError(f"spark.millrace.monitor.port={port!r}: expected a port, or 0 for any")
         outlets["port"] = int(port)
-    monitor(created, **outlets)
+    monitor(created, **outlets, security=_monitor_security(created))
+
+
+def _monitor_security(created: SparkSession) -> dict[str, str]:
+    """Return the options for the security of the monitor's address."""
+    found = {
+        name.removeprefix(_MONITOR): value for name, value in created.conf.getAll.items() if name.startswith(_MONITOR)
+    }
+    return {name: value for name, value in found.items() if name.startswith(("security.", "ssl.", "sasl."))}
 
 
 def _register_source(created: SparkSession) -> None:

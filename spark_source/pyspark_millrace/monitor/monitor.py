@@ -55,19 +55,23 @@ def monitor(
     textfile: str | Path | None = None,
     pushgateway: str | None = None,
     client_config: Mapping[str, Any] | None = None,
+    security: Mapping[str, Any] | None = None,
 ) -> Monitor:
     """Monitor the streaming queries of a session, also with Spark Connect. A repeated call adds outlets.
 
     At the end of each batch its offsets are committed to the group of the query (``group.id``, ``groupIdPrefix``).
     Metrics are served on ``host:port`` (0: any free port, see ``Monitor.outlets.ports``), written to ``textfile``, and
-    pushed to ``pushgateway``. ``client_config`` has client options for all brokers. Raises ``EnvironmentProblemError``
-    for a port that is in use.
+    pushed to ``pushgateway``. ``client_config`` has client options for all brokers.
+
+    ``security`` is about ``host:port``: ``security.protocol`` (SSL, SASL_SSL), and options of a broker's listener such
+    as ``ssl.keystore.location``, ``ssl.client.auth`` and ``sasl.jaas.config`` with users. Beyond loopback it is
+    needed. Raises ``EnvironmentProblemError`` for a port that is in use, and ``InvalidConfigError``.
     """
     watching = _of_process()
     watching.client_config.update(client_config or {})
     watching.attach(spark)
     if port is not None:
-        watching.outlets.serve(host, port)
+        watching.outlets.serve(host, port, security)
     if textfile is not None:
         watching.outlets.add_textfile(textfile)
     if pushgateway is not None:

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.error import URLError
 
-from prometheus_client import CollectorRegistry, push_to_gateway, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, make_wsgi_app, push_to_gateway, write_to_textfile
 
-from millrace.errors import EnvironmentProblemError
+from millrace.config.references import resolve_references
+from millrace.config.security_options import ListenerSecurity, SecurityProtocol
+from millrace.errors import EnvironmentProblemError, InvalidConfigError
+from millrace.security.http_access import HttpAccess, is_loopback
+from millrace.security.https import HttpServer
 from pyspark_millrace.monitor.background import Background
 
 _log = logging.getLogger(__name__)
 
 _JOB: Final = "millrace_spark"
+_PROTOCOL: Final = "security.protocol"
 
 
 class Outlets:
@@ -38,15 +44,17 @@ class Outlets:
         """Ports on which metrics are served."""
         return list(self._served.values())
 
-    def serve(self, host: str, port: int) -> int:
+    def serve(self, host: str, port: int, security: Mapping[str, Any] | None = None) -> int:
         """Serve ``/metrics``; returns the port, which the system chooses for 0.
 
-        A repeated call returns the first port. Raises ``EnvironmentProblemError`` if the port is in use.
+        ``security`` has ``security.protocol`` and options of a listener for TLS and users. A repeated call returns the
+        first port. Raises ``EnvironmentProblemError`` if the port is in use, and ``InvalidConfigError``.
         """
         if (host, port) in self._served:
             return self._served[(host, port)]
+        access = _access(host, port, security or {})
         try:
-            server, _ = start_http_server(port, host, self._registry)
+            server = HttpServer(host, port, make_wsgi_app(self._registry), tls=access.tls, users=access.users)
         except OSError as error:
             raise EnvironmentProblemError(
                 f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another port, or 0 for any"
@@ -73,3 +81,18 @@ class Outlets:
                 push_to_gateway(address, _JOB, self._registry, {"instance": socket.gethostname()}, timeout=5)
             except (URLError, OSError) as error:
                 _log.warning("metrics were not pushed to %s: %s", address, error)
+
+
+def _access(host: str, port: int, security: Mapping[str, Any]) -> HttpAccess:
+    """Return the security of an address. Raises ``InvalidConfigError``."""
+    options = resolve_references(security)
+    given = str(options.pop(_PROTOCOL, ""))
+    if given and given.upper() not in (*SecurityProtocol,):
+        raise InvalidConfigError(f"{_PROTOCOL}={given!r} of the metrics: expected {', '.join(SecurityProtocol)}")
+    protocol = SecurityProtocol(given.upper() or SecurityProtocol.PLAINTEXT)
+    if not (given or is_loopback(host)):
+        raise InvalidConfigError(
+            f"metrics at {host}:{port} have no encryption, and the address is not loopback: set {_PROTOCOL}=SSL and "
+            f"ssl.keystore.location, or {_PROTOCOL}=PLAINTEXT in a network that you trust"
+        )
+    return HttpAccess.of("metrics", protocol, ListenerSecurity.load(options))

@@ -1,12 +1,22 @@
 """Tests of metrics written in the background, with retries."""
 
+import base64
+import ssl
+import urllib.error
+import urllib.request
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from millrace.errors import InvalidConfigError
 from pyspark_millrace.monitor.outlets import Outlets
 
+from ....certificates import Authority
 from ....integration.waiting import STALL_S
+from ....planted_secrets import planted
 
 
 class Moody(Collector):
@@ -46,3 +56,63 @@ def test_files_that_cannot_be_written_are_named_and_the_others_are(tmp_path, cap
     assert outlets.writing.wait_until_idle(STALL_S)
     assert (tmp_path / "metrics.prom").exists()
     assert f"metrics were not written to {tmp_path}/missing" in caplog.text
+
+
+def get(port, authority, user="", password=""):
+    trusted = ssl.create_default_context(cadata=authority.identity.certificate.public_bytes(Encoding.PEM).decode())
+    encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+    request = urllib.request.Request(f"https://127.0.0.1:{port}/metrics", headers={"Authorization": f"Basic {encoded}"})
+    with urllib.request.urlopen(request, timeout=STALL_S, context=trusted) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.usefixtures("finest_log")
+def test_metrics_are_served_over_https_to_users(tmp_path):
+    authority, secret = Authority.make(), planted("prometheus")
+    (tmp_path / "users.properties").write_text(f'users=PlainLoginModule required user_prometheus="{secret}";\n')
+    registry = CollectorRegistry()
+    registry.register(Moody())
+    security = {
+        "security.protocol": "SASL_SSL",
+        "ssl.keystore.location": authority.issue("CN=driver").write(tmp_path / "driver.pem"),
+        "sasl.jaas.config": f"${{file:{tmp_path}/users.properties:users}}",
+        "ssl.reload.interval.ms": "0",
+    }
+    port = Outlets(registry).serve("127.0.0.1", 0, security)
+    for attempt in ({}, {"user": "prometheus", "password": "wrong"}):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            get(port, authority, **attempt)
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        get(port, authority, "prometheus", secret)  # the collector fails at its first call
+    assert "asked 2.0" in get(port, authority, "prometheus", secret)
+    other = Authority.make()
+    other.issue("CN=driver").write(tmp_path / "driver.pem")
+    assert "asked 3.0" in get(port, other, "prometheus", secret), "a new certificate is read"
+    with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+        get(port, authority)
+
+
+@pytest.mark.parametrize(
+    ("host", "security", "problem"),
+    [
+        ("0.0.0.0", {}, r"at 0\.0\.0\.0:0 have no encryption, .* set security\.protocol=SSL"),
+        (
+            "127.0.0.1",
+            {"security.protocol": "TLS"},
+            r"security\.protocol='TLS' of the metrics: expected PLAINTEXT, SSL",
+        ),
+        ("127.0.0.1", {"security.protocol": "SSL"}, "metrics: a listener with TLS needs a certificate"),
+        ("127.0.0.1", {"security.protocol": "SASL_PLAINTEXT"}, r"metrics: SASL_PLAINTEXT needs users: set sasl\.jaas"),
+        ("127.0.0.1", {"ssl.keystore": "x"}, r"ssl\.keystore"),
+    ],
+)
+def test_metrics_that_cannot_be_as_secure_as_configured_are_not_served(host, security, problem):
+    outlets = Outlets(CollectorRegistry())
+    with pytest.raises(InvalidConfigError, match=problem):
+        outlets.serve(host, 0, security)
+    assert outlets.ports == []
+
+
+def test_metrics_without_encryption_are_served_beyond_loopback_if_the_options_say_so():
+    outlets = Outlets(CollectorRegistry())
+    assert outlets.serve("0.0.0.0", 0, {"security.protocol": "plaintext"}) == outlets.ports[0]
