@@ -69,7 +69,7 @@ def has_planted(text: str) -> bool:
 
 def files_with_secrets(directory: Path) -> list[Path]:
     """Return the files below a directory that show a secret and may not hold one."""
-    sought = PATTERNS | {b"PRIVATE KEY-----"}
+    sought = set(PATTERNS)
     for path in _files(directory):
         if path.suffix in {".pem", ".properties"}:
             content = path.read_bytes()
