@@ -85,7 +85,8 @@ def test_queries_with_a_wrong_password_fail_at_once_with_the_option_to_change(
             spark.read.format("millrace").options(**wrong, subscribe="orders").load().count()
 
         def write() -> None:
-            rows.write.format("millrace").mode("append").options(**wrong, topic="orders").save()
+            writing = wrong | {"kafka.delivery.timeout.ms": 2 * AN_HOUR_MS}
+            rows.write.format("millrace").mode("append").options(**writing, topic="orders").save()
 
         def stream() -> None:
             read = spark.readStream.format("millrace").options(**wrong, subscribe="orders").load()
