@@ -120,8 +120,8 @@ def test_the_group_s_name_may_be_made_of_the_query_s_id(spark, module_broker, fi
 
 
 def test_metrics_can_be_scraped(spark, module_broker, filled, tmp_path):
-    monitor(spark, port=0)
     before = set(monitor(spark).outlets.ports)
+    monitor(spark, port=0)
     (port,) = set(monitor(spark, port=0).outlets.ports) - before
     query_id = run(spark, module_broker, filled, tmp_path, name="copy")
     query, topic = {"query_id": query_id, "query": "copy"}, {"query_id": query_id, "topic": filled}
