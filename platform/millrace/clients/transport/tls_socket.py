@@ -180,7 +180,7 @@ def refusal_of(error: ssl.SSLError, host: str, port: int, stores: SslOptions) ->
 
 
 def _check_of_own(stores: SslOptions) -> str:
-    if not stores.has_identity:
+    if not (stores.ssl_keystore_location or stores.ssl_keystore_key):
         return "It wants one: set ssl.keystore.location"
     return f"Check ssl.keystore.location={stores.ssl_keystore_location or '(ssl.keystore.certificate.chain)'}"
 
