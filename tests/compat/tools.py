@@ -1,4 +1,4 @@
-"""Suite ``tools``: Kafka's command-line tools and verifiable clients (``tools_tests``)."""
+"""Suite ``tools``: Kafka's command-line tools and verifiable clients (``tools_tests``, ``configs_tools_tests``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _ROOT = Path(__file__).parents[2]
 
 def run(listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
     """Run the tools against a broker, all tests or those that match ``only``."""
-    arguments = ["tests/compat/tools_tests.py", "-q", "-p", "no:randomly", "-W", "default", "--timeout=180"]
+    files = ("tests/compat/tools_tests.py", "tests/compat/configs_tools_tests.py")
+    arguments = [*files, "-q", "-p", "no:randomly", "-W", "default", "--timeout=180"]
     if only:
         arguments += ["-k", only]
     return run_pytest(

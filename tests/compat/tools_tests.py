@@ -247,98 +247,14 @@ def test_delete_records(topic: str, tmp_path: Path) -> None:
     assert len(consume(topic)) == 60
 
 
-def _alter(kind: str, name: str, change: str, value: str, *, fails: bool = False) -> str:
+def alter_config(kind: str, name: str, change: str, value: str, *, fails: bool = False) -> str:
     entity = ("--entity-default",) if name == "" else ("--entity-name", name)
     return tool("kafka-configs", "--alter", "--entity-type", kind, *entity, change, value, fails=fails)
 
 
-def _described(kind: str, name: str) -> str:
+def described_config(kind: str, name: str) -> str:
     entity = ("--entity-default",) if name == "" else ("--entity-name", name)
     return tool("kafka-configs", "--describe", "--entity-type", kind, *entity)
-
-
-def test_config_of_a_topic(topic: str) -> None:
-    create(topic, 1)
-    _alter("topics", topic, "--add-config", "retention.ms=12345,cleanup.policy=compact")
-    assert "retention.ms=12345" in _described("topics", topic)
-    assert "cleanup.policy=compact" in _described("topics", topic)
-    _alter("topics", topic, "--delete-config", "retention.ms")
-    assert "12345" not in _described("topics", topic)
-    assert "nonsense" in _alter("topics", topic, "--add-config", "cleanup.policy=nonsense", fails=True)
-
-
-def test_config_of_brokers() -> None:
-    _alter("brokers", "", "--add-config", "message.max.bytes=1500000")
-    assert "message.max.bytes=1500000" in _described("brokers", "")
-    _alter("brokers", "", "--delete-config", "message.max.bytes")
-    assert "1500000" not in _described("brokers", "")
-
-
-def test_config_of_one_broker() -> None:
-    broker_id = _broker_id()
-    _alter("brokers", broker_id, "--add-config", "log.cleaner.threads=2")
-    described = _described("brokers", broker_id)
-    assert "log.cleaner.threads=2" in described
-    assert "DYNAMIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:log.cleaner.threads=1" in described
-    assert "Error" in _alter("brokers", broker_id, "--add-config", "log.cleaner.threads=50", fails=True)
-    _alter("brokers", broker_id, "--delete-config", "log.cleaner.threads")
-    assert "log.cleaner.threads" not in _described("brokers", broker_id)
-    assert "broker.id" in _alter("brokers", broker_id, "--add-config", "broker.id=7", fails=True)
-
-
-def test_levels_of_loggers() -> None:
-    broker_id = _broker_id()
-    before = re.findall(r"^  (\S+)=(\w+)", _described("broker-loggers", broker_id), re.MULTILINE)
-    name, level = next((name, level) for name, level in before if name != "root")
-    assert level in ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
-    _alter("broker-loggers", broker_id, "--add-config", f"{name}=TRACE")
-    assert f"  {name}=TRACE" in _described("broker-loggers", broker_id)
-    _alter("broker-loggers", broker_id, "--delete-config", name)
-    assert f"  {name}=TRACE" not in _described("broker-loggers", broker_id)
-    assert "LOUD" in _alter("broker-loggers", broker_id, "--add-config", f"{name}=LOUD", fails=True)
-    assert "no.such.logger" in _alter("broker-loggers", broker_id, "--add-config", "no.such.logger=INFO", fails=True)
-
-
-def _broker_id() -> str:
-    found = re.search(r"\(id: (\d+)", tool("kafka-broker-api-versions"))
-    assert found is not None
-    return found[1]
-
-
-def test_config_of_a_group(topic: str) -> None:
-    _alter("groups", topic, "--add-config", "consumer.session.timeout.ms=50000")
-    assert "consumer.session.timeout.ms=50000" in _described("groups", topic)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "quota"),
-    [
-        ("users", "someone", "consumer_byte_rate=1048576"),
-        ("users", "", "request_percentage=50"),
-        ("clients", "app", "producer_byte_rate=1048576"),
-        ("clients", "", "producer_byte_rate=2097152"),
-        ("ips", "192.0.2.9", "connection_creation_rate=9"),
-        ("ips", "", "connection_creation_rate=90"),
-    ],
-)
-def test_quotas_and_their_defaults(kind: str, name: str, quota: str) -> None:
-    _alter(kind, name, "--add-config", quota)
-    assert quota in _described(kind, name)
-    _alter(kind, name, "--delete-config", quota.partition("=")[0])
-    assert quota not in _described(kind, name)
-
-
-def test_scram_password_of_a_user(topic: str) -> None:
-    _alter("users", topic, "--add-config", "SCRAM-SHA-256=[iterations=4096,password=secret]")
-    eventually(lambda: "SCRAM-SHA-256=iterations=4096" in _described("users", topic))
-    _alter("users", topic, "--delete-config", "SCRAM-SHA-256")
-
-
-def test_client_metrics(topic: str) -> None:
-    metrics = ("--metrics", "org.apache.kafka.producer.", "--interval", 5000)
-    tool("kafka-client-metrics", "--alter", "--name", topic, *metrics)
-    assert "interval.ms=5000" in tool("kafka-client-metrics", "--describe", "--name", topic)
-    tool("kafka-client-metrics", "--delete", "--name", topic)
 
 
 def test_acls(topic: str) -> None:
@@ -424,20 +340,6 @@ def test_delegation_tokens(topic: str, client: Path, tmp_path: Path) -> None:
     assert "invalid credentials" in _secured("kafka-topics", as_token, "--list", fails=True)
 
 
-def test_quotas_of_users(topic: str) -> None:
-    _alter("users", topic, "--add-config", "consumer_byte_rate=1048576,request_percentage=50")
-    eventually(lambda: "request_percentage=50" in _described("users", topic))
-    both = ("--entity-type", "users", "--entity-name", topic, "--entity-type", "clients", "--entity-name", "app")
-    tool("kafka-configs", "--alter", *both, "--add-config", "producer_byte_rate=2048")
-    quota = f"user-principal '{topic}', client-id 'app' are producer_byte_rate=2048"
-    eventually(lambda: quota in tool("kafka-configs", "--describe", *both))
-    _alter("ips", "127.0.0.9", "--add-config", "connection_creation_rate=100")
-    eventually(lambda: "connection_creation_rate=100" in _described("ips", "127.0.0.9"))
-    tool("kafka-configs", "--alter", *both, "--delete-config", "producer_byte_rate")
-    _alter("users", topic, "--delete-config", "consumer_byte_rate,request_percentage")
-    _alter("ips", "127.0.0.9", "--delete-config", "connection_creation_rate")
-
-
 def test_client_compatibility(topic: str) -> None:
     create(topic, 1)
     expected = {
@@ -485,7 +387,7 @@ def _transactions(*arguments: str | int) -> str:
     return run(KAFKA_PROGRAMS["kafka-transactions"], "--bootstrap-server", _BOOTSTRAP, *arguments)
 
 
-def test_transactions_are_listed_and_described(topic: str) -> None:
+def test_transactions_are_listed_anddescribed_config(topic: str) -> None:
     create(topic, 1)
     perf = ("--num-records", 100, "--record-size", 10, "--throughput", -1, "--transactional-id", topic)
     tool("kafka-producer-perf-test", "--topic", topic, *perf)
@@ -493,7 +395,7 @@ def test_transactions_are_listed_and_described(topic: str) -> None:
     assert "CompleteCommit" in _transactions("describe", "--transactional-id", topic)
 
 
-def test_producers_are_described(topic: str) -> None:
+def test_producers_aredescribed_config(topic: str) -> None:
     create(topic, 1)
     produce(topic, 50)
     options = ("--num-records", 50, "--record-size", 10, "--throughput", -1, "--command-property")
@@ -568,7 +470,7 @@ def test_features(feature: str) -> None:
 
 def test_share_group(topic: str) -> None:
     create(topic, 2)
-    _alter("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
+    alter_config("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
     produce(topic, 300)
     options = ("--topic", topic, "--group-id", topic, "--max-messages", 300, "--acknowledgement-mode", "sync")
     events = _events(tool("kafka-verifiable-share-consumer", *options))
@@ -579,7 +481,7 @@ def test_share_group(topic: str) -> None:
 
 def test_console_share_consumer(topic: str) -> None:
     create(topic, 1)
-    _alter("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
+    alter_config("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
     produce(topic, 20)
     options = ("--topic", topic, "--group", topic, "--max-messages", 20, "--timeout-ms", 15_000)
     lines = tool("kafka-console-share-consumer", *options).split()
