@@ -42,7 +42,11 @@ def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPath
         cluster.start(1, 2, listeners=LISTENERS)
         cluster.start(3, listeners="INTERNAL://127.0.0.1:0,GRPC://127.0.0.1:0")
         for topic in (TOPIC, REFUSED):
-            cluster.admin.create_topic(topic, assignment={number: [number + 1] for number in range(3)})
+            cluster.admin.create_topic(
+                topic,
+                assignment={number: [number + 1] for number in range(3)},
+                configs={"retention.ms": "-1"},  # some records are from 1970
+            )
         yield cluster
 
 
