@@ -271,7 +271,7 @@ def test_a_whole_cluster_is_up_by_one_command_and_ends_with_its_terminal(tmp_pat
     with _up(data, 3) as (process, addresses):
         brokers = ",".join(addresses[1:])
         with Admin(brokers) as admin:
-            assert [each.node_id for each in admin.describe_cluster().brokers] == [1, 2, 3]
+            eventually(lambda: [each.node_id for each in admin.describe_cluster().brokers] == [1, 2, 3])
             created = admin.create_topic("t", partitions=2)
             assert created is not None
             assert all(len(each.replicas) == 3 for each in created.partitions)

@@ -174,7 +174,7 @@ def test_users_of_a_listener_change_for_new_connections(broker: EmbeddedBroker, 
         "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
     }
     admin.alter_configs("0", {**options, jaas: users(ann="one")}, resource="broker")
-    eventually(lambda: "LOGIN" in broker.server.broker.live_brokers()[0].endpoints)
+    eventually(lambda: "LOGIN" in broker.server.broker.member.live_brokers()[0].endpoints)
     with login("ann", "one") as ann:
         ann.describe_configs("0", resource="broker")
         admin.alter_configs("0", {jaas: users(bob="secret-of-bob")}, resource="broker")
