@@ -92,7 +92,10 @@ def read_all(config: dict[str, Any], partitions: int, expected: int) -> list[byt
 def test_a_cluster_changes_from_plaintext_to_tls_while_a_producer_works(
     zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    """The three rolling restarts of docs/security.md, with clients that move between the second and the third."""
+    """The three rolling restarts of docs/security.md, with clients that move between the second and the third.
+
+    The brokers have the options of a cluster with plaintext beyond loopback.
+    """
     files = SecurityFiles(tmp_path / "security", brokers=3)
     ports = {number: {name: free_port() for name in ("PLAINTEXT", "SASL_SSL", "SSL")} for number in (1, 2, 3)}
 
@@ -100,19 +103,23 @@ def test_a_cluster_changes_from_plaintext_to_tls_while_a_producer_works(
         return {"listeners": ",".join(f"{name}://127.0.0.1:{ports[number][name]}" for name in names)}
 
     everything = ("PLAINTEXT", "SASL_SSL", "SSL")
-    step_names = ("inter.broker.listener.name", "broker.principals", "authorizer.class.name", "super.users")
+    trusted_network = {
+        "allow.plaintext.listeners": "true",
+        "authorizer.class.name": "millrace_broker.security.AclAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
 
     def options(step: int, number: int) -> dict[str, str]:
         if step == 0:
-            return listeners(number, "PLAINTEXT")
-        secure = {name: value for name, value in files.broker(number).items() if name not in step_names}
+            return trusted_network | listeners(number, "PLAINTEXT")
+        secure = files.broker(number)
         if step == 1:
-            return secure | listeners(number, *everything) | {"inter.broker.listener.name": "PLAINTEXT"}
-        between = {"inter.broker.listener.name": "SSL"}
+            between = {"inter.broker.listener.name": "PLAINTEXT"}
+            return secure | trusted_network | listeners(number, *everything) | between
         if step == 2:
             both = {"broker.principals": "User:broker;User:ANONYMOUS"}
-            return secure | listeners(number, *everything) | between | both
-        return files.broker(number) | listeners(number, "SASL_SSL", "SSL")
+            return secure | trusted_network | listeners(number, *everything) | both
+        return secure | listeners(number, "SASL_SSL", "SSL")
 
     def client(name: str, listener: str) -> dict[str, Any]:
         servers = ",".join(f"127.0.0.1:{each[listener]}" for each in ports.values())
