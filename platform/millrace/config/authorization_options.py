@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from millrace.config.base import Config
+from millrace.config.integers import PositiveInt32
 
-_INT_MAX = 2**31 - 1
 _DAY_MS = 24 * 3_600_000
-_PositiveInt = Annotated[int, Field(ge=1, le=_INT_MAX)]
 
 AuditedDecisions = Literal["none", "denied", "admin", "writes", "all"]
 
@@ -45,12 +44,12 @@ class AuthorizationOptions(Config):
         description="Topics whose decisions are not recorded, separated by commas. A name that ends with * is a "
         "prefix. __audit itself cannot be left out.",
     )
-    audit_interval_ms: _PositiveInt = Field(
+    audit_interval_ms: PositiveInt32 = Field(
         1000,
         description="Time between two writes of the audit. Equal decisions for one client within this time are one row "
         "with their count.",
     )
-    audit_queue_max_rows: _PositiveInt = Field(
+    audit_queue_max_rows: PositiveInt32 = Field(
         10_000,
         description="Largest number of rows in memory that wait for the next write. Decisions beyond it are "
         "counted and lost.",
@@ -69,13 +68,13 @@ class AuthorizationOptions(Config):
         description="Largest size of audit.spool.dir. Rows beyond it are counted and lost. A file counts at least 4096 "
         "bytes.",
     )
-    audit_topic_num_partitions: _PositiveInt = Field(
+    audit_topic_num_partitions: PositiveInt32 = Field(
         3, description="Partitions of __audit. A broker writes to the one of its id, modulo this number."
     )
-    audit_topic_replication_factor: _PositiveInt = Field(
+    audit_topic_replication_factor: PositiveInt32 = Field(
         3, description="Replicas of __audit; 1 without zookeeper.connect."
     )
-    audit_topic_min_isr: _PositiveInt = Field(
+    audit_topic_min_isr: PositiveInt32 = Field(
         2, description="min.insync.replicas of __audit; 1 without zookeeper.connect."
     )
 

@@ -17,6 +17,7 @@ from millrace.config.authorization_options import AuthorizationOptions
 from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.group_options import GroupOptions
+from millrace.config.integers import INT_MAX, LONG_MAX, PositiveInt32
 from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, shared_name, take_listener_overrides
 from millrace.config.password_options import PasswordEncoderOptions
 from millrace.config.quota_options import QuotaOptions
@@ -26,11 +27,7 @@ from millrace.config.topic_defaults import TOPIC_DEFAULTS, take_topic_defaults
 from millrace.config.update_modes import CLUSTER_WIDE
 from millrace.errors import InvalidConfigError, UsageError
 
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
-_PositiveInt = Annotated[int, Field(ge=1, le=_INT_MAX)]
-_SIZE_MIN_BYTES = 1024
-
+_SIZE_MIN_BYTES: Final = 1024
 _HOUR_MS: Final = 3_600_000
 
 _DERIVED: Final = ("topic.defaults", "zookeeper", "listener.overrides")
@@ -42,7 +39,7 @@ class BrokerConfig(
 ):
     """Configuration of one broker. ``topic_defaults`` holds the defaults of topic options."""
 
-    broker_id: int = Field(0, ge=0, le=_INT_MAX, description="Id of this broker, unique in its cluster.")
+    broker_id: int = Field(0, ge=0, le=INT_MAX, description="Id of this broker, unique in its cluster.")
     kafka_clients_enable: bool = Field(
         True, description="Whether the broker serves Kafka's clients; false: only clients of millrace."
     )
@@ -60,14 +57,14 @@ class BrokerConfig(
         "ssl.client.auth=required wants client certificates, and plain.sasl.jaas.config has the users.",
     )
     log_dirs: str = Field("millrace-data", description="Data directories, separated by commas.")
-    num_partitions: _PositiveInt = Field(1, description="Default number of partitions of a new topic.")
+    num_partitions: PositiveInt32 = Field(1, description="Default number of partitions of a new topic.")
     auto_create_topics_enable: bool = Field(
         False,
         description="Whether a metadata request for an unknown topic creates it. Kafka's default is "
         "true, which creates "
         "topics of misspelt names.",
     )
-    max_partitions: _PositiveInt = Field(
+    max_partitions: PositiveInt32 = Field(
         100_000, description="Largest number of partitions on this broker. Kafka has no limit."
     )
     direct_reads_enable: Literal["auto", "local", "all", "false"] = Field(
@@ -77,9 +74,9 @@ class BrokerConfig(
         "but false with an authorizer, where a client also needs READ on the topic.",
     )
     socket_request_max_bytes: int = Field(
-        104_857_600, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the largest request, in bytes."
+        104_857_600, ge=_SIZE_MIN_BYTES, le=INT_MAX, description="Size of the largest request, in bytes."
     )
-    queued_max_requests: _PositiveInt = Field(
+    queued_max_requests: PositiveInt32 = Field(
         500,
         description="Largest number of running client requests. The broker refuses further ones as throttled. Requests "
         "that wait, such as long polls, are not counted.",
@@ -97,7 +94,7 @@ class BrokerConfig(
         "When the memory is full, the broker answers the oldest waiting fetch without records. Kafka's "
         "purgatory has no limit.",
     )
-    control_queued_max_requests: _PositiveInt = Field(
+    control_queued_max_requests: PositiveInt32 = Field(
         100,
         description="Largest number of running requests for administration, metadata and group membership. They do not "
         "count for queued.max.requests.",
@@ -107,7 +104,7 @@ class BrokerConfig(
         ge=_SIZE_MIN_BYTES,
         description="As queued.max.request.bytes, for the requests of control.queued.max.requests.",
     )
-    inter_broker_queued_max_requests: _PositiveInt = Field(
+    inter_broker_queued_max_requests: PositiveInt32 = Field(
         500,
         description="Largest number of running requests of other brokers. They do not count for queued.max.requests.",
     )
@@ -116,34 +113,34 @@ class BrokerConfig(
         ge=_SIZE_MIN_BYTES,
         description="As queued.max.request.bytes, for requests of other brokers, such as follower fetches.",
     )
-    max_connections: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
+    max_connections: Annotated[PositiveInt32, CLUSTER_WIDE] = Field(
         20_000,
         description="Largest number of client connections with running or recent calls. Kafka's default is 2147483647.",
     )
-    control_max_connections: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
+    control_max_connections: Annotated[PositiveInt32, CLUSTER_WIDE] = Field(
         100,
         description="Connections beyond max.connections that serve only requests for administration, metadata and "
         "group membership.",
     )
-    inter_broker_max_connections: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
+    inter_broker_max_connections: Annotated[PositiveInt32, CLUSTER_WIDE] = Field(
         1000, description="Largest number of connections of other brokers. They do not count for max.connections."
     )
     connections_max_idle_ms: int = Field(
-        600_000, ge=1000, le=_INT_MAX, description="Time after which the broker closes an idle connection."
+        600_000, ge=1000, le=INT_MAX, description="Time after which the broker closes an idle connection."
     )
     fetch_max_bytes: int = Field(
         16 * 2**20,
         ge=_SIZE_MIN_BYTES,
-        le=_INT_MAX,
+        le=INT_MAX,
         description="Largest number of bytes in a fetch response. The first batch may exceed it. Kafka's default is "
         "57671680.",
     )
     num_io_threads: Annotated[int, Field(ge=1, le=256), CLUSTER_WIDE] = Field(
         4, description="Threads that read and write the disk."
     )
-    log_retention_check_interval_ms: _PositiveInt = Field(300_000, description="Time between two retention checks.")
+    log_retention_check_interval_ms: PositiveInt32 = Field(300_000, description="Time between two retention checks.")
     log_initial_task_delay_ms: int = Field(
-        30_000, ge=0, le=_INT_MAX, description="Time from the start to the first retention check."
+        30_000, ge=0, le=INT_MAX, description="Time from the start to the first retention check."
     )
     num_recovery_threads_per_data_dir: Annotated[int, Field(ge=1, le=256), CLUSTER_WIDE] = Field(
         1, description="Threads that load the partitions of each directory of log.dirs at start."
@@ -167,7 +164,7 @@ class BrokerConfig(
     log_cleaner_io_buffer_size: Annotated[int, CLUSTER_WIDE] = Field(
         4 * 2**20,
         ge=_SIZE_MIN_BYTES,
-        le=_INT_MAX,
+        le=INT_MAX,
         description="Size of the read buffers of all cleaner threads, in bytes. Kafka's default is 524288.",
     )
     log_cleaner_io_max_bytes_per_second: Annotated[float, CLUSTER_WIDE] = Field(
@@ -175,7 +172,7 @@ class BrokerConfig(
         gt=0,
         description="Largest number of bytes that all cleaner threads together read and write in a second.",
     )
-    log_cleaner_backoff_ms: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
+    log_cleaner_backoff_ms: Annotated[PositiveInt32, CLUSTER_WIDE] = Field(
         15_000, description="Pause of a cleaner thread when no partition needs cleaning."
     )
     remote_log_storage_system_enable: bool = Field(
@@ -186,13 +183,13 @@ class BrokerConfig(
         description="Directory of the remote store: file:///..., s3://bucket/..., gs://..., hdfs://.... Credentials "
         "come from the environment. Kafka has plug-ins instead.",
     )
-    remote_log_manager_task_interval_ms: _PositiveInt = Field(
+    remote_log_manager_task_interval_ms: PositiveInt32 = Field(
         30_000, description="Time between two checks of a partition for segments to copy or to delete."
     )
-    remote_log_manager_task_retry_backoff_ms: _PositiveInt = Field(
+    remote_log_manager_task_retry_backoff_ms: PositiveInt32 = Field(
         500, description="Pause before the first retry after a failure of the remote store."
     )
-    remote_log_manager_task_retry_backoff_max_ms: _PositiveInt = Field(
+    remote_log_manager_task_retry_backoff_max_ms: PositiveInt32 = Field(
         30_000, description="Longest pause between retries. Pauses double up to this limit."
     )
     remote_log_manager_task_retry_jitter: float = Field(
@@ -204,16 +201,16 @@ class BrokerConfig(
         "is 10.",
     )
     remote_log_manager_copy_max_bytes_per_second: Annotated[int, CLUSTER_WIDE] = Field(
-        _LONG_MAX,
+        LONG_MAX,
         ge=1,
-        le=_LONG_MAX,
+        le=LONG_MAX,
         description="Largest number of bytes that all copying threads together exchange with the remote store in a "
         "second.",
     )
     remote_log_reader_threads: Annotated[int, Field(ge=1, le=256), CLUSTER_WIDE] = Field(
         10, description="Threads that read from the remote store."
     )
-    remote_log_reader_max_pending_tasks: _PositiveInt = Field(
+    remote_log_reader_max_pending_tasks: PositiveInt32 = Field(
         100,
         description="Largest number of reads from the remote store that wait for a thread. The broker refuses further "
         "ones as throttled.",
@@ -221,35 +218,35 @@ class BrokerConfig(
     remote_log_index_file_cache_total_size_bytes: Annotated[int, CLUSTER_WIDE] = Field(
         2**27,
         ge=2**20,
-        le=_LONG_MAX,
+        le=LONG_MAX,
         description="Memory for cached indexes and cached ranges of remote segments. Kafka's default is 1073741824, on "
         "disk.",
     )
-    offsets_topic_num_partitions: _PositiveInt = Field(
+    offsets_topic_num_partitions: PositiveInt32 = Field(
         50, description="Partitions of __consumer_offsets. Do not change this after the topic exists."
     )
     offsets_topic_segment_bytes: int = Field(
-        100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __consumer_offsets."
+        100 * 2**20, ge=_SIZE_MIN_BYTES, le=INT_MAX, description="Size of the segments of __consumer_offsets."
     )
-    offsets_retention_minutes: _PositiveInt = Field(
+    offsets_retention_minutes: PositiveInt32 = Field(
         7 * 24 * 60, description="Time for which committed offsets are kept after the last member has left the group."
     )
-    offsets_retention_check_interval_ms: _PositiveInt = Field(
+    offsets_retention_check_interval_ms: PositiveInt32 = Field(
         600_000, description="Time between two checks for expired offsets."
     )
     offset_metadata_max_bytes: int = Field(
-        4096, ge=0, le=_INT_MAX, description="Longest metadata text of a committed offset, in characters."
+        4096, ge=0, le=INT_MAX, description="Longest metadata text of a committed offset, in characters."
     )
-    producer_id_expiration_ms: Annotated[_PositiveInt, CLUSTER_WIDE] = Field(
+    producer_id_expiration_ms: Annotated[PositiveInt32, CLUSTER_WIDE] = Field(
         24 * _HOUR_MS, description="Time without writes after which a partition removes the state of a producer id."
     )
-    transaction_max_timeout_ms: _PositiveInt = Field(
+    transaction_max_timeout_ms: PositiveInt32 = Field(
         900_000, description="Largest transaction.timeout.ms that the coordinator accepts."
     )
-    transactional_id_expiration_ms: _PositiveInt = Field(
+    transactional_id_expiration_ms: PositiveInt32 = Field(
         7 * 24 * _HOUR_MS, description="Time without use after which the coordinator removes a transactional id."
     )
-    transaction_remove_expired_transaction_cleanup_interval_ms: _PositiveInt = Field(
+    transaction_remove_expired_transaction_cleanup_interval_ms: PositiveInt32 = Field(
         _HOUR_MS, description="Time between two checks for expired transactional ids."
     )
     transaction_partition_verification_enable: Annotated[bool, CLUSTER_WIDE] = Field(
@@ -257,17 +254,17 @@ class BrokerConfig(
         description="Whether a leader verifies that the partition was added to the transaction before it appends "
         "(KIP-890).",
     )
-    transaction_state_log_num_partitions: _PositiveInt = Field(
+    transaction_state_log_num_partitions: PositiveInt32 = Field(
         50, description="Partitions of __transaction_state. Do not change this after the topic exists."
     )
     transaction_state_log_segment_bytes: int = Field(
-        100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __transaction_state."
+        100 * 2**20, ge=_SIZE_MIN_BYTES, le=INT_MAX, description="Size of the segments of __transaction_state."
     )
-    share_coordinator_state_topic_num_partitions: _PositiveInt = Field(
+    share_coordinator_state_topic_num_partitions: PositiveInt32 = Field(
         50, description="Partitions of __share_group_state. Do not change this after the topic exists."
     )
     share_coordinator_state_topic_segment_bytes: int = Field(
-        100 * 2**20, ge=_SIZE_MIN_BYTES, le=_INT_MAX, description="Size of the segments of __share_group_state."
+        100 * 2**20, ge=_SIZE_MIN_BYTES, le=INT_MAX, description="Size of the segments of __share_group_state."
     )
     topic_defaults: TopicConfig = Field(TopicConfig.load({}), exclude=True)
 

@@ -12,16 +12,15 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from millrace.config.integers import INT_MAX, Int32, Int64, PositiveInt32
 from millrace.config.jaas import parse_jaas
 from millrace.config.references import resolve_references
 from millrace.config.security_options import SaslLogin, SaslMechanism, SecurityProtocol, SslOptions
-from millrace.config.topic import Int32, Int64
 
 DEFAULT_PORT: Final = 9092
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
-PositiveInt32 = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
@@ -250,7 +249,7 @@ class ProducerConfig(ClientConfig):
     max_in_flight_requests_per_connection: PositiveInt32 = Field(
         5, description="Requests in flight to a broker. Each partition has at most one batch in flight."
     )
-    retries: Int32 = Field(2**31 - 1, description="Number of retries of a batch after a retriable error.")
+    retries: Int32 = Field(INT_MAX, description="Number of retries of a batch after a retriable error.")
     delivery_timeout_ms: PositiveInt32 = Field(
         120_000, description="Longest time from send to acknowledgement, with retries."
     )

@@ -7,9 +7,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from millrace.config.base import Config
+from millrace.config.integers import INT_MAX, PositiveInt32
 from millrace.config.share_offset_reset import ShareOffsetReset
-
-_PositiveInt = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 BROKER_DEFAULTS: Final = {
     "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
@@ -47,10 +46,10 @@ BOUNDS: Final = {
 class GroupConfig(Config):
     """Configuration of one group. An option without a value takes the broker's option (``BROKER_DEFAULTS``)."""
 
-    consumer_session_timeout_ms: _PositiveInt = Field(
+    consumer_session_timeout_ms: PositiveInt32 = Field(
         45_000, description="Time without a heartbeat after which a member of the consumer group (KIP-848) is removed."
     )
-    consumer_heartbeat_interval_ms: _PositiveInt = Field(
+    consumer_heartbeat_interval_ms: PositiveInt32 = Field(
         5000, description="Time between two heartbeats of a member of the consumer group."
     )
     share_auto_offset_reset: ShareOffsetReset = Field(
@@ -62,19 +61,19 @@ class GroupConfig(Config):
         "read_uncommitted",
         description="Whether members of a share group get records of transactions only after their commit.",
     )
-    share_session_timeout_ms: _PositiveInt = Field(
+    share_session_timeout_ms: PositiveInt32 = Field(
         45_000, description="Time without a heartbeat after which a member of a share group is removed."
     )
-    share_heartbeat_interval_ms: _PositiveInt = Field(
+    share_heartbeat_interval_ms: PositiveInt32 = Field(
         5000, description="Time between two heartbeats of a member of a share group."
     )
-    share_record_lock_duration_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(
+    share_record_lock_duration_ms: PositiveInt32 = Field(
         30_000, description="Time for which a member of a share group holds an acquired record."
     )
-    share_delivery_count_limit: Annotated[int, Field(ge=2, le=2**31 - 1)] = Field(
+    share_delivery_count_limit: Annotated[int, Field(ge=2, le=INT_MAX)] = Field(
         5, description="Number of deliveries of a record to members of a share group before the record is archived."
     )
-    share_partition_max_record_locks: Annotated[int, Field(ge=100, le=2**31 - 1)] = Field(
+    share_partition_max_record_locks: Annotated[int, Field(ge=100, le=INT_MAX)] = Field(
         2000, description="Largest number of records of a partition that are available again or acquired."
     )
     share_renew_acknowledge_enable: bool = Field(

@@ -11,10 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from millrace.config.base import Config
+from millrace.config.integers import INT_MAX, PositiveInt32
 from millrace.config.share_offset_reset import ShareOffsetReset
-
-_INT_MAX = 2**31 - 1
-_PositiveInt = Annotated[int, Field(ge=1, le=_INT_MAX)]
 
 
 class GroupOptions(Config):
@@ -23,36 +21,36 @@ class GroupOptions(Config):
     group_initial_rebalance_delay_ms: int = Field(
         3000,
         ge=0,
-        le=_INT_MAX,
+        le=INT_MAX,
         description="Time for which the first rebalance of an empty group waits for more members.",
     )
-    group_min_session_timeout_ms: _PositiveInt = Field(
+    group_min_session_timeout_ms: PositiveInt32 = Field(
         6000, description="Smallest session.timeout.ms that the coordinator accepts."
     )
-    group_max_session_timeout_ms: _PositiveInt = Field(
+    group_max_session_timeout_ms: PositiveInt32 = Field(
         1_800_000, description="Largest session.timeout.ms that the coordinator accepts."
     )
-    group_max_size: _PositiveInt = Field(_INT_MAX, description="Largest number of members of a classic group.")
-    group_consumer_session_timeout_ms: _PositiveInt = Field(
+    group_max_size: PositiveInt32 = Field(INT_MAX, description="Largest number of members of a classic group.")
+    group_consumer_session_timeout_ms: PositiveInt32 = Field(
         45_000, description="Time without a heartbeat after which a member of a consumer group (KIP-848) is removed."
     )
-    group_consumer_heartbeat_interval_ms: _PositiveInt = Field(
+    group_consumer_heartbeat_interval_ms: PositiveInt32 = Field(
         5000, description="Time between two heartbeats of a member of a consumer group."
     )
-    group_consumer_min_session_timeout_ms: _PositiveInt = Field(
+    group_consumer_min_session_timeout_ms: PositiveInt32 = Field(
         45_000, description="Smallest consumer.session.timeout.ms that may be set for a group."
     )
-    group_consumer_max_session_timeout_ms: _PositiveInt = Field(
+    group_consumer_max_session_timeout_ms: PositiveInt32 = Field(
         60_000, description="Largest consumer.session.timeout.ms that may be set for a group."
     )
-    group_consumer_min_heartbeat_interval_ms: _PositiveInt = Field(
+    group_consumer_min_heartbeat_interval_ms: PositiveInt32 = Field(
         5000, description="Smallest consumer.heartbeat.interval.ms that may be set for a group."
     )
-    group_consumer_max_heartbeat_interval_ms: _PositiveInt = Field(
+    group_consumer_max_heartbeat_interval_ms: PositiveInt32 = Field(
         15_000, description="Largest consumer.heartbeat.interval.ms that may be set for a group."
     )
-    group_consumer_max_size: _PositiveInt = Field(
-        _INT_MAX, description="Largest number of members of a consumer group."
+    group_consumer_max_size: PositiveInt32 = Field(
+        INT_MAX, description="Largest number of members of a consumer group."
     )
     group_consumer_assignors: str = Field(
         "uniform,range", description="Server-side assignors. The first one is for members that name none."
@@ -60,22 +58,22 @@ class GroupOptions(Config):
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
         "bidirectional", description="Direction in which a live group may change its protocol: upgrade is to KIP-848."
     )
-    group_share_session_timeout_ms: _PositiveInt = Field(
+    group_share_session_timeout_ms: PositiveInt32 = Field(
         45_000, description="Time without a heartbeat after which a member of a share group is removed."
     )
-    group_share_min_session_timeout_ms: _PositiveInt = Field(
+    group_share_min_session_timeout_ms: PositiveInt32 = Field(
         45_000, description="Smallest share.session.timeout.ms that may be set for a group."
     )
-    group_share_max_session_timeout_ms: _PositiveInt = Field(
+    group_share_max_session_timeout_ms: PositiveInt32 = Field(
         60_000, description="Largest share.session.timeout.ms that may be set for a group."
     )
-    group_share_heartbeat_interval_ms: _PositiveInt = Field(
+    group_share_heartbeat_interval_ms: PositiveInt32 = Field(
         5000, description="Time between two heartbeats of a member of a share group."
     )
-    group_share_min_heartbeat_interval_ms: _PositiveInt = Field(
+    group_share_min_heartbeat_interval_ms: PositiveInt32 = Field(
         5000, description="Smallest share.heartbeat.interval.ms that may be set for a group."
     )
-    group_share_max_heartbeat_interval_ms: _PositiveInt = Field(
+    group_share_max_heartbeat_interval_ms: PositiveInt32 = Field(
         15_000, description="Largest share.heartbeat.interval.ms that may be set for a group."
     )
     group_share_record_lock_duration_ms: Annotated[int, Field(ge=1, le=3_600_000)] = Field(
@@ -108,7 +106,7 @@ class GroupOptions(Config):
     group_share_max_size: Annotated[int, Field(ge=1, le=1000)] = Field(
         200, description="Largest number of members of a share group."
     )
-    group_share_max_share_sessions: _PositiveInt = Field(
+    group_share_max_share_sessions: PositiveInt32 = Field(
         2000, description="Largest number of share sessions, each of which is a Kafka client that fetches for a group."
     )
     share_auto_offset_reset: ShareOffsetReset = Field(

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from millrace.config.base import Config
+from millrace.config.integers import Int64
 from millrace.config.update_modes import PER_BROKER
 
 
@@ -29,6 +30,6 @@ class KerberosClient(Config):
     sasl_kerberos_ticket_renew_jitter: Annotated[float, Field(ge=0, le=1), PER_BROKER] = Field(
         0.05, description="Largest random part of a ticket's lifetime that is added to the window."
     )
-    sasl_kerberos_min_time_before_relogin: Annotated[int, Field(ge=0, le=2**63 - 1), PER_BROKER] = Field(
+    sasl_kerberos_min_time_before_relogin: Annotated[Int64, PER_BROKER] = Field(
         60_000, description="Shortest time between two logins at the KDC, in milliseconds."
     )

@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field
 
 from millrace.config.base import Config
+from millrace.config.integers import Int32, PositiveInt32
 
 _FILE: Final = "file"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_Milliseconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 def is_file_url(url: str) -> bool:
@@ -61,15 +61,15 @@ class OAuthValidation(Config):
         "",
         description="URL of the provider's keys (JSON Web Key Set), with https or file. OAUTHBEARER needs it.",
     )
-    sasl_oauthbearer_jwks_endpoint_refresh_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: PositiveInt32 = Field(
         3_600_000,
         description="Age at which the broker fetches the provider's keys again. A token with an unknown key makes the "
         "broker fetch them at once, at most every ten seconds.",
     )
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: _Milliseconds = Field(
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Int32 = Field(
         100, description="Wait before the broker fetches the provider's keys after a failure. It doubles each time."
     )
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: _Milliseconds = Field(
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: Int32 = Field(
         10_000, description="Longest wait before the broker fetches the provider's keys after a failure."
     )
     sasl_oauthbearer_expected_audience: str = Field(
@@ -112,13 +112,13 @@ class OAuthClient(Config):
     sasl_oauthbearer_header_urlencode: bool = Field(
         False, description="Whether id and secret are URL-encoded before Base64, as RFC 6749 has it."
     )
-    sasl_login_connect_timeout_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = Field(
+    sasl_login_connect_timeout_ms: PositiveInt32 = Field(
         10_000, description="Longest time without an answer of the provider. Kafka has no default."
     )
-    sasl_login_retry_backoff_ms: _Milliseconds = Field(
+    sasl_login_retry_backoff_ms: Int32 = Field(
         100, description="Wait before the client asks the provider again after a failure. It doubles each time."
     )
-    sasl_login_retry_backoff_max_ms: _Milliseconds = Field(
+    sasl_login_retry_backoff_max_ms: Int32 = Field(
         10_000, description="Longest wait before the client asks the provider again after a failure."
     )
     sasl_login_refresh_window_factor: Annotated[float, Field(ge=0.5, le=1)] = Field(

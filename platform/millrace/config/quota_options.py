@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from millrace.config.base import Config
-
-_INT_MAX = 2**31 - 1
+from millrace.config.integers import INT_MAX
 
 
 class QuotaOptions(Config):
@@ -22,9 +21,9 @@ class QuotaOptions(Config):
     controller_quota_window_num: int = Field(
         11,
         ge=1,
-        le=_INT_MAX,
+        le=INT_MAX,
         description="Windows of controller.quota.window.size.seconds whose mutations a client may make at once.",
     )
     controller_quota_window_size_seconds: int = Field(
-        1, ge=1, le=_INT_MAX, description="Seconds of each window of the quotas of controller mutations."
+        1, ge=1, le=INT_MAX, description="Seconds of each window of the quotas of controller mutations."
     )

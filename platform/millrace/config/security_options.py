@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from millrace.config.base import Config
+from millrace.config.integers import INT_MAX
 from millrace.config.jaas import parse_jaas
 from millrace.config.kerberos_options import KerberosClient
 from millrace.config.oauth_options import OAuthClient, OAuthValidation
@@ -112,7 +113,7 @@ class SslOptions(Config):
     ssl_reload_interval_ms: int = Field(
         10_000,
         ge=0,
-        le=2**31 - 1,
+        le=INT_MAX,
         description="Time between two checks whether the content of key stores, trust stores or revocation lists has "
         "changed. New connections use the new content. Kafka has no such option.",
     )
@@ -179,9 +180,9 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
         "which is read too: the modules of all mechanisms together.",
     )
     max_connection_creation_rate: int = Field(
-        2**31 - 1,
+        INT_MAX,
         ge=1,
-        le=2**31 - 1,
+        le=INT_MAX,
         description="Largest number of new connections a second. Further ones wait. With listener.name.<name>. it is "
         "that of one listener. The listener between brokers, if it is not the only one, does not count for the "
         "broker's. Listeners of the protocol grpc have no such limit.",
@@ -189,7 +190,7 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
     connections_max_reauth_ms: int = Field(
         0,
         ge=0,
-        le=2**31 - 1,
+        le=INT_MAX,
         description="Time after which a connection with SASL has to authenticate again (KIP-368); 0: never.",
     )
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Final, Self
+from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from millrace.config.base import Config
+from millrace.config.integers import INT_MAX, LONG_MAX, Int32, Int64
 
-_LONG_MAX = 2**63 - 1
 _LIKE_TOTAL = -2
 """Local retention equal to the total retention."""
-_INT_MAX = 2**31 - 1
-Int32 = Annotated[int, Field(ge=0, le=_INT_MAX)]
-Int64 = Annotated[int, Field(ge=0, le=_LONG_MAX)]
-
-
 _THROTTLED: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 COMPACT: Final = "compact"
@@ -101,11 +96,11 @@ class Framing(StrEnum):
 class TopicConfig(Config):
     """Configuration of one topic. The broker provides the defaults."""
 
-    segment_bytes: int = Field(2**30, ge=14, le=_INT_MAX, description="Largest size of a segment file, in bytes.")
+    segment_bytes: int = Field(2**30, ge=14, le=INT_MAX, description="Largest size of a segment file, in bytes.")
     segment_ms: Int64 = Field(604_800_000, description="Age at which a segment is rolled even if it is not full.")
     segment_jitter_ms: Int64 = Field(0, description="Largest random reduction of segment.ms.")
     segment_index_bytes: int = Field(
-        10 * 2**20, ge=4, le=_INT_MAX, description="Largest size of the offset index of a segment, in bytes."
+        10 * 2**20, ge=4, le=INT_MAX, description="Largest size of the offset index of a segment, in bytes."
     )
     index_interval_bytes: Int32 = Field(4096, description="Bytes of records between two entries of the offset index.")
     max_message_bytes: Int32 = Field(16 * 2**20, description="Largest record batch accepted, in bytes.")
@@ -118,24 +113,24 @@ class TopicConfig(Config):
         description="Whether records have the time of the producer (CreateTime) or of the broker (LogAppendTime).",
     )
     message_timestamp_before_max_ms: Int64 = Field(
-        _LONG_MAX, description="How far a record's timestamp may lie before the broker's time."
+        LONG_MAX, description="How far a record's timestamp may lie before the broker's time."
     )
     message_timestamp_after_max_ms: Int64 = Field(
-        _LONG_MAX, description="How far a record's timestamp may lie after the broker's time."
+        LONG_MAX, description="How far a record's timestamp may lie after the broker's time."
     )
     flush_messages: int = Field(
-        _LONG_MAX, ge=1, le=_LONG_MAX, description="Number of records after which the log is fsynced."
+        LONG_MAX, ge=1, le=LONG_MAX, description="Number of records after which the log is fsynced."
     )
-    flush_ms: Int64 = Field(_LONG_MAX, description="Time after which the log is fsynced.")
+    flush_ms: Int64 = Field(LONG_MAX, description="Time after which the log is fsynced.")
     flush_before_ack: bool = Field(
         False,
         description="Whether records are fsynced before they are acknowledged and read. Kafka has no such option.",
     )
     retention_ms: int = Field(
-        604_800_000, ge=-1, le=_LONG_MAX, description="Age at which a segment is deleted; -1 never."
+        604_800_000, ge=-1, le=LONG_MAX, description="Age at which a segment is deleted; -1 never."
     )
     retention_bytes: int = Field(
-        -1, ge=-1, le=_LONG_MAX, description="Size over which old segments are deleted; -1 none."
+        -1, ge=-1, le=LONG_MAX, description="Size over which old segments are deleted; -1 none."
     )
     file_delete_delay_ms: Int64 = Field(
         60_000, description="Time between the removal of a segment from the log and the deletion of its file."
@@ -148,14 +143,14 @@ class TopicConfig(Config):
     )
     min_compaction_lag_ms: Int64 = Field(0, description="Time for which compaction keeps every record.")
     max_compaction_lag_ms: int = Field(
-        _LONG_MAX,
+        LONG_MAX,
         ge=1,
-        le=_LONG_MAX,
+        le=LONG_MAX,
         description="Time after which a record is compacted, whatever the dirty ratio is.",
     )
     delete_retention_ms: Int64 = Field(86_400_000, description="Time for which compaction keeps tombstones.")
     min_insync_replicas: int = Field(
-        1, ge=1, le=_INT_MAX, description="Smallest ISR with which a write with acks=all succeeds."
+        1, ge=1, le=INT_MAX, description="Smallest ISR with which a write with acks=all succeeds."
     )
     unclean_leader_election_enable: bool = Field(
         False,
@@ -200,13 +195,13 @@ class TopicConfig(Config):
     local_retention_ms: int = Field(
         _LIKE_TOTAL,
         ge=_LIKE_TOTAL,
-        le=_LONG_MAX,
+        le=LONG_MAX,
         description="Age at which a copied segment is deleted from the broker's disk; -2: retention.ms.",
     )
     local_retention_bytes: int = Field(
         _LIKE_TOTAL,
         ge=_LIKE_TOTAL,
-        le=_LONG_MAX,
+        le=LONG_MAX,
         description="Size over which copied segments are deleted from the broker's disk; -2: retention.bytes.",
     )
     remote_log_copy_disable: bool = Field(

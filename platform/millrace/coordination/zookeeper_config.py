@@ -12,11 +12,11 @@ from typing import Final, Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator
 
 from millrace.config.base import Config
+from millrace.config.integers import INT_MAX
 from millrace.coordination.tree import check_path
 from millrace.errors import InvalidConfigError, InvalidRequestError
 
 _DEFAULT_PORT: Final = 2181
-_INT_MAX: Final = 2**31 - 1
 
 
 class ZooKeeperAddress(NamedTuple):
@@ -54,13 +54,13 @@ class ZooKeeperConfig(Config):
     zookeeper_session_timeout_ms: int = Field(
         18_000,
         ge=1,
-        le=_INT_MAX,
+        le=INT_MAX,
         description="Time without a heartbeat after which ZooKeeper ends the session of the broker.",
     )
     zookeeper_connection_timeout_ms: int | None = Field(
         None,
         ge=1,
-        le=_INT_MAX,
+        le=INT_MAX,
         description="Longest wait for a connection, at the start and after a loss. The default is "
         "the session's timeout.",
     )

@@ -1,0 +1,17 @@
+"""Ranges of integer options, by Kafka's types ``int`` and ``long``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+Int32 = Annotated[int, Field(ge=0, le=INT_MAX)]
+"""An ``int`` that is not negative."""
+PositiveInt32 = Annotated[int, Field(ge=1, le=INT_MAX)]
+"""An ``int`` of at least 1."""
+Int64 = Annotated[int, Field(ge=0, le=LONG_MAX)]
+"""A ``long`` that is not negative."""
