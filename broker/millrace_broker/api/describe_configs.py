@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from millrace.config.base import field_name
 from millrace.config.broker import BrokerConfig
 from millrace.config.client_metrics import ClientMetricsConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
@@ -79,7 +80,7 @@ def _client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[pb.ConfigE
     for option, value in ClientMetricsConfig.load(overrides).options().items():
         own = [_synonym(option, value, _DYNAMIC_CLIENT_METRICS)] if option in overrides else []
         synonyms = [*own, _synonym(option, defaults[option], _DEFAULT)]
-        field = ClientMetricsConfig.model_fields[option.replace(".", "_")]
+        field = ClientMetricsConfig.model_fields[field_name(option)]
         yield _entry(option, value, synonyms, field.description)
 
 
@@ -92,7 +93,7 @@ def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
             weaker = of_broker.synonyms(GROUP_DEFAULTS[option])
         else:
             weaker = [_synonym(option, defaults[option], _DEFAULT)]
-        yield _entry(option, value, own + weaker, GroupConfig.model_fields[option.replace(".", "_")].description)
+        yield _entry(option, value, own + weaker, GroupConfig.model_fields[field_name(option)].description)
 
 
 def _logger_entries() -> Iterator[pb.ConfigEntry]:
@@ -116,7 +117,7 @@ def topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
         else:
             weaker = [_synonym(option, defaults[option], _DEFAULT)]
         own = [_synonym(option, value, _DYNAMIC_TOPIC)] if option in topic.overrides else []
-        yield _entry(option, value, own + weaker, TopicConfig.model_fields[option.replace(".", "_")].description)
+        yield _entry(option, value, own + weaker, TopicConfig.model_fields[field_name(option)].description)
 
 
 def _broker_entries(broker: Broker) -> Iterator[pb.ConfigEntry]:
@@ -185,7 +186,7 @@ def _entry(
 
 
 def _documentation(option: str) -> str:
-    field = BrokerConfig.model_fields.get(shared_name(option).replace(".", "_"))
+    field = BrokerConfig.model_fields.get(field_name(shared_name(option)))
     if field is not None:
         return field.description or ""
     if option in RATES:

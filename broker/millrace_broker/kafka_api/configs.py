@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, Final, get_args
 
-from millrace.config.base import Config
+from millrace.config.base import Config, field_name
 from millrace.config.broker import BrokerConfig
 from millrace.config.client_metrics import ClientMetricsConfig
 from millrace.config.dynamic import is_dynamic
@@ -72,7 +72,7 @@ def type_of(kind: int, option: str) -> int:
     if is_list(option):
         return _LIST
     model = _CLASSES.get(kind)
-    field = None if model is None else model.model_fields.get(shared_name(option).replace(".", "_"))
+    field = None if model is None else model.model_fields.get(field_name(shared_name(option)))
     if field is None:
         return _STRING
     kinds = (field.annotation, *get_args(field.annotation))

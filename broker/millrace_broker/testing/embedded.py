@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from millrace.config.base import option_name
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener, listeners_at
 from millrace_broker.server import BrokerServer
@@ -30,7 +31,7 @@ class EmbeddedBroker:
     def __init__(
         self, data_dir: Path | str, port: int = 0, options: dict[str, Any] | None = None, **fields: Any
     ) -> None:
-        named = {name.replace("_", "."): value for name, value in fields.items()}
+        named = {option_name(name): value for name, value in fields.items()}
         self._config: Final = BrokerConfig.load(
             {
                 "log.dirs": str(data_dir),

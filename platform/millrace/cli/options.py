@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from millrace.config.base import Config, read_properties
+from millrace.config.base import Config, option_name, read_properties
 from millrace.errors import UsageError
 
 BOOTSTRAP_VARIABLE: Final = "MILLRACE_BOOTSTRAP_SERVERS"
@@ -66,7 +66,7 @@ def client_config(
     reader refuses an option that no client has.
     """
     known = set(kind.option_names())
-    values: dict[str, Any] = {name.replace("_", "."): value for name, value in defaults.items()}
+    values: dict[str, Any] = {option_name(name): value for name, value in defaults.items()}
     values.update((name, value) for name, value in _file_options(file).items() if name in known)
     values.update(name_value(text, "-o") for text in options or ())
     if bootstrap:

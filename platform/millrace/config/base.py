@@ -24,6 +24,11 @@ def option_name(field: str) -> str:
     return field.replace("_", ".")
 
 
+def field_name(option: str) -> str:
+    """Return the field of an option by its dotted name, or by the name of the field."""
+    return option.replace(".", "_")
+
+
 class Config(BaseModel):
     """Base class of all configurations. ``--help`` and the docs show each field's ``description``."""
 
@@ -69,7 +74,7 @@ class Config(BaseModel):
     @classmethod
     def is_secret(cls, option: str) -> bool:
         """Return whether the value of an option is secret. Its field then has no ``repr``."""
-        field = cls.model_fields.get(option.replace(".", "_"))
+        field = cls.model_fields.get(field_name(option))
         return is_secret(option) if field is None else not field.repr
 
     def options(self) -> dict[str, Any]:

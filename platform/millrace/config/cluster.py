@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, field_validator
 
-from millrace.config.base import Config
+from millrace.config.base import Config, option_name
 from millrace.config.integers import INT_MAX, PositiveInt32
 from millrace.config.update_modes import CLUSTER_WIDE
 
@@ -136,8 +136,8 @@ def take_zookeeper(values: dict[str, Any]) -> ZooKeeperConfig | None:
 
     Raises ``InvalidConfigError``.
     """
-    names = [name for name in values if name.replace("_", ".").startswith(ZOOKEEPER_PREFIX)]
-    given = {name.replace("_", "."): values.pop(name) for name in names}
+    names = [name for name in values if option_name(name).startswith(ZOOKEEPER_PREFIX)]
+    given = {option_name(name): values.pop(name) for name in names}
     given = {name: value for name, value in given.items() if value != "" or name not in _UNSET_IF_EMPTY}
     if not given:
         return None

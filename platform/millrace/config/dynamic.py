@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from millrace.config.base import field_name
 from millrace.config.broker import BrokerConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
 from millrace.config.listener_options import is_of_mechanism, shared_name
@@ -51,7 +52,7 @@ def mode_of(option: str) -> UpdateMode:
         return UpdateMode.CLUSTER_WIDE
     if shared_name(option) != option and not is_of_mechanism(option):
         return UpdateMode.PER_BROKER
-    field = option.replace(".", "_")
+    field = field_name(option)
     return update_mode(BrokerConfig, field) if field in BrokerConfig.model_fields else UpdateMode.READ_ONLY
 
 

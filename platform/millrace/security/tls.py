@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
+from millrace.config.base import field_name
 from millrace.config.security_options import ListenerSecurity, SslOptions
 from millrace.errors import InvalidConfigError
 from millrace.security.stores import TlsMaterial, as_file
@@ -123,6 +124,6 @@ def refuse_for_grpc(options: SslOptions, where: str) -> None:
         ("ssl.cipher.suites", "the environment variable GRPC_SSL_CIPHER_SUITES has gRPC's suites"),
         ("ssl.endpoint.identification.algorithm", "gRPC always checks the host"),
     ):
-        field = name.replace(".", "_")
+        field = field_name(name)
         if getattr(options, field) != getattr(defaults, field):
             raise InvalidConfigError(f"{name} cannot be set with {where}: {remedy}")
