@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millrace.config.base import read_properties
 from millrace.config.listeners import Listener, parse_listeners
+from millrace.config.loopback import LOOPBACK_HOSTS
 from millrace.errors import EnvironmentProblemError, UsageError
 from millrace.security.authority import Authority
 from millrace.security.scram import ScramCredential
@@ -48,7 +49,6 @@ _MAPPING_RULES: Final = f"RULE:^CN=[^,]*,OU=brokers$/{_BROKER}/,RULE:^CN=([^,]*)
 """The organizational unit keeps a client with the name of a broker apart from the brokers."""
 _TLS_PORT_DISTANCE: Final = 100
 _ANY: Final = "0.0.0.0"
-_LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Place(NamedTuple):
@@ -60,12 +60,12 @@ class Place(NamedTuple):
     @property
     def is_local(self) -> bool:
         """Whether the broker is for this machine alone."""
-        return self.host in _LOCAL_NAMES
+        return self.host in LOOPBACK_HOSTS
 
     @property
     def hosts(self) -> Sequence[str]:
         """The names that the broker's certificate has."""
-        return _LOCAL_NAMES if self.is_local else (self.host,)
+        return LOOPBACK_HOSTS if self.is_local else (self.host,)
 
     def tls(self) -> Place:
         """Return the address for brokers and for clients with a certificate."""
@@ -206,7 +206,7 @@ class SecurityDirectory:
             addresses = parse_listeners(options.get("advertised.listeners") or options["listeners"])
             host, port = addresses["SASL_SSL"]
             number = path.stem.removeprefix(f"{_BROKER}-")
-            found[int(number)] = Place("localhost" if host in _LOCAL_NAMES else host, port)
+            found[int(number)] = Place("localhost" if host in LOOPBACK_HOSTS else host, port)
         if not found:
             raise UsageError(f"{self.path} has no properties of brokers: millrace security init makes such a directory")
         return dict(sorted(found.items()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listener_options import METRICS
+from millrace.config.loopback import is_loopback
 from millrace.errors import InvalidConfigError
-from millrace.security.http_access import HttpAccess, is_loopback
+from millrace.security.http_access import HttpAccess
 
 
 def metrics_access(config: BrokerConfig, host: str) -> HttpAccess:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.loopback import is_loopback
 from millrace.config.oauth_options import check_encryption
 from millrace.config.security_options import SaslMechanism, SecurityProtocol, parse_mapping_rules
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
-from millrace.security.http_access import is_loopback
 from millrace.security.kerberos import check_kerberos, short_name
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of

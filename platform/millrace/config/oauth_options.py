@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field
 
 from millrace.config.base import Config
 from millrace.config.integers import Int32, PositiveInt32
+from millrace.config.loopback import LOOPBACK_HOSTS
 
 _FILE: Final = "file"
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def is_file_url(url: str) -> bool:
@@ -47,7 +47,7 @@ EndpointUrl = Annotated[str, AfterValidator(_check_url)]
 def check_encryption(option: str, url: str) -> None:
     """Raise ``ValueError`` for a URL without encryption beyond loopback, from where anybody could forge keys."""
     parts = urlsplit(url)
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS:
         raise ValueError(
             f"{option} has http without encryption, at a host that is not loopback, for connections that are "
             "encrypted: use https"

@@ -1,10 +1,13 @@
 """Security of connections, for clients and brokers.
 
-* ``stores``     key stores, trust stores and revocation lists (PEM, PKCS12)
-* ``tls``        contexts of TLS for both ends of a connection
-* ``reloading``  what is made of files, made again when their content changes
-* ``https``, ``http_access``  the HTTP server of metrics, with or without TLS and users
-* ``authority``  the authority of a cluster, which issues certificates
+* ``stores``                      key stores, trust stores and revocation lists (PEM, PKCS12)
+* ``tls``                         contexts of TLS for both ends of a connection
+* ``reloading``                   values made of stores, made again when the content of a file changes
+* ``authority``                   the authority of a cluster, which issues certificates
+* ``sasl``                        the authentication of a client
+* ``scram``, ``kerberos``         mechanisms of SASL, for both ends of a connection
+* ``oauth_login``, ``endpoints``  tokens of a client, and the documents of their provider
+* ``https``, ``http_access``      the HTTP server of metrics, with or without TLS and users
 """
 
 from millrace.security.reloading import Reloading

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from millrace.config.security_options import ListenerSecurity, SecurityProtocol
 from millrace.errors import InvalidConfigError
 from millrace.security.reloading import Reloading
-from millrace.security.stores import TlsMaterial
 from millrace.security.tls import server_context
 
 
@@ -22,7 +22,7 @@ class HttpAccess(NamedTuple):
 
     @classmethod
     def of(cls, name: str, protocol: SecurityProtocol, options: ListenerSecurity) -> HttpAccess:
-        """Return the access of a security protocol. Errors have the name.
+        """Return the access of a security protocol. Messages of errors begin with ``name``.
 
         Raises ``InvalidConfigError`` for SASL without users, and for stores that cannot be used.
         """
@@ -31,26 +31,8 @@ class HttpAccess(NamedTuple):
             raise InvalidConfigError(
                 f'{name}: {protocol} needs users: set sasl.jaas.config with user_<name>="<password>" for them'
             )
-        return cls(_reloading(name, options) if protocol.has_tls else None, users)
-
-
-def _reloading(name: str, options: ListenerSecurity) -> Reloading[ssl.SSLContext]:
-    def make(material: TlsMaterial) -> ssl.SSLContext:
-        return server_context(options, material)
-
-    try:
-        return Reloading(name, options, make)
-    except InvalidConfigError as error:
-        raise InvalidConfigError(f"{name}: {error.message}") from None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host's addresses."""
-    import socket
-    from ipaddress import ip_address
-
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False  # the listener cannot be bound, which says so
-    return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+        try:
+            tls = Reloading(name, options, partial(server_context, options)) if protocol.has_tls else None
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"{name}: {error.message}") from None
+        return cls(tls, users)

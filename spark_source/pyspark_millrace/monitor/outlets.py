@@ -16,10 +16,11 @@ from urllib.error import URLError
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, push_to_gateway, write_to_textfile
 
+from millrace.config.loopback import is_loopback
 from millrace.config.references import resolve_references
 from millrace.config.security_options import ListenerSecurity, SecurityProtocol
 from millrace.errors import EnvironmentProblemError, InvalidConfigError
-from millrace.security.http_access import HttpAccess, is_loopback
+from millrace.security.http_access import HttpAccess
 from millrace.security.https import HttpServer
 from pyspark_millrace.monitor.background import Background
 
