@@ -239,13 +239,14 @@ def test_the_challenge_of_an_unknown_user_is_like_those_of_users(broker: Embedde
         return shape(base64.b64decode(parts["s"]), int(parts["i"]))
 
     made_by_kafka = ScramCredential.of_salted_password("SCRAM-SHA-512", b"x" * 64, b"1kq2tov03nn7sqpd0plkq9a2j", 8192)
-    credentials._of_users["kafka-made"] = {"SCRAM-SHA-512": made_by_kafka}
+    before = credentials._of_users
+    credentials._replace({**before, "kafka-made": {"SCRAM-SHA-512": made_by_kafka}})
     try:
         users = {shape(each["SCRAM-SHA-512"].salt, each["SCRAM-SHA-512"].iterations) for each in known(credentials)}
         assert {shape_of(f"nobody-{number}") for number in range(20)} == users
         assert len(users) > 1
     finally:
-        del credentials._of_users["kafka-made"]
+        credentials._replace(before)
 
 
 def known(credentials: ScramCredentials) -> list[Mapping[str, ScramCredential]]:

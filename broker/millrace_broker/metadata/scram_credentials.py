@@ -34,7 +34,6 @@ class ScramCredentials:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination: Final = coordination
-        self._of_users: Final[dict[str, dict[str, ScramCredential]]] = {}
         self.reload_all()
 
     @classmethod
@@ -61,15 +60,24 @@ class ScramCredentials:
 
     def reload_all(self) -> None:
         """Read the credentials of every user."""
-        for name in self._coordination.children(_USERS):
-            self.reload(name)
+        names = self._coordination.children(_USERS)
+        self._replace({unquote(name): self._read(name) for name in names})
 
     def reload(self, name: str) -> None:
         """Read the credentials of the user with the node ``name``. An entity below a user has none."""
-        if "/" in name:
-            return
-        user = unquote(name)
-        self._of_users[user] = _credentials(user, read_config(self._coordination, f"{_USERS}/{name}"))
+        if "/" not in name:
+            self._replace({**self._of_users, unquote(name): self._read(name)})
+
+    def _read(self, name: str) -> dict[str, ScramCredential]:
+        return _credentials(unquote(name), read_config(self._coordination, f"{_USERS}/{name}"))
+
+    def _replace(self, of_users: Mapping[str, dict[str, ScramCredential]]) -> None:
+        """Replace the credentials of all users. They are sorted here, and not at each login."""
+        self._of_users = dict(sorted(of_users.items()))
+        self._models = {
+            mechanism: [found[mechanism] for found in self._of_users.values() if mechanism in found]
+            for mechanism in MECHANISMS
+        }
 
     def get(self, user: str, mechanism: str) -> ScramCredential | None:
         """Return a user's credential; None if there is none."""
@@ -81,8 +89,7 @@ class ScramCredentials:
         The name of the stranger decides which, so that challenges of unknown users are as various as those of users.
         None if no user has a credential for the mechanism.
         """
-        users = sorted(self._of_users.items())
-        found = [credentials[mechanism] for _, credentials in users if mechanism in credentials]
+        found = self._models[mechanism]
         if not found:
             return None
         chosen = hmac.digest(found[0].server_key, stranger.encode(), "sha256")
@@ -90,7 +97,7 @@ class ScramCredentials:
 
     def of_users(self) -> Mapping[str, Mapping[str, ScramCredential]]:
         """Return the credentials of all users that have some."""
-        return {user: found for user, found in sorted(self._of_users.items()) if found}
+        return {user: found for user, found in self._of_users.items() if found}
 
     def alter(self, user: str, changes: list[ScramChange]) -> None:
         """Set and delete credentials of a user.
@@ -109,7 +116,7 @@ class ScramCredentials:
 
         path = paths.config_path(paths.config_entity("users", user))
         written = change_config(self._coordination, path, change)
-        self._of_users[user] = _credentials(user, written)
+        self._replace({**self._of_users, user: _credentials(user, written)})
 
 
 _USERS: Final = f"{paths.CONFIGS}/users"
