@@ -43,7 +43,8 @@ class QuotaConfigs:
         self._coordination: Final = coordination
         self._quotas: Final[dict[QuotaEntity, dict[str, float]]] = {}
         self._subscribers: Final[list[Callable[[QuotaTable], object]]] = []
-        self.reload_all()
+        for folder in _TYPES:
+            self._read_all(folder)
 
     def subscribe(self, take: Callable[[QuotaTable], object]) -> None:
         """Call ``take`` with the quotas, now and after each change, in the administration thread."""
@@ -62,12 +63,6 @@ class QuotaConfigs:
     def table(self) -> QuotaTable:
         """All quotas."""
         return QuotaTable(dict(self._quotas))
-
-    def reload_all(self) -> None:
-        """Read the quotas of all entities."""
-        for folder in _TYPES:
-            self._read_all(folder)
-        self._tell()
 
     def reload(self, entity: str) -> None:
         """Read the quotas of an entity of ``paths.config_entity``. Raises ``InvalidRequestError``."""
