@@ -40,7 +40,8 @@ ADMIN: Final = "admin"
 _BROKER: Final = "broker"
 """Name of the principal of all brokers."""
 _MECHANISM: Final = "SCRAM-SHA-512"
-_BROKER_COMMENT: Final = "A broker: millrace broker --config THIS_FILE"
+_OF_ONE_BROKER: Final = ("broker.id", "listeners", "advertised.listeners", "ssl.keystore.location")
+"""Options that differ between the brokers of a cluster."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PASSWORD_BYTES: Final = 24
 _PUBLIC_MODE: Final = 0o644
@@ -132,15 +133,12 @@ class SecurityDirectory:
         self._write(AUTHORITY, authority.pem(), _SECRET_MODE)
         self._write(TRUST_STORE, authority.certificate_pem(), _PUBLIC_MODE)
         passwords = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in dict.fromkeys((ADMIN, *clients))}
-        for number, place in enumerate(brokers, start=1):
-            name = f"{_BROKER}-{number}"
-            self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), _SECRET_MODE)
         credentials = ";".join(_credential(name, password) for name, password in passwords.items())
         for number, place in enumerate(brokers, start=1):
             options = self._broker_options(number, place, credentials)
             if zookeeper:
                 options = {"zookeeper.connect": zookeeper} | replication_options(len(brokers)) | options
-            self._write_properties(f"{_BROKER}-{number}", _BROKER_COMMENT, options)
+            self._write_broker(authority, number, place, options, days)
         for name, password in passwords.items():
             self._write_client(authority, name, password, brokers, days)
 
@@ -189,13 +187,10 @@ class SecurityDirectory:
             )
         if place in places.values():
             raise UsageError(f"a broker of {self.path} has the address {place}: each broker has its own")
-        name = f"{_BROKER}-{number}"
-        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), _SECRET_MODE)
-        own = self._broker_options(number, place, options.get("sasl.scram.credentials", ""))
-        addresses = {key: own[key] for key in ("broker.id", "listeners", "ssl.keystore.location")}
+        own = self._broker_options(number, place, credentials="")
         options.pop("advertised.listeners", None)
-        advertised = {key: own[key] for key in ("advertised.listeners",) if key in own}
-        self._write_properties(name, _BROKER_COMMENT, {**options, **addresses, **advertised})
+        options |= {option: own[option] for option in _OF_ONE_BROKER if option in own}
+        self._write_broker(authority, number, place, options, days)
         return self.broker_properties(number)
 
     def _places(self) -> dict[int, Place]:
@@ -229,6 +224,14 @@ class SecurityDirectory:
         if not place.is_local:
             options["advertised.listeners"] = f"SASL_SSL://{place},SSL://{place.tls()}"
         return options
+
+    def _write_broker(
+        self, authority: Authority, number: int, place: Place, options: Mapping[str, str], days: int
+    ) -> None:
+        """Write the certificate of a broker, and its properties."""
+        name = f"{_BROKER}-{number}"
+        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), _SECRET_MODE)
+        self._write_properties(name, "A broker: millrace broker --config THIS_FILE", options)
 
     def _write_client(
         self, authority: Authority, name: str, password: str, brokers: Sequence[Place], days: int
