@@ -43,6 +43,8 @@ _MECHANISM: Final = "SCRAM-SHA-512"
 _OF_ONE_BROKER: Final = ("broker.id", "listeners", "advertised.listeners", "ssl.keystore.location")
 """Options that differ between the brokers of a cluster."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NAME_OF_BROKER: Final = re.compile(rf"{_BROKER}-(\d+)")
+"""Name of a broker's files, without the suffix."""
 _PASSWORD_BYTES: Final = 24
 _PUBLIC_MODE: Final = 0o644
 _SECRET_MODE: Final = 0o600
@@ -77,8 +79,10 @@ class Place(NamedTuple):
 
 
 def _check_name(name: str) -> None:
-    if _NAME.fullmatch(name) is None or name == _BROKER:
-        raise UsageError(f"client {name!r}: expected letters, digits, '.', '_' or '-', and no {_BROKER!r}")
+    if _NAME.fullmatch(name) is None or name == _BROKER or _NAME_OF_BROKER.fullmatch(name):
+        raise UsageError(
+            f"client {name!r}: expected letters, digits, '.', '_' or '-', and no {_BROKER!r}, alone or with a number"
+        )
 
 
 def _credential(name: str, password: str) -> str:
@@ -148,12 +152,12 @@ class SecurityDirectory:
         Without ``register``, the credential goes into the properties of all brokers, which add it at their next start.
         Raises ``UsageError`` if the directory has the user, and the errors of ``register``.
         """
-        _check_name(name)
         authority, places = self._authority(), self._places()
         if (self.path / f"{name}.pem").exists():
             raise UsageError(
                 f"{self.path} has the files of a user {name}, and none is overwritten: choose another name"
             )
+        _check_name(name)
         password = secrets.token_urlsafe(_PASSWORD_BYTES)
         if register is not None:
             register(name, _MECHANISM, password)
@@ -164,11 +168,11 @@ class SecurityDirectory:
 
     def _add_credential(self, path: Path, credential: str) -> None:
         """Add a credential to the properties of a broker. All other lines stay as they are."""
-        option = "sasl.scram.credentials="
+        option = "sasl.scram.credentials"
         lines = path.read_text("utf-8").splitlines()
-        changed = [f"{line};{credential}" if line.startswith(option) else line for line in lines]
+        changed = [f"{line};{credential}" if line.partition("=")[0].strip() == option else line for line in lines]
         if changed == lines:
-            changed.append(option + credential)
+            changed.append(f"{option}={credential}")
         self._write(path.name, "".join(f"{line}\n" for line in changed).encode(), _SECRET_MODE, replaces=True)
 
     def add_broker(self, place: Place, days: int) -> Path:
@@ -197,11 +201,18 @@ class SecurityDirectory:
         """Return the addresses of the brokers by their numbers. Raises ``UsageError`` if there is none."""
         found = {}
         for path in self.path.glob(f"{_BROKER}-*.properties"):
+            number = _NAME_OF_BROKER.fullmatch(path.stem)
+            if number is None:
+                continue  # a client can have a name such as broker-audit
             options = read_properties(path)
-            addresses = parse_listeners(options.get("advertised.listeners") or options["listeners"])
-            host, port = addresses["SASL_SSL"]
-            number = path.stem.removeprefix(f"{_BROKER}-")
-            found[int(number)] = Place("localhost" if host in LOOPBACK_HOSTS else host, port)
+            try:
+                host, port = parse_listeners(options.get("advertised.listeners") or options["listeners"])["SASL_SSL"]
+            except (KeyError, ValueError):
+                raise UsageError(
+                    f"{path} has no address of the listener SASL_SSL, at which users authenticate: add "
+                    "SASL_SSL://host:port to listeners, and to advertised.listeners if that is set"
+                ) from None
+            found[int(number[1])] = Place("localhost" if host in LOOPBACK_HOSTS else host, port)
         if not found:
             raise UsageError(f"{self.path} has no properties of brokers: millrace security init makes such a directory")
         return dict(sorted(found.items()))

@@ -41,8 +41,7 @@ OF_TOPICS: Final = {names[0][0]: topic_name for topic_name, names in TOPIC_DEFAU
 """Topic defaults by their broker option of highest precedence. Other names are static, as in Kafka."""
 
 _WEAKER: Final = {name: names[0][0] for names in TOPIC_DEFAULTS.values() for name, _ in names[1:]}
-
-
+"""Option of highest precedence of each topic default that has a static name too."""
 _OF_ALL_LISTENERS: Final = frozenset(ListenerSecurity.option_names())
 
 

@@ -81,7 +81,7 @@ def test_nothing_is_overwritten(files: SecurityDirectory) -> None:
     assert contents(files) == before
 
 
-@pytest.mark.parametrize("name", ["broker", "a,b", "", "../x", "x" * 65])
+@pytest.mark.parametrize("name", ["broker", "broker-3", "a,b", "", "../x", "x" * 65])
 def test_a_name_that_a_client_cannot_have_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="expected letters, digits"):
         SecurityDirectory.at(tmp_path / "security").create(PLACES, [name], days=1)
@@ -204,6 +204,31 @@ def test_another_user_is_added_to_all_brokers_files(files: SecurityDirectory) ->
         files.add_client("a,b", days=30)
     with pytest.raises(UsageError, match="has the files of a user broker-1"):
         files.add_client("broker-1", days=30)
+
+
+def test_a_user_with_a_name_like_a_brokers_is_no_broker(files: SecurityDirectory) -> None:
+    files.add_client("broker-audit", days=30)
+    files.add_client("orders", days=30)
+    assert files.add_broker(Place("broker-3.example", 9192), days=30).name == "broker-3.properties"
+    assert set(files.renew(60, 20)) >= {"broker-audit.pem", "orders.pem", "broker-3.pem"}
+
+
+def test_a_brokers_file_that_was_edited_takes_another_user(files: SecurityDirectory) -> None:
+    first = files.broker_properties(1)
+    first.write_text(first.read_text().replace("sasl.scram.credentials=", "sasl.scram.credentials = "))
+    files.add_client("orders", days=30)
+    config = BrokerConfig.load(read_properties(first))
+    users = {name for _, name, _ in parse_scram_credentials(config.sasl_scram_credentials)}
+    assert users == {"admin", "client", "orders"}
+
+
+def test_a_brokers_file_without_the_listener_of_users_is_refused(files: SecurityDirectory) -> None:
+    first = files.broker_properties(1)
+    first.write_text(first.read_text().replace("SASL_SSL://", "USERS://"))
+    before = contents(files)
+    with pytest.raises(UsageError, match=r"broker-1\.properties has no address of the listener SASL_SSL"):
+        files.add_client("orders", days=30)
+    assert contents(files) == before
 
 
 def test_a_user_whom_the_cluster_refuses_has_no_files(files: SecurityDirectory) -> None:
