@@ -114,9 +114,9 @@ class ListenerAccess:
         return self._is_between_brokers and self._is_brokers_name(principal)
 
     def believes_broker(self, principal: KafkaPrincipal) -> bool:
-        """Return whether a client that calls itself a broker is believed, and so has no quotas and room of its own.
+        """Return whether a client that says that it is a broker counts as one, so that no quotas of clients apply.
 
-        Where brokers do not authenticate, nobody can be told from them at their listener.
+        Where brokers do not authenticate, this holds for each client at the listener between brokers.
         """
         return self._is_brokers_name(principal) or (self._is_between_brokers and not self._authenticates_brokers)
 

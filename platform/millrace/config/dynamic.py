@@ -37,17 +37,16 @@ THREADS: Final = (
 )
 """Numbers of threads (in Kafka or here). As in Kafka, one change may at most halve or double them."""
 
-OF_TOPICS: Final = {names[0][0]: topic_name for topic_name, names in TOPIC_DEFAULTS.items()}
-"""Topic defaults by their broker option of highest precedence. Other names are static, as in Kafka."""
-
+_OF_TOPICS: Final = frozenset(names[0][0] for names in TOPIC_DEFAULTS.values())
+"""Broker option of highest precedence of each topic default. Other names are static, as in Kafka."""
 _WEAKER: Final = {name: names[0][0] for names in TOPIC_DEFAULTS.values() for name, _ in names[1:]}
-"""Option of highest precedence of each topic default that has a static name too."""
+"""Dynamic options of topic defaults by the static names."""
 _OF_ALL_LISTENERS: Final = frozenset(ListenerSecurity.option_names())
 
 
 def mode_of(option: str) -> UpdateMode:
     """Return the update mode of a broker option. An unknown one is read-only."""
-    if option in OF_TOPICS or option in RATES:
+    if option in _OF_TOPICS or option in RATES:
         return UpdateMode.CLUSTER_WIDE
     if shared_name(option) != option and not is_of_mechanism(option):
         return UpdateMode.PER_BROKER
