@@ -114,9 +114,10 @@ class ListenerAccess:
         return self._is_between_brokers and self._is_brokers_name(principal)
 
     def believes_broker(self, principal: KafkaPrincipal) -> bool:
-        """Return whether a client that says that it is a broker counts as one, so that no quotas of clients apply.
+        """Return whether a client that introduces itself as a broker counts as one.
 
-        Where brokers do not authenticate, this holds for each client at the listener between brokers.
+        It then has the limits of brokers, and no quotas of clients. Without authentication between brokers, each client
+        at their listener may count as one.
         """
         return self._is_brokers_name(principal) or (self._is_between_brokers and not self._authenticates_brokers)
 
