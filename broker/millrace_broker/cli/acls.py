@@ -22,15 +22,14 @@ from millrace.acls import (
     ResourcePattern,
     ResourceType,
 )
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
 from millrace.errors import InvalidRequestError, UsageError
 
 if TYPE_CHECKING:
     from millrace.clients import Admin
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Show and change who may do what."
-)
+app = command_group("Show and change who may do what.")
 
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="Topic, or * for all. Repeatable.")]
 Groups = Annotated[list[str] | None, typer.Option("--group", help="Group, or * for all. Repeatable.")]

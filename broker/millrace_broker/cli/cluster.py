@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
 from millrace.errors import EnvironmentProblemError, UsageError
 
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from millrace.clients import TopicDescription
     from millrace_broker.cli.security_directory import SecurityDirectory
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Run and describe clusters."
-)
+app = command_group("Run and describe clusters.")
 
 _STOP_S = 60.0
 _DAYS = 365

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
 from millrace_broker.cli import log_check
@@ -20,12 +21,7 @@ if TYPE_CHECKING:
     from millrace_broker.log_tools import DumpOptions, Finding, Problem, Row
     from millrace_broker.log_tools.decoders import RecordDecoder
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Show, verify, repair and convert the files of a log.",
-)
+app = command_group("Show, verify, repair and convert the files of a log.")
 
 _TABLE_ROWS: Final = 500
 """Rows per table. A log has too many batches to compute the column widths of all before the first row is printed."""

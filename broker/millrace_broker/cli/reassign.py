@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
 from millrace.errors import MillraceError, ReassignmentInProgressError, UsageError
 
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from millrace.clients import Admin, TopicPartition
     from millrace_broker.cli.reassignment_plans import Move
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Move partitions to other brokers."
-)
+app = command_group("Move partitions to other brokers.")
 
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 

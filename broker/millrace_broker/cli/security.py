@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.errors import UsageError
 
 if TYPE_CHECKING:
     from millrace_broker.cli.security_directory import Place
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Make and renew the certificates of a cluster, its first users, and properties files with them.",
-)
+app = command_group("Make and renew the certificates of a cluster, its first users, and properties files with them.")
 
 DEFAULT_DIRECTORY: Final = "millrace-security"
 _OVERLAP_S: Final = 20.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
 from millrace.errors import UsageError
 from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter
@@ -14,9 +15,7 @@ from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter
 if TYPE_CHECKING:
     from millrace.clients import ConfigValue
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Show and change configurations."
-)
+app = command_group("Show and change configurations.")
 
 _KINDS = {"topics": "topic", "brokers": "broker", "broker-loggers": "broker-logger", "groups": "group"}
 _QUOTA_KINDS: Final = {"users": USER, "clients": CLIENT_ID, "ips": IP}

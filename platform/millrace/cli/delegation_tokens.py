@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, client_config
 from millrace.cli.output import print_json, print_table
 
@@ -16,12 +17,7 @@ if TYPE_CHECKING:
     from millrace.clients.delegation_tokens import DelegationToken
     from millrace.config.client import ClientConfig
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Create, renew, describe and expire delegation tokens.",
-)
+app = command_group("Create, renew, describe and expire delegation tokens.")
 
 TokenId = Annotated[str, typer.Option("--token-id", metavar="ID", help="Id of the token.")]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
 from millrace.cli.position_options import (
     ByDuration,
@@ -22,12 +23,7 @@ from millrace.errors import GroupIdNotFoundError, UsageError
 if TYPE_CHECKING:
     from millrace.clients import Admin
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="List, describe, reset and delete consumer groups and share groups.",
-)
+app = command_group("List, describe, reset and delete consumer groups and share groups.")
 
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Groups.")]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
 from millrace.cli.topics import SchemaDdl, SchemaFile, evolve, schema_of_options
 from millrace.errors import IncompatibleSchemaError, UsageError
@@ -20,12 +21,7 @@ if TYPE_CHECKING:
     from millrace.clients import Admin, RegisteredSchema, TopicSchema
     from millrace.schemas import SchemaChange
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="List, show, check, change, import and export schemas of typed topics and of payloads.",
-)
+app = command_group("List, show, check, change, import and export schemas of typed topics and of payloads.")
 app.command("evolve")(evolve)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
 from millrace.errors import UsageError
 from millrace.ids import id_text
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from millrace.cli.partition_views import Trouble
     from millrace.clients import Admin, ConfigValue, TopicDescription
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="Create, list and change topics."
-)
+app = command_group("Create, list and change topics.")
 
 _LIMITS = ("flush.messages", "flush.ms", "min.insync.replicas")
 _BEFORE_ACK = "flush.before.ack"

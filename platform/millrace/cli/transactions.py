@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
 from millrace.errors import UsageError
 
@@ -15,12 +16,7 @@ if TYPE_CHECKING:
 
     from millrace.clients import Admin, TopicPartition
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="List, describe and end transactions.",
-)
+app = command_group("List, describe and end transactions.")
 
 _MINUTE_MS: Final = 60_000
 

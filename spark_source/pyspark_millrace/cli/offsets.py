@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
 from millrace.cli.position_options import (
     ByDuration,
@@ -29,12 +30,7 @@ if TYPE_CHECKING:
     from pyspark_millrace.checkpoints.query_log import Checkpoint
     from pyspark_millrace.checkpoints.reset import ResetPlan
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Show and reset the offsets of Spark queries, in their checkpoints.",
-)
+app = command_group("Show and reset the offsets of Spark queries, in their checkpoints.")
 
 CheckpointOption = Annotated[
     str, typer.Option("--checkpoint", "-c", metavar="DIRECTORY", help="The query's checkpointLocation.")

@@ -10,14 +10,10 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.errors import UsageError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Run programs under spark-submit, and pack millrace for executors that do not have it.",
-)
+app = command_group("Run programs under spark-submit, and pack millrace for executors that do not have it.")
 
 _PACKAGE_NAME = "millrace.zip"
 

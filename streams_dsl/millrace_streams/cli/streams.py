@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson
 from millrace.errors import UsageError
 from millrace_streams.cli.options import BatchOption, CheckpointOption
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
     from millrace_streams.checkpoints.entries import StoreEntry
     from millrace_streams.queries import QueryableStore
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Show topologies; query and export their state; reset and rebuild applications.",
-)
+app = command_group("Show topologies; query and export their state; reset and rebuild applications.")
 
 app.command()(describe)
 app.command()(explain)
