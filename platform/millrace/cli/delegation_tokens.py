@@ -48,7 +48,8 @@ def create(
     if as_json:
         print_json(_fields(token) | {"hmac": token.password})
     else:
-        print_table(("TokenId", "Hmac", "Owner", "Expires"), [(token.token_id, token.password, *_end(token))])
+        row = (token.token_id, token.password, token.owner, _time(token.expires_ms))
+        print_table(("TokenId", "Hmac", "Owner", "Expires"), [row])
 
 
 @app.command()
@@ -72,7 +73,10 @@ def describe(
     if as_json:
         print_json([_fields(each) for each in found])
         return
-    rows = [(each.token_id, *_end(each), _time(each.max_ms), ",".join(each.renewers)) for each in found]
+    rows = [
+        (each.token_id, each.owner, _time(each.expires_ms), _time(each.max_ms), ",".join(each.renewers))
+        for each in found
+    ]
     print_table(("TokenId", "Owner", "Expires", "Latest", "Renewers"), rows)
 
 
@@ -122,10 +126,6 @@ def _config(bootstrap_server: str | None, properties: Path | None) -> ClientConf
 
 def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
-def _end(token: DelegationToken) -> tuple[str, str]:
-    return token.owner, _time(token.expires_ms)
 
 
 def _fields(token: DelegationToken) -> dict[str, Any]:
