@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.command_group import command_group
-from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_values
 from millrace.errors import EnvironmentProblemError, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def up(
 
     if brokers < 1:
         raise UsageError(f"--brokers {brokers}: a cluster has at least one")
-    options = dict(name_value(text, "-o") for text in option or ())
+    options = name_values(option, "-o")
     security = _security(data_dir / "security", brokers, port) if secure else None
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:  # nohup

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from millrace.cli.command_group import command_group
-from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_values
 from millrace.errors import UsageError
 from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter
 
@@ -138,7 +138,7 @@ def alter(
     if not (add or delete or append or subtract):
         raise UsageError("name a change: --add NAME=VALUE, --delete NAME, --append NAME=VALUE or --subtract NAME=VALUE")
     done = "the broker accepts these changes of" if validate_only else "changed"
-    values = dict(name_value(text, "--add") for text in add or ())
+    values = name_values(add, "--add")
     if kind in _QUOTA_KINDS:
         if append or subtract:
             raise UsageError("quotas are numbers and no lists: use --add and --delete")
@@ -152,8 +152,8 @@ def alter(
             _resource_name(kind, name),
             values,
             delete=delete or (),
-            append=dict(name_value(text, "--append") for text in append or ()),
-            subtract=dict(name_value(text, "--subtract") for text in subtract or ()),
+            append=name_values(append, "--append"),
+            subtract=name_values(subtract, "--subtract"),
             resource=_resource(kind),
             validate_only=validate_only,
         )

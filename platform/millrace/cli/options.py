@@ -53,6 +53,11 @@ def name_value(text: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def name_values(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Split the texts ``name=value`` of an option that may be repeated. Raises ``UsageError`` as ``name_value``."""
+    return dict(name_value(text, option) for text in texts or ())
+
+
 def client_config(
     kind: type[Config],
     bootstrap: str | None,
@@ -68,7 +73,7 @@ def client_config(
     known = set(kind.option_names())
     values: dict[str, Any] = {option_name(name): value for name, value in defaults.items()}
     values.update((name, value) for name, value in _file_options(file).items() if name in known)
-    values.update(name_value(text, "-o") for text in options or ())
+    values.update(name_values(options, "-o"))
     if bootstrap:
         values["bootstrap.servers"] = bootstrap
     return values

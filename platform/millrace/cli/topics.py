@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.command_group import command_group
-from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_value
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_values
 from millrace.errors import UsageError
 from millrace.ids import id_text
 
@@ -127,7 +127,7 @@ def create(
                 assignment=None if replica_assignment is None else _assignment(replica_assignment),
                 schema=schema_of_options(schema, ddl),
                 key_columns=key or (),
-                configs=dict(name_value(text, "--config") for text in config or ()),
+                configs=name_values(config, "--config"),
             )
         except TopicExistsError:
             if not if_not_exists:
@@ -377,7 +377,7 @@ def alter(
             # Validate first, so that a refused request changes nothing.
             admin.create_partitions(name, partitions, assignment=chosen, validate_only=True)
         if config or delete_config:
-            settings = dict(name_value(text, "--config") for text in config or ())
+            settings = name_values(config, "--config")
             admin.alter_configs(name, settings, delete=delete_config or ())
             typer.echo(f"changed the configuration of {name}: {', '.join([*settings, *(delete_config or ())])}")
         if partitions is not None:

@@ -153,7 +153,7 @@ def rebuild(
     """
     from pyspark.sql import SparkSession
 
-    from millrace.cli.options import name_value
+    from millrace.cli.options import name_values
     from millrace_streams.application import load_topology
     from millrace_streams.upgrades.rebuild import rebuild as rebuild_state
     from pyspark_millrace import session
@@ -169,7 +169,7 @@ def rebuild(
         checkpoint=checkpoint,
         bootstrap_servers=bootstrap_server or DEFAULT_SERVER,
         now=datetime.now(UTC),
-        options=dict(name_value(text, "--option") for text in option or []),
+        options=name_values(option, "--option"),
         puts_aside=puts_aside,
         on_batch=lambda batch: typer.echo(f"batch {batch.batch_id}: {batch.records:,} records", err=True),
     )
