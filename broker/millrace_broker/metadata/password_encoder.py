@@ -22,6 +22,7 @@ _IV_BYTES: Final = {_CBC: 16, _GCM: 12}
 _DIGESTS: Final = {f"PBKDF2WithHmac{name.upper()}": name for name in ("sha512", "sha256", "sha1")}
 _TAG_BITS: Final = 128
 _BLOCK_BITS: Final = 128
+_KEY_BITS: Final = (128, 192, 256)
 _ITERATIONS_MAX: Final = 10_000_000
 """Bound for encoded passwords of others, which a broker would else decode for hours."""
 
@@ -97,12 +98,12 @@ class PasswordEncoder:
 
     def _key(self, parameters: Mapping[str, str]) -> bytes:
         """Derive the key from the secret."""
-        iterations = int(parameters["iterations"])
-        if iterations > _ITERATIONS_MAX:
-            raise ValueError("too many iterations")
+        iterations, key_bits = int(parameters["iterations"]), int(parameters["keyLength"])
+        if iterations > _ITERATIONS_MAX or key_bits not in _KEY_BITS:
+            raise ValueError("too many iterations, or a key that AES does not have")
         digest = _DIGESTS[parameters["keyFactoryAlgorithm"]]
         salt = b64decode(parameters["salt"], validate=True)
-        return pbkdf2_hmac(digest, self._secret.encode(), salt, iterations, int(parameters["keyLength"]) // 8)
+        return pbkdf2_hmac(digest, self._secret.encode(), salt, iterations, key_bits // 8)
 
 
 def _parameter(part: str) -> tuple[str, str]:

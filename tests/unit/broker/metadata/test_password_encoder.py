@@ -77,10 +77,11 @@ def test_a_password_survives_and_two_of_its_encryptions_differ(encoder: Password
         (SECRET, BY_JAVA[2].replace("passwordLength:14", "passwordLength:13")),
         (SECRET, BY_JAVA[0].replace("AES/CBC", "DES/CBC")),
         (SECRET, BY_JAVA[0].replace("iterations:4096", "iterations:999999999999")),
+        (SECRET, BY_JAVA[0].replace("keyLength:128", "keyLength:99999999999999")),
         (SECRET, "plain text"),
         (SECRET, ""),
     ],
-    ids=["secret", "length", "cipher", "iterations", "plain", "empty"],
+    ids=["secret", "length", "cipher", "iterations", "key", "plain", "empty"],
 )
 def test_another_secret_or_a_damaged_password_is_refused_without_a_quote(secret: str, encoded: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"cannot be decrypted: set password\.encoder\.secret") as refused:
