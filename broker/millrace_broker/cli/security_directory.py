@@ -2,8 +2,8 @@
 
 Invariants
 
-- No file is written over by ``create``, ``add_client`` and ``add_broker``. Whatever changes a file replaces it as a
-  whole, so that a reader sees the earlier or the new one.
+- ``create``, ``add_client`` and ``add_broker`` overwrite no certificate and no key. A changed file is replaced as a
+  whole, so that a reader sees the earlier or the new content.
 - A file with a private key or a password is never readable for others, also not while it is being written.
 - The first authority in the trust store is that whose key is there. It issues the next certificates. Certificates of
   the others stay valid until ``retire`` removes them.

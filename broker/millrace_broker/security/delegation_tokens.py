@@ -228,7 +228,7 @@ class DelegationTokens:
 
     def _forget(self, token_id: str) -> None:
         self._tokens = {name: each for name, each in self._tokens.items() if name != token_id}
-        for mechanism in MECHANISMS:  # not by a loop over all, to which the event loop may add one
+        for mechanism in MECHANISMS:  # a loop over all credentials would fail when the event loop adds one
             self._credentials.pop((token_id, mechanism), None)
 
     def _found(self, principal: str, token_hmac: bytes) -> DelegationTokenNode:

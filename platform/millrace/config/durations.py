@@ -14,7 +14,7 @@ _DURATION: Final = re.compile(
 
 
 def iso_duration(text: str) -> timedelta | None:
-    """Return a duration such as ``P7DT12H`` or ``PT30M``; None if the text is none."""
+    """Return a duration such as ``P7DT12H`` or ``PT30M``; None for a text that is no duration."""
     found = _DURATION.fullmatch(text)
     parts = {name: float(value) for name, value in found.groupdict().items() if value} if found else {}
     if not parts or text.upper().endswith("T"):
