@@ -16,6 +16,7 @@ from millrace.config.integers import INT_MAX, Int32, Int64, PositiveInt32
 from millrace.config.jaas import parse_jaas
 from millrace.config.references import resolve_references
 from millrace.config.security_options import SaslLogin, SaslMechanism, SecurityProtocol, SslOptions
+from millrace.config.validators import UPPER_CASE, parsed_by
 
 DEFAULT_PORT: Final = 9092
 
@@ -51,10 +52,6 @@ def _split_address(text: str) -> tuple[str, str]:
 
 def _join_list(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _upper(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
 
 
 def _class_names(value: Any) -> tuple[Any, ...]:
@@ -123,7 +120,7 @@ class Transport(StrEnum):
 class ClientConfig(SaslLogin, SslOptions):
     """Options of all clients, and all options of an admin client."""
 
-    bootstrap_servers: Annotated[str, BeforeValidator(_join_list)] = Field(
+    bootstrap_servers: Annotated[str, BeforeValidator(_join_list), parsed_by(parse_addresses)] = Field(
         f"localhost:{DEFAULT_PORT}", description="Brokers for the first connection, as host:port,host:port."
     )
     client_id: str = Field("", description="Name of this client in the broker's log and in descriptions of groups.")
@@ -147,18 +144,18 @@ class ClientConfig(SaslLogin, SslOptions):
         Transport.AUTO,
         description="auto: Kafka's framing; grpc: gRPC, which costs more, at the address that the broker names.",
     )
-    security_protocol: Annotated[SecurityProtocol, BeforeValidator(_upper)] = Field(
+    security_protocol: Annotated[SecurityProtocol, UPPER_CASE] = Field(
         SecurityProtocol.PLAINTEXT,
         description="Security protocol of the broker's listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     )
-    sasl_mechanism: Annotated[SaslMechanism, BeforeValidator(_upper)] = Field(
+    sasl_mechanism: Annotated[SaslMechanism, UPPER_CASE] = Field(
         SaslMechanism.SCRAM_SHA_512,
         description="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI. Kafka's default is "
         "GSSAPI.",
     )
     sasl_username: str = Field("", description="User for SASL. The names are librdkafka's.")
     sasl_password: str = Field("", repr=False, description="Password of sasl.username.")
-    sasl_jaas_config: str = Field(
+    sasl_jaas_config: Annotated[str, parsed_by(parse_jaas, or_empty=True)] = Field(
         "",
         repr=False,
         description="Kafka's form of user and password: a login module with username and password, in place of "
@@ -169,13 +166,6 @@ class ClientConfig(SaslLogin, SslOptions):
     def load(cls, values: Mapping[str, Any]) -> Self:
         """Build from options by their dotted names, with references resolved. Raises ``InvalidConfigError``."""
         return cls._validated(resolve_references(values), values)
-
-    @field_validator("sasl_jaas_config")
-    @classmethod
-    def _check_jaas(cls, value: str) -> str:
-        if value:
-            parse_jaas(value)
-        return value
 
     @model_validator(mode="after")
     def _check_credentials(self) -> Self:
@@ -205,12 +195,6 @@ class ClientConfig(SaslLogin, SslOptions):
     def login(self) -> dict[str, str]:
         """Options of the login module in ``sasl.jaas.config``."""
         return parse_jaas(self.sasl_jaas_config) if self.sasl_jaas_config else {}
-
-    @field_validator("bootstrap_servers")
-    @classmethod
-    def _check_addresses(cls, value: str) -> str:
-        parse_addresses(value)
-        return value
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from millrace.config.base import option_name
 from millrace.config.listeners import (
@@ -28,6 +28,7 @@ from millrace.config.listeners import (
 )
 from millrace.config.security_options import ListenerSecurity, SaslMechanism, SecurityProtocol
 from millrace.config.update_modes import PER_BROKER
+from millrace.config.validators import parsed_by
 from millrace.errors import InvalidConfigError
 
 _GONE: Final = ("frame.listener.port", "advertised.frame.port")
@@ -111,22 +112,22 @@ class ListenerOptions(ListenerSecurity):
 
     renamed: ClassVar[Mapping[str, str]] = {"delegation.token.master.key": "delegation.token.secret.key"}
 
-    listeners: Annotated[str, PER_BROKER] = Field(
+    listeners: Annotated[str, parsed_by(parse_listeners), PER_BROKER] = Field(
         listeners_at(Listener("127.0.0.1", 9092)),
         description="Addresses at which the broker listens, as NAME://host:port,NAME://host:port. Port 0 takes a free "
         "port. Kafka's default is all interfaces, millrace's is loopback.",
     )
-    advertised_listeners: Annotated[str, PER_BROKER] = Field(
+    advertised_listeners: Annotated[str, parsed_by(parse_advertised_listeners, or_empty=True), PER_BROKER] = Field(
         "",
         description="Addresses that the broker gives to clients, as in listeners. A client gets that of the listener "
         "by which it came. The default is listeners.",
     )
-    listener_protocol_map: Annotated[str, PER_BROKER] = Field(
+    listener_protocol_map: Annotated[str, parsed_by(parse_protocols), PER_BROKER] = Field(
         f"{GRPC_LISTENER}:{ListenerProtocol.GRPC}",
         description="Protocol of the calls at each listener, as NAME:kafka,NAME:grpc. A listener without an entry "
         "takes kafka: Kafka's framing, for the clients of Kafka and of millrace. Kafka has no such option.",
     )
-    listener_security_protocol_map: Annotated[str, PER_BROKER] = Field(
+    listener_security_protocol_map: Annotated[str, parsed_by(parse_security_protocols), PER_BROKER] = Field(
         "",
         description="Security protocol of each listener, as NAME:SSL,NAME:SASL_SSL. A listener without an entry whose "
         "name is a security protocol has that one, and any other listener PLAINTEXT.",
@@ -147,7 +148,7 @@ class ListenerOptions(ListenerSecurity):
         SaslMechanism.SCRAM_SHA_512,
         description="SASL mechanism by which brokers authenticate to each other. Kafka's default is GSSAPI.",
     )
-    sasl_scram_credentials: str = Field(
+    sasl_scram_credentials: Annotated[str, parsed_by(parse_scram_credentials)] = Field(
         "",
         repr=False,
         description="SCRAM credentials that the broker adds at its start to users who have none, separated by "
@@ -256,37 +257,6 @@ class ListenerOptions(ListenerSecurity):
             parse_protocols(self.listener_protocol_map),
             self.inter_broker_listener_name,
         )
-
-    @field_validator("listeners")
-    @classmethod
-    def _check_listeners(cls, value: str) -> str:
-        parse_listeners(value)
-        return value
-
-    @field_validator("advertised_listeners")
-    @classmethod
-    def _check_advertised(cls, value: str) -> str:
-        if value:
-            parse_advertised_listeners(value)
-        return value
-
-    @field_validator("listener_protocol_map")
-    @classmethod
-    def _check_protocols(cls, value: str) -> str:
-        parse_protocols(value)
-        return value
-
-    @field_validator("sasl_scram_credentials")
-    @classmethod
-    def _check_credentials(cls, value: str) -> str:
-        parse_scram_credentials(value)
-        return value
-
-    @field_validator("listener_security_protocol_map")
-    @classmethod
-    def _check_security_protocols(cls, value: str) -> str:
-        parse_security_protocols(value)
-        return value
 
     @model_validator(mode="after")
     def _check_all_listeners(self) -> Self:

@@ -17,6 +17,7 @@ from millrace.config.integers import INT_MAX
 from millrace.config.jaas import parse_jaas
 from millrace.config.kerberos_options import KerberosClient
 from millrace.config.oauth_options import OAuthClient, OAuthValidation
+from millrace.config.validators import LOWER_CASE, parsed_by
 
 _TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _USER_OPTION: Final = "user_"
@@ -51,6 +52,48 @@ class SaslMechanism(StrEnum):
     SCRAM_SHA_512 = "SCRAM-SHA-512"
     OAUTHBEARER = "OAUTHBEARER"
     GSSAPI = "GSSAPI"
+
+
+def parse_mechanisms(text: str) -> tuple[SaslMechanism, ...]:
+    """Parse ``sasl.enabled.mechanisms``. Raises ``ValueError`` for a mechanism that is not there."""
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in (*SaslMechanism,):
+            raise ValueError(f"SASL mechanism {name} is not supported: expected {', '.join(SaslMechanism)}")
+    if not names:
+        raise ValueError(f"expected SASL mechanisms: {', '.join(SaslMechanism)}")
+    return tuple(SaslMechanism(name) for name in names)
+
+
+class MappingRule(NamedTuple):
+    """One rule of ``ssl.principal.mapping.rules``. The rule ``DEFAULT`` has no pattern."""
+
+    pattern: str
+    replacement: str = ""
+    case: str = ""
+    """``L`` for lower case, ``U`` for upper case."""
+
+
+def parse_mapping_rules(text: str) -> list[MappingRule]:
+    """Parse ``ssl.principal.mapping.rules``. Raises ``ValueError``."""
+    rules: list[MappingRule] = []
+    position = 0
+    text = text.strip() or "DEFAULT"
+    while position < len(text):
+        found = _RULES.match(text, position)
+        if found is None or found.end() == position:
+            raise ValueError(
+                f"{text[position:]!r} is no rule: expected DEFAULT or RULE:pattern/replacement/[LU], with commas"
+            )
+        default, pattern, replacement, case = found.groups()
+        if default is None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        rules.append(MappingRule("") if default else MappingRule(pattern, replacement, case))
+        position = found.end()
+    return rules
 
 
 def _store_type(value: object) -> object:
@@ -105,7 +148,7 @@ class SslOptions(Config):
         description="Accepted cipher suites, by their IANA or OpenSSL names. The default is OpenSSL's choice. With "
         "TLSv1.3 the list names its three suites too, because they are always on.",
     )
-    ssl_endpoint_identification_algorithm: Literal["https", ""] = Field(
+    ssl_endpoint_identification_algorithm: Annotated[Literal["https", ""], LOWER_CASE] = Field(
         "https",
         description="https: the certificate of the server must name the host of the connection. Empty: any name is "
         "accepted.",
@@ -126,11 +169,6 @@ class SslOptions(Config):
         if wrong or not names:
             raise ValueError(f"expected {' or '.join(_TLS_VERSIONS)} or both: older versions are insecure")
         return value
-
-    @field_validator("ssl_endpoint_identification_algorithm", mode="before")
-    @classmethod
-    def _lower(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_stores(self) -> Self:
@@ -156,23 +194,23 @@ class SaslLogin(OAuthClient, KerberosClient):
 class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
     """Options of a listener's security, each of which may be ``listener.name.<name>.<option>``."""
 
-    ssl_client_auth: Literal["required", "requested", "none"] = Field(
+    ssl_client_auth: Annotated[Literal["required", "requested", "none"], LOWER_CASE] = Field(
         "none",
         description="Whether clients of a listener with TLS have a certificate: required, requested, or none. A "
         "listener for gRPC has no requested.",
     )
-    ssl_principal_mapping_rules: str = Field(
+    ssl_principal_mapping_rules: Annotated[str, parsed_by(parse_mapping_rules)] = Field(
         "DEFAULT",
         description="Rules that make a principal's name from the distinguished name of a client's certificate, as "
         "RULE:pattern/replacement/[LU],DEFAULT. The first rule that matches decides.",
     )
 
-    sasl_enabled_mechanisms: str = Field(
+    sasl_enabled_mechanisms: Annotated[str, parsed_by(parse_mechanisms)] = Field(
         "SCRAM-SHA-512,SCRAM-SHA-256",
         description="SASL mechanisms of a listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI. Kafka's "
         "default is GSSAPI.",
     )
-    sasl_jaas_config: str = Field(
+    sasl_jaas_config: Annotated[str, parsed_by(parse_jaas, or_empty=True)] = Field(
         "",
         repr=False,
         description="Login module with username and password of this broker at the listener between brokers, and "
@@ -193,19 +231,6 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
         le=INT_MAX,
         description="Time after which a connection with SASL has to authenticate again (KIP-368); 0: never.",
     )
-
-    @field_validator("sasl_enabled_mechanisms")
-    @classmethod
-    def _check_mechanisms(cls, value: str) -> str:
-        parse_mechanisms(value)
-        return value
-
-    @field_validator("sasl_jaas_config")
-    @classmethod
-    def _check_jaas(cls, value: str) -> str:
-        if value:
-            parse_jaas(value)
-        return value
 
     @property
     def mechanisms(self) -> tuple[SaslMechanism, ...]:
@@ -231,56 +256,3 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
         if SaslMechanism.OAUTHBEARER in self.mechanisms and not self.sasl_oauthbearer_jwks_endpoint_url:
             raise ValueError("OAUTHBEARER needs the keys of the provider: set sasl.oauthbearer.jwks.endpoint.url")
         return self
-
-    @field_validator("ssl_client_auth", mode="before")
-    @classmethod
-    def _lower_auth(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
-
-    @field_validator("ssl_principal_mapping_rules")
-    @classmethod
-    def _check_rules(cls, value: str) -> str:
-        parse_mapping_rules(value)
-        return value
-
-
-def parse_mechanisms(text: str) -> tuple[SaslMechanism, ...]:
-    """Parse ``sasl.enabled.mechanisms``. Raises ``ValueError`` for a mechanism that is not there."""
-    names = [name.strip().upper() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in (*SaslMechanism,):
-            raise ValueError(f"SASL mechanism {name} is not supported: expected {', '.join(SaslMechanism)}")
-    if not names:
-        raise ValueError(f"expected SASL mechanisms: {', '.join(SaslMechanism)}")
-    return tuple(SaslMechanism(name) for name in names)
-
-
-class MappingRule(NamedTuple):
-    """One rule of ``ssl.principal.mapping.rules``. The rule ``DEFAULT`` has no pattern."""
-
-    pattern: str
-    replacement: str = ""
-    case: str = ""
-    """``L`` for lower case, ``U`` for upper case."""
-
-
-def parse_mapping_rules(text: str) -> list[MappingRule]:
-    """Parse ``ssl.principal.mapping.rules``. Raises ``ValueError``."""
-    rules: list[MappingRule] = []
-    position = 0
-    text = text.strip() or "DEFAULT"
-    while position < len(text):
-        found = _RULES.match(text, position)
-        if found is None or found.end() == position:
-            raise ValueError(
-                f"{text[position:]!r} is no rule: expected DEFAULT or RULE:pattern/replacement/[LU], with commas"
-            )
-        default, pattern, replacement, case = found.groups()
-        if default is None:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        rules.append(MappingRule("") if default else MappingRule(pattern, replacement, case))
-        position = found.end()
-    return rules

@@ -7,12 +7,13 @@ from the JVM's JAAS files; here they are options.
 from __future__ import annotations
 
 import ssl
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from millrace.config.base import Config
 from millrace.config.integers import INT_MAX
+from millrace.config.validators import UPPER_CASE, parsed_by
 from millrace.coordination.tree import check_path
 from millrace.errors import InvalidConfigError, InvalidRequestError
 
@@ -48,7 +49,7 @@ class ZooKeeperAddress(NamedTuple):
 class ZooKeeperConfig(Config):
     """Connection of a broker to ZooKeeper."""
 
-    zookeeper_connect: str = Field(
+    zookeeper_connect: Annotated[str, parsed_by(ZooKeeperAddress.parse)] = Field(
         description="Servers as host:port,host:port/chroot. The broker creates the chroot if it is missing."
     )
     zookeeper_session_timeout_ms: int = Field(
@@ -96,20 +97,9 @@ class ZooKeeperConfig(Config):
         description="Cipher suites of TLS 1.2 by OpenSSL's names, separated by commas. The default "
         "is OpenSSL's choice.",
     )
-    zookeeper_ssl_endpoint_identification_algorithm: Literal["HTTPS", ""] = Field(
+    zookeeper_ssl_endpoint_identification_algorithm: Annotated[Literal["HTTPS", ""], UPPER_CASE] = Field(
         "HTTPS", description="HTTPS: the certificate must name the host of the connection. Empty: any name is accepted."
     )
-
-    @field_validator("zookeeper_connect")
-    @classmethod
-    def _check_connect(cls, value: str) -> str:
-        ZooKeeperAddress.parse(value)
-        return value
-
-    @field_validator("zookeeper_ssl_endpoint_identification_algorithm", mode="before")
-    @classmethod
-    def _upper(cls, value: object) -> object:
-        return value.upper() if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_together(self) -> ZooKeeperConfig:
