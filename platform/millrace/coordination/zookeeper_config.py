@@ -73,7 +73,7 @@ class ZooKeeperConfig(Config):
         "", description="SASL mechanism for ZooKeeper: DIGEST-MD5, GSSAPI, or none. Kafka takes it from JAAS."
     )
     zookeeper_sasl_username: str = Field("", description="User for DIGEST-MD5, or principal for GSSAPI.")
-    zookeeper_sasl_password: str = Field("", description="Password of DIGEST-MD5.")
+    zookeeper_sasl_password: str = Field("", repr=False, description="Password of DIGEST-MD5.")
     zookeeper_sasl_service: str = Field(
         "zookeeper", description="Service name in ZooKeeper's own principal, for GSSAPI."
     )
@@ -81,7 +81,9 @@ class ZooKeeperConfig(Config):
     zookeeper_ssl_keystore_location: str = Field(
         "", description="PEM file with the broker's certificate and its private key."
     )
-    zookeeper_ssl_keystore_password: str = Field("", description="Password of the private key, if it has one.")
+    zookeeper_ssl_keystore_password: str = Field(
+        "", repr=False, description="Password of the private key, if it has one."
+    )
     zookeeper_ssl_keystore_type: Literal["", "PEM"] = Field("", description="PEM, the only supported type.")
     zookeeper_ssl_truststore_location: str = Field(
         "",

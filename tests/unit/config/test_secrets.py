@@ -7,6 +7,7 @@ import re
 import pytest
 
 from millrace.config.broker import BrokerConfig
+from millrace.coordination.zookeeper_config import ZooKeeperConfig
 
 
 def test_options_that_are_named_as_secrets_are_secrets() -> None:
@@ -14,6 +15,15 @@ def test_options_that_are_named_as_secrets_are_secrets() -> None:
     named = re.compile(r"(password|secret|jaas\.config|keystore\.key|secret\.key|credentials)$")
     wanted = {option for option in BrokerConfig.option_names() if named.search(option)}
     assert wanted == {option for option in BrokerConfig.option_names() if BrokerConfig.is_secret(option)}
+
+
+def test_the_passwords_for_zookeeper_are_in_no_repr() -> None:
+    passwords = {"zookeeper.sasl.password": "pw-of-user", "zookeeper.ssl.keystore.password": "pw-of-key"}
+    config = BrokerConfig.load({"zookeeper.connect": "localhost", **passwords})
+    assert config.zookeeper_config is not None
+    assert config.zookeeper_config.zookeeper_sasl_password == "pw-of-user"
+    assert "pw-of" not in repr(config)
+    assert all(ZooKeeperConfig.is_secret(option) for option in passwords)
 
 
 @pytest.mark.parametrize(
