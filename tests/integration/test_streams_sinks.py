@@ -202,6 +202,19 @@ def test_a_function_takes_the_place_of_a_table_or_topic(spark: SparkSession, tmp
         assert sorted((row["key"], row["value"]) for _, row in taken["totals"]) == [("a", 6), ("b", 9)]
 
 
+def test_a_function_gets_more_rows_than_an_arrow_batch_holds(spark: SparkSession) -> None:
+    count = 40_001  # Arrow batches have 20,000 rows
+    frame = spark.range(count).selectExpr(
+        "CAST(id % 7 AS STRING) AS key", "id AS value", "id AS __offset", "timestamp_millis(id) AS __timestamp"
+    )
+    builder = StreamsBuilder()
+    builder.stream("numbers", **TYPES).filter(col("value") >= 0).to("same")
+    taken: list[Any] = []
+    run_batch(builder.build(), spark, inputs={"numbers": frame}, foreach_batch={"same": taking(taken)})
+    assert sorted(row["value"] for _, row in taken) == list(range(count))
+    assert {row["__headers"] for _, row in taken} == {None}
+
+
 def test_records_that_fail_go_to_a_topic_of_dead_letters(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -90,7 +90,8 @@ class Results:
             return packed.select("payload").mapInArrow(function, schema)
         payloads = pa.array(self.payloads[target], pa.binary())
         batches = function(iter([pa.RecordBatch.from_arrays([payloads], schema=_PAYLOADS)]))
-        table = pa.Table.from_batches(batches, arrow_schema(schema))
+        # PySpark's conversion refuses lists with nulls that begin within an Arrow buffer, as those of a slice do.
+        table = pa.Table.from_batches(batches, arrow_schema(schema)).combine_chunks()
         spark = self.frame.sparkSession
         rows = spark.createDataFrame(table, schema)
         # Default partitioning would write it in parallel; an undivided table is collected without a job.
