@@ -1,8 +1,8 @@
 """Decoding of Kafka's row batches to Arrow, beside aiokafka's reader in C.
 
 Our side is ``decode_range`` in Python and numpy. The batches are those of a Kafka producer with its default
-``batch.size``, uncompressed, in memory. Both sides verify the checksums and make one Arrow batch of key, value, offset
-and timestamp from each batch, on one core.
+``batch.size``, uncompressed, in memory. Both sides verify the checksums and make Arrow batches of key, value, offset
+and timestamp on one core. Our side makes one of all batches that it decodes together, and the peer one of each batch.
 """
 
 from __future__ import annotations

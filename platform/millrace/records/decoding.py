@@ -35,7 +35,7 @@ from millrace.records.columnar import (
 )
 from millrace.records.committed import AbortedTransaction, CommittedFilter
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
-from millrace.records.header import BatchHeader, TimestampType, read_header
+from millrace.records.header import LOG_OVERHEAD_BYTES, BatchHeader, TimestampType, read_header
 from millrace.records.ipc_message import inspect_message
 from millrace.records.row_columns import RowColumns, rows_to_columns, run_to_columns
 from millrace.records.scan import crc_matches, scan_headers, verify_crc
@@ -56,18 +56,30 @@ _RUN_BYTES_MAX: Final = 2**22
 
 
 class DecodedBatch:
-    """Records of one batch, or of a range within it, as Arrow columns.
+    """Records of one batch, of a range within it, or of several small batches of rows, as Arrow columns.
+
+    ``header`` is the batch's. The header of several batches has their first and last offset, their size and number of
+    records together, and their largest timestamp. Its other fields are those of the first batch. ``batch_count`` is the
+    number of batches.
 
     ``columns`` holds the requested columns of the schema (``key`` and ``value`` in an opaque topic). ``offsets()``,
     ``timestamps_ms()``, ``headers`` and ``tombstones`` give the other fields of the records. Instances are immutable.
     """
 
-    __slots__ = ("_beside", "_first_row", "columns", "header", "schema_id")
+    __slots__ = ("_beside", "_first_row", "batch_count", "columns", "header", "schema_id")
 
     def __init__(
-        self, header: BatchHeader, schema_id: int, columns: pa.RecordBatch, beside: _Beside, first_row: int = 0
+        self,
+        header: BatchHeader,
+        schema_id: int,
+        columns: pa.RecordBatch,
+        beside: _Beside,
+        *,
+        batch_count: int = 1,
+        first_row: int = 0,
     ) -> None:
         self.header = header
+        self.batch_count = batch_count
         self.schema_id = schema_id
         self.columns = columns
         self._beside = beside
@@ -129,7 +141,14 @@ class DecodedBatch:
             return self
         first, last = self._row_of(start_offset), self._row_of(end_offset)
         columns = self.columns.slice(first, max(last - first, 0))
-        return DecodedBatch(self.header, self.schema_id, columns, self._beside, self._first_row + first)
+        return DecodedBatch(
+            self.header,
+            self.schema_id,
+            columns,
+            self._beside,
+            batch_count=self.batch_count,
+            first_row=self._first_row + first,
+        )
 
     def read_as(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the columns of ``schema``, in its order, with nulls for columns that this batch does not have.
@@ -248,6 +267,7 @@ def decode_range(
 ) -> Iterator[DecodedBatch]:
     """Read the records of [``start_offset``, ``end_offset``) from a run of whole batches, in order.
 
+    Small batches of rows that follow each other are given together, if they have one leader epoch and timestamp type.
     Batches outside the range and control batches are skipped; the first and last batch are cut to the range.
     ``verify=False`` skips the checksums, for a buffer that was verified before. For a reader of committed records,
     ``aborted`` holds the aborted transactions that overlap the range. Their batches are skipped, and the range must
@@ -319,7 +339,7 @@ def _small_rows_from(
     *,
     verify: bool,
 ) -> list[tuple[int, BatchHeader]]:
-    """Return the batch at ``position``, and the small rows batches that follow it, up to a size limit.
+    """Return the batch at ``position``, and the small rows batches like it that follow, up to a size limit.
 
     The run ends before a batch that is skipped or damaged. Its damage is reported when that batch is read.
     """
@@ -332,7 +352,7 @@ def _small_rows_from(
             rows, size = rows + header.count, size + header.size_bytes
             if not _is_small_rows(header) or rows > _RUN_ROWS_MAX or size > _RUN_BYTES_MAX:
                 break
-            if not committed.admits(header):
+            if not committed.admits(header) or not _are_alike(header, first):
                 break
             if header.base_offset < run[-1][1].next_offset:
                 break
@@ -346,6 +366,11 @@ def _is_small_rows(header: BatchHeader) -> bool:
     return not (header.is_columnar or header.is_control) and 0 < header.count <= _SMALL_ROWS_MAX
 
 
+def _are_alike(one: BatchHeader, other: BatchHeader) -> bool:
+    """Return whether the fields are equal that readers take from a header for all of its records."""
+    return one.partition_leader_epoch == other.partition_leader_epoch and one.timestamp_type is other.timestamp_type
+
+
 def _decode_run(
     buffer: pa.Buffer,
     run: list[tuple[int, BatchHeader]],
@@ -356,22 +381,31 @@ def _decode_run(
     if len(run) > 1:
         names = _opaque_names(columns)
         try:
-            found = run_to_columns(buffer, run, names, max_bytes=min(max_bytes, _RUN_BYTES_MAX))
+            rows = run_to_columns(buffer, run, names, max_bytes=min(max_bytes, _RUN_BYTES_MAX))
         except (CorruptBatchError, UnsupportedCompressionError):
             pass  # decode one by one, so that the batches before the damaged one can be read
         else:
-            for (_, header), rows in zip(run, found, strict=True):
-                yield _decoded_rows(header, rows, names)
+            yield _decoded_rows(_header_of_run([header for _, header in run]), rows, names, batch_count=len(run))
             return
     for position, header in run:
         yield decode_batch(buffer, position, header, schema_of, columns, max_bytes=max_bytes)
+
+
+def _header_of_run(headers: list[BatchHeader]) -> BatchHeader:
+    first, last = headers[0], headers[-1]
+    return first._replace(
+        batch_length=sum(header.size_bytes for header in headers) - LOG_OVERHEAD_BYTES,
+        last_offset_delta=last.last_offset - first.base_offset,
+        max_timestamp=max(header.max_timestamp for header in headers),
+        count=sum(header.count for header in headers),
+    )
 
 
 def _opaque_names(columns: Sequence[str] | None) -> list[str]:
     return [name for name in OPAQUE_SCHEMA.names if columns is None or name in columns]
 
 
-def _decoded_rows(header: BatchHeader, rows: RowColumns, names: list[str]) -> DecodedBatch:
+def _decoded_rows(header: BatchHeader, rows: RowColumns, names: list[str], batch_count: int = 1) -> DecodedBatch:
     arrays = [rows.columns[name] for name in names]
     body = pa.RecordBatch.from_arrays(arrays, names=names) if arrays else without_columns(header.count)
     beside = {
@@ -380,7 +414,7 @@ def _decoded_rows(header: BatchHeader, rows: RowColumns, names: list[str]) -> De
         HEADERS_COLUMN: rows.headers,
     }
     reserved = {name: array for name, array in beside.items() if array is not None}
-    return DecodedBatch(header, OPAQUE_SCHEMA_ID, body, _Beside(None, reserved))
+    return DecodedBatch(header, OPAQUE_SCHEMA_ID, body, _Beside(None, reserved), batch_count=batch_count)
 
 
 def _constant_timestamp(header: BatchHeader, layout: ColumnsHeader) -> int | None:

@@ -44,10 +44,10 @@ _GOES_ON: Final = 0x80
 
 
 class RowColumns(NamedTuple):
-    """A rows batch as Arrow columns: the requested ones of key and value, and the other fields.
+    """Rows batches as Arrow columns: the requested ones of key and value, and the other fields.
 
-    ``offset_deltas`` is ``None`` if the records are numbered from 0 without gaps; ``headers`` is ``None`` if no
-    record has any.
+    ``offset_deltas`` count from the first batch's base offset. They are ``None`` if the records are numbered from 0
+    without gaps; ``headers`` is ``None`` if no record has any.
     """
 
     columns: dict[str, pa.BinaryArray]
@@ -71,7 +71,7 @@ def rows_to_columns(
     body, damage = body_of(buffer, position, header, max_bytes)
     if damage is None and header.count >= _ROWS_MIN:
         try:
-            return read_regular([body], [header], names)[0]
+            return read_regular([body], [header], names)
         except CorruptBatchError:
             pass  # the reference decides whether the batch is corrupt, and where
     return read_one_by_one(body, damage, header, names)
@@ -79,8 +79,8 @@ def rows_to_columns(
 
 def run_to_columns(
     buffer: ReadableBuffer, run: Sequence[tuple[int, BatchHeader]], names: Collection[str], *, max_bytes: int
-) -> list[RowColumns]:
-    """Read several rows batches, (position, header) each, at once; for small batches that is several times faster.
+) -> RowColumns:
+    """Read several rows batches, (position, header) each, as one; for small batches that is several times faster.
 
     Their decompressed size together is limited to ``max_bytes``. Raises ``CorruptBatchError`` or
     ``UnsupportedCompressionError`` if they cannot be read together; the caller then reads them one by one.
@@ -124,22 +124,22 @@ def read_one_by_one(
     )
 
 
-def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names: Collection[str]) -> list[RowColumns]:
+def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names: Collection[str]) -> RowColumns:
     """Read the columns of valid batches.
 
     Raises ``CorruptBatchError`` for invalid batches, and for valid batches with unusual features: more than 64
-    headers in a record, header keys that are not UTF-8, and bodies from 2 GiB on. ``bodies`` are decompressed.
+    headers in a record, header keys that are not UTF-8, bodies from 2 GiB on, and offsets more than 2^31 apart.
+    ``bodies`` are decompressed.
     """
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     fields = _locate(body, [len(each) for each in bodies], headers)
     source = pa.py_buffer(body)
-    whole = RowColumns(
+    return RowColumns(
         columns={name: (fields.key if name == "key" else fields.value).copied_from(source) for name in names},
-        offset_deltas=None,
+        offset_deltas=_offset_deltas(fields.offset_deltas, headers),
         timestamps_ms=_timestamps(fields.timestamp_deltas, headers),
         headers=None if fields.entries is None else fields.entries.copied_from(source, fields.header_counts),
     )
-    return _of_each(whole, fields.offset_deltas, fields.header_counts, [header.count for header in headers])
 
 
 def usual_times(
@@ -277,23 +277,14 @@ def _timestamps(deltas: Longs, headers: Sequence[BatchHeader]) -> pa.Int64Array:
     return _arrow(times, pa.int64())
 
 
-def _of_each(whole: RowColumns, offset_deltas: Longs, header_counts: Longs, counts: Sequence[int]) -> list[RowColumns]:
-    """Split the columns of several batches by batch, without trivial offsets and empty headers."""
-    found = []
-    first = 0
-    for count in counts:
-        rows = slice(first, first + count)
-        is_numbered = np.array_equal(offset_deltas[rows], np.arange(count))
-        found.append(
-            RowColumns(
-                columns={name: array[rows] for name, array in whole.columns.items()},
-                offset_deltas=None if is_numbered else _arrow(offset_deltas[rows].astype(np.int32), pa.int32()),
-                timestamps_ms=whole.timestamps_ms[rows],
-                headers=whole.headers[rows] if whole.headers is not None and header_counts[rows].any() else None,
-            )
-        )
-        first += count
-    return found
+def _offset_deltas(deltas: Longs, headers: Sequence[BatchHeader]) -> pa.Int32Array | None:
+    """Return the offsets, less the first batch's base offset. Return None if they ascend by one from it."""
+    bases = np.array([header.base_offset - headers[0].base_offset for header in headers], np.int64)
+    found = deltas + np.repeat(bases, [header.count for header in headers])
+    if np.array_equal(found, np.arange(len(found))):
+        return None
+    _require(found.max() <= _INT_MAX)
+    return _arrow(found.astype(np.int32), pa.int32())
 
 
 def _require(holds: bool | np.bool) -> None:

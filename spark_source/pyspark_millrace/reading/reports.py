@@ -52,9 +52,9 @@ class ReadCounters:
         self.skipped_batches += 1
 
     def count(self, decoded: DecodedBatch) -> None:
-        """Count a batch of the log."""
+        """Count the log's batches in ``decoded``."""
         self.rows += decoded.num_rows
-        self.batches += 1
+        self.batches += decoded.batch_count
         self.decoded_bytes += decoded.header.size_bytes
 
 

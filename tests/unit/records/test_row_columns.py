@@ -61,7 +61,7 @@ def test_sound_batches_read_as_by_the_reference(
     header = read_header(batch)
     body, damage = body_of(batch, 0, header, 2**30)
     assert damage is None
-    assert read_regular([body], [header], NAMES)[0] == read_one_by_one(body, None, header, NAMES)
+    assert read_regular([body], [header], NAMES) == read_one_by_one(body, None, header, NAMES)
     fast = rows_to_columns(batch, 0, header)
     reference = list(read_rows(batch, 0, header))
     assert fast.columns["key"].to_pylist() == [record.key for record in reference]
@@ -91,7 +91,7 @@ def test_damaged_batches_get_the_verdict_of_the_reference(records: list[Record],
     header = header._replace(count=header.count + data.draw(st.sampled_from([0, 0, 0, 1, -1])))
     expected = outcome(lambda: read_one_by_one(bytes(body), None, header, NAMES))
     with contextlib.suppress(CorruptBatchError):  # the fast reader may give up, and the reference then decides
-        assert read_regular([bytes(body)], [header], NAMES)[0] == expected
+        assert read_regular([bytes(body)], [header], NAMES) == expected
     whole = seal(header, bytes(body))
     assert outcome(lambda: rows_to_columns(whole, 0, read_header(whole))) == expected
     _check_usual_times(whole)
@@ -151,7 +151,7 @@ def test_any_deltas_are_read(offset_delta: int, timestamp_delta: int) -> None:
     record = b"\0" + long_varint(timestamp_delta, 10) + long_varint(offset_delta, 5) + b"\1\1\0"
     body = (long_varint(len(record), 5) + record) * 3
     header = read_header(build_rows_batch([Record()]))._replace(count=3, base_timestamp=2**62)
-    columns = read_regular([body], [header], NAMES)[0]
+    columns = read_regular([body], [header], NAMES)
     assert columns == read_one_by_one(body, None, header, NAMES)
     assert columns.offset_deltas is not None
     assert columns.offset_deltas.to_pylist() == [offset_delta] * 3

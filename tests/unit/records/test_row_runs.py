@@ -17,10 +17,12 @@ from millrace.records import (
     DecodedBatch,
     Record,
     TimestampType,
+    assign_offsets,
     build_columnar_batch,
     build_rows_batch,
     decode_batch,
     decode_range,
+    read_header,
     scan_headers,
 )
 
@@ -51,50 +53,82 @@ def no_schema(schema_id: int) -> pa.Schema:
     raise AssertionError(schema_id)
 
 
-def seen(batch: DecodedBatch) -> dict[str, Any]:
+def seen(batch: DecodedBatch) -> list[tuple[Any, ...]]:
+    """Return each record, with the fields that readers take from its batch's header."""
     batch.columns.validate(full=True)
-    return {
-        "header": batch.header,
-        "columns": batch.columns.to_pydict(),
-        "offsets": batch.offsets().to_pylist(),
-        "timestamps": batch.timestamps_ms().to_pylist(),
-        "headers": None if batch.headers is None else batch.headers.to_pylist(),
-    }
+    rows = batch.columns.to_pylist() or [{}] * batch.num_rows
+    headers = [None] * batch.num_rows if batch.headers is None else batch.headers.to_pylist()
+    times = batch.timestamps_ms().to_pylist()
+    of_batch = (batch.header.partition_leader_epoch, batch.header.timestamp_type)
+    return [
+        (offset, time, *row.values(), header or None, *of_batch)
+        for offset, time, row, header in zip(batch.offsets().to_pylist(), times, rows, headers, strict=True)
+    ]
 
 
-def outcome(log: bytes, columns: Sequence[str] | None) -> tuple[list[dict[str, Any]], str | None]:
-    found: list[dict[str, Any]] = []
+def outcome(log: bytes, columns: Sequence[str] | None) -> tuple[list[tuple[Any, ...]], str | None]:
+    found: list[tuple[Any, ...]] = []
     try:
         for batch in decode_range(pa.py_buffer(log), 0, 2**62, no_schema, columns, verify=False):
-            found.append(seen(batch))
+            found += seen(batch)
     except MillraceError as error:
         return found, str(error)
     return found, None
 
 
-def outcome_one_by_one(log: bytes, columns: Sequence[str] | None) -> tuple[list[dict[str, Any]], str | None]:
-    found: list[dict[str, Any]] = []
+def outcome_one_by_one(log: bytes, columns: Sequence[str] | None) -> tuple[list[tuple[Any, ...]], str | None]:
+    found: list[tuple[Any, ...]] = []
     try:
         for position, header in scan_headers(log):
-            found.append(seen(decode_batch(pa.py_buffer(log), position, header, no_schema, columns)))
+            found += seen(decode_batch(pa.py_buffer(log), position, header, no_schema, columns))
     except MillraceError as error:
         return found, str(error)
     return found, None
 
 
-@given(BATCHES, st.sampled_from([None, ["key"], ["value"], []]), st.data())
+@given(BATCHES, st.sampled_from([31, 2**30, 2**33]), st.sampled_from([None, ["key"], ["value"], []]), st.data())
 def test_a_run_of_batches_gives_what_each_gives(
-    batches: list[tuple[list[Record], Compression, TimestampType]], columns: list[str] | None, data: st.DataObject
+    batches: list[tuple[list[Record], Compression, TimestampType]],
+    distance: int,
+    columns: list[str] | None,
+    data: st.DataObject,
 ) -> None:
     parts = []
     for number, (records, codec, type_) in enumerate(batches):
-        later = [replace(record, offset=record.offset + 31 * number) for record in records]
-        parts.append(bytearray(build_rows_batch(later, base_offset=None, compression=codec, timestamp_type=type_)))
+        later = [replace(record, offset=record.offset + distance * number) for record in records]
+        part = bytearray(build_rows_batch(later, base_offset=None, compression=codec, timestamp_type=type_))
+        assign_offsets(part, 0, base_offset=read_header(part).base_offset, leader_epoch=data.draw(st.integers(0, 1)))
+        parts.append(part)
     if data.draw(st.booleans()):
         hit = data.draw(st.sampled_from(parts))
         hit[data.draw(st.integers(61, len(hit) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     log = b"".join(parts)
     assert outcome(log, columns) == outcome_one_by_one(log, columns)
+
+
+def test_small_batches_are_given_together_with_a_header_for_all() -> None:
+    sizes = [5, 30, 1]
+    log, parts = b"", []
+    for number, size in enumerate(sizes):
+        base = 10 * number if number else 3
+        records = [Record(value=b"v", timestamp_ms=100 - number)] * size
+        parts.append(build_rows_batch(records, base_offset=base + (40 if number == 2 else 0)))
+        log += parts[-1]
+    (batch,) = decode_range(pa.py_buffer(log), 0, 99, no_schema)
+    assert batch.batch_count == 3
+    assert batch.offsets().to_pylist() == [*range(3, 8), *range(10, 40), 60]
+    assert batch.has_gaps
+    header = batch.header
+    assert (header.base_offset, header.next_offset, header.count) == (3, 61, 36)
+    assert (header.size_bytes, header.max_timestamp) == (len(log), 100)
+    (part,) = decode_range(pa.py_buffer(log), 7, 11, no_schema)
+    assert part.offsets().to_pylist() == [7, 10]
+
+
+def test_batches_that_follow_each_other_without_a_gap_have_none_together() -> None:
+    log = b"".join(build_rows_batch([Record(value=b"v")] * 30, base_offset=base) for base in range(5, 95, 30))
+    (batch,) = decode_range(pa.py_buffer(log), 0, 99, no_schema)
+    assert batch.offset_range() == range(5, 95)
 
 
 @pytest.mark.parametrize("per_batch", [1, 7, 100, 3_000])
@@ -117,7 +151,7 @@ def test_batches_before_a_wrong_checksum_are_read() -> None:
     parts = [bytearray(build_rows_batch([Record(value=b"v")] * 5, base_offset=base)) for base in range(0, 50, 5)]
     parts[6][-1] ^= 1
     found = decode_range(pa.py_buffer(b"".join(parts)), 0, 50, no_schema)
-    assert [next(found).header.base_offset for _ in range(6)] == [0, 5, 10, 15, 20, 25]
+    assert next(found).offset_range() == range(30)
     with pytest.raises(MillraceError, match=r"base offset 30 at position .* fails its checksum"):
         next(found)
 

@@ -41,7 +41,7 @@ class PartitionReader:
         return bool(self.state.waiting) and not self.state.is_paused
 
     def next(self, max_rows: int) -> DecodedBatch | None:
-        """Return the next rows of one batch, at most ``max_rows``; ``None`` without further fetched data."""
+        """Return the next rows, at most ``max_rows`` of one decoded batch; ``None`` without further fetched data."""
         if self._generation != self.state.generation:
             self._generation = self.state.generation
             self._batches = self._rest = None
