@@ -117,14 +117,14 @@ class BrokerServer:
 
     async def _serve(self, broker: Broker) -> None:
         await self.listeners.prepare(broker.config)
+        broker.live_config.add_check(self.listeners.check)
+        broker.live_config.subscribe(lambda config: broker.executors.on_loop(self.listeners.take_config, config))
         self._serve_metrics()
         # In a cluster, the controller calls a broker once it is announced. A single broker is its own controller. It
         # is announced before it serves, so that its clients find leaders.
         if not self._config.is_clustered:
             await broker.announce()
         await self.listeners.start(broker, broker.member.advertise)
-        broker.live_config.add_check(self.listeners.check)
-        broker.live_config.subscribe(lambda config: broker.executors.on_loop(self.listeners.take_config, config))
         if self._config.is_clustered:
             await broker.announce()
 

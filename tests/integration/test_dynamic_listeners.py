@@ -14,6 +14,7 @@ from millrace.coordination import paths
 from millrace.coordination.nodes import ConfigNode
 from millrace.errors import InvalidConfigError, InvalidRequestError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.metadata import MetadataRequest
+from millrace_broker.broker import Broker
 from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.testing import EmbeddedBroker
 
@@ -103,6 +104,29 @@ def test_a_listener_is_added_and_removed_while_clients_work(
         eventually(lambda: "ADDED" not in broker.server.broker.member.live_brokers()[0].endpoints)
     eventually(lambda: not answers(port))
     assert advertised(broker.port) == [("127.0.0.1", broker.port)]
+
+
+def test_options_that_are_set_while_listeners_start_are_checked_and_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = {"listeners": f"{STATIC},ADDED://127.0.0.1:0", "listener.protocol.map": "GRPC:grpc,ADDED:kafka"}
+    moved = {"listeners": "PLAINTEXT://127.0.0.1:1,GRPC://127.0.0.1:0"}
+    refused: list[InvalidConfigError] = []
+    start = TcpListener.start
+
+    async def alter_and_start(listener: TcpListener, broker: Broker) -> None:
+        for options in (moved, added):
+            try:
+                await broker.executors.administer(broker.live_config.alter, "0", options, set())
+            except InvalidConfigError as error:
+                refused.append(error)
+        await start(listener, broker)
+
+    monkeypatch.setattr(TcpListener, "start", alter_and_start)
+    with EmbeddedBroker(tmp_path) as starting:
+        eventually(lambda: "ADDED" in starting.server.broker.member.live_brokers()[0].endpoints)
+        assert answers(starting.server.ports["ADDED"])
+    assert "address of listener PLAINTEXT" in refused[0].message
 
 
 @pytest.mark.parametrize("protocol", ["kafka", "grpc"])

@@ -88,10 +88,11 @@ class ListenerSet:
 
     async def start(self, broker: Broker, advertise: Advertise) -> None:
         """Start to answer calls. Raises ``EnvironmentProblemError``."""
-        await self.prepare(broker.config)
-        self._broker, self._advertise = broker, advertise
-        for listener in self.by_name.values():
-            await listener.start(broker)
+        async with self._changing:
+            await self.prepare(broker.config)
+            self._broker, self._advertise = broker, advertise
+            for listener in self.by_name.values():
+                await listener.start(broker)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let calls in progress end, and cancel the remaining ones after ``grace_s``."""
@@ -148,7 +149,7 @@ class ListenerSet:
         removed = _removed(before, config)
         stopping = [self._remove(name) for name in removed if name in self.by_name]
         if any(each.port and each in removed.values() for each in config.listener_addresses.values()):
-            await asyncio.gather(*stopping)
+            await asyncio.gather(*stopping)  # an added listener has the address of a removed one
         problems: dict[str, MillraceError] = {}
         for name in config.listener_addresses:
             try:
@@ -182,14 +183,14 @@ class ListenerSet:
         return task
 
     def _bind(self, name: str) -> None:
-        listener = self._new_listener(name, self._config)
-        self.ports[name] = listener.bind(self._config.listener_addresses[name])
-        self.by_name[name] = listener
-
-    def _new_listener(self, name: str, config: BrokerConfig) -> TcpListener | GrpcListener:
+        config = self._config
+        listener: TcpListener | GrpcListener
         if config.protocol_of(name) is ListenerProtocol.KAFKA:
-            return TcpListener(config, name, self._calls, self._on_close)
-        return GrpcListener(config, name)
+            listener = TcpListener(config, name, self._calls, self._on_close)
+        else:
+            listener = GrpcListener(config, name)
+        self.ports[name] = listener.bind(config.listener_addresses[name])
+        self.by_name[name] = listener
 
     def _renew_endpoints(self) -> None:
         self.endpoints.clear()
