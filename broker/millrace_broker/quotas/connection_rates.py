@@ -22,7 +22,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 class Delay(NamedTuple):
-    """How long a new connection waits, and whether it is closed then."""
+    """Wait of a new connection in seconds, and whether the connection is closed then."""
 
     wait_s: float
     is_refused: bool
@@ -38,11 +38,12 @@ class ConnectionRates:
         self._monotonic: Final = monotonic
         self._window_s: Final = float(config.quota_window_size_seconds)
         self._table = QuotaTable({})
-        self._exempt: Final = config.inter_broker_listener if len(config.listener_addresses) > 1 else ""
         self._of_broker: Final = self._bucket(config.max_connection_creation_rate, monotonic())
         self._of_listeners: dict[str, TokenBucket | None] = {}
         self._rates: Mapping[str, int] = {}
         self._of_addresses: Final[dict[str, TokenBucket]] = {}
+        self._exempt = ""
+        """Listener between brokers if there are others, which does not count for the broker's rate."""
         self.is_active = False
         """Whether any connection may have to wait."""
         self.take_config(config)
@@ -53,7 +54,8 @@ class ConnectionRates:
         return None if rate >= _UNLIMITED else TokenBucket(rate, self._window_s, now)
 
     def take_config(self, config: BrokerConfig) -> None:
-        """Apply the rates of single listeners. A listener whose rate is as before keeps its bucket."""
+        """Apply the listeners and their rates. A listener whose rate is as before keeps its bucket."""
+        self._exempt = config.inter_broker_listener if len(config.listener_addresses) > 1 else ""
         rates, now = config.connection_creation_rates, self._monotonic()
         self._of_listeners = {
             name: self._of_listeners[name] if self._rates.get(name) == rate else self._bucket(rate, now)

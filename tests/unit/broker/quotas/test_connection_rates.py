@@ -25,3 +25,14 @@ def test_the_rate_of_a_listener_changes_and_an_equal_one_keeps_its_use() -> None
     assert delays(rates, 3) == [0.0, 0.0, 0.0]
     rates.take_config(BrokerConfig.load({}))
     assert not rates.is_active
+
+
+def test_the_listener_between_brokers_is_exempt_from_the_brokers_rate_as_long_as_there_is_another_one() -> None:
+    one = {"listeners": "PLAINTEXT://127.0.0.1:0", "max.connection.creation.rate": "1"}
+    two = one | {"listeners": "PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0"}
+    rates = ConnectionRates(BrokerConfig.load(one), lambda: 0.0)
+    assert delays(rates, 3)[-1] > 0
+    rates.take_config(BrokerConfig.load(two))
+    assert delays(rates, 1) == [0.0]
+    rates.take_config(BrokerConfig.load(one))
+    assert delays(rates, 1)[0] > 0
