@@ -271,7 +271,7 @@ def test_more_connections_without_a_call_than_the_limit_end_the_oldest(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise clients that say nothing could take all file descriptors of the broker."""
-    monkeypatch.setattr(tcp_listener, "_STRANGERS_MAX", 2)
+    monkeypatch.setattr(tcp_listener, "_UNCOUNTED_MAX", 2)
     port = broker.server.ports["SASL_PLAINTEXT"]
     with KafkaWire(port) as first, KafkaWire(port) as second, KafkaWire(port) as third:
         with pytest.raises((ConnectionResetError, EOFError)):

@@ -59,6 +59,7 @@ from millrace_broker.quotas import (
     class_of,
     current_call,
     parked,
+    pause,
 )
 from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess
 
@@ -149,7 +150,7 @@ def _credentials(callers: Callers) -> grpc.ServerCredentials | None:
 
 @dataclass(slots=True)
 class Callers:
-    """Who calls a listener, and how the listener finds it out. ``access`` may be replaced."""
+    """Authentication of a listener's callers. ``access`` may be replaced."""
 
     listener_name: str
     access: ListenerAccess
@@ -317,8 +318,7 @@ async def _wait_for_quota(usage: Usage | None, call: str) -> None:
     gRPC has no connections that could be muted.
     """
     while usage is not None and (wait_s := usage.wait_s(call)) > 0:
-        with parked():
-            await asyncio.sleep(min(wait_s, _QUOTA_S))
+        await pause(min(wait_s, _QUOTA_S))
 
 
 def _client_id(context: _Context) -> str:

@@ -42,8 +42,8 @@ _BACKLOG: Final = 512
 _HANDSHAKE_S: Final = 10.0
 _HANDSHAKES_MAX: Final = 1000
 """Largest number of TLS handshakes at a time. A further one ends the oldest, which is a client that says nothing."""
-_STRANGERS_MAX: Final = 2000
-"""Largest number of connections at a time that have made no call yet. A further one ends the oldest.
+_UNCOUNTED_MAX: Final = 2000
+"""Largest number of connections at a time that have made no call, and are not counted. A further one ends the oldest.
 
 Without a bound, clients that say nothing could take all file descriptors, and the broker could open no segment.
 """
@@ -88,7 +88,7 @@ class TcpListener:
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
-        self._strangers: Final[dict[Connection, None]] = {}
+        self._uncounted: Final[dict[Connection, None]] = {}
         """Connections that are not counted yet, the oldest first."""
         self._has_stopped = False
         self._are_closed = asyncio.Event()
@@ -239,14 +239,14 @@ class TcpListener:
     def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Register a connection."""
         self._connections.add(connection)
-        self._strangers[connection] = None
-        if len(self._strangers) > _STRANGERS_MAX:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        self._uncounted[connection] = None
+        if len(self._uncounted) > _UNCOUNTED_MAX:
+            oldest = next(iter(self._uncounted))
+            del self._uncounted[oldest]
             _logger.info(
                 "the connection from %s is closed: there are more than %d without a call",
                 oldest.client_address,
-                _STRANGERS_MAX,
+                _UNCOUNTED_MAX,
             )
             oldest.abort()
         if self.access.tls is None:
@@ -267,7 +267,7 @@ class TcpListener:
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""
         self._connections.discard(connection)
-        self._strangers.pop(connection, None)
+        self._uncounted.pop(connection, None)
         self._on_close(self.name, connection.client_address)
         if not self._connections:
             self._are_closed.set()
@@ -283,7 +283,7 @@ class TcpListener:
             if connections.is_full(CallClass.CLIENT) and connections.is_full(CallClass.CONTROL):
                 self._make_room(CallClass.CONTROL, _RESERVED_S)
         connections.opened(connection, is_broker=is_broker)
-        self._strangers.pop(connection, None)
+        self._uncounted.pop(connection, None)
 
     def _make_room(self, room: CallClass, idle_s: float) -> None:
         """Close the connection of ``room`` that has been idle longest, if for at least ``idle_s``."""
