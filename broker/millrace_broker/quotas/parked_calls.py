@@ -56,10 +56,6 @@ class ParkedCalls(Generic[K]):
         """Number of calls answered early since the start."""
         return self._evicted
 
-    def is_evicted(self, key: K) -> bool:
-        """Return whether a call was evicted and must be answered with the available data."""
-        return key in self._leaving
-
     def bind(self, key: K, size_bytes: int) -> bool:
         """Hold a call that has to wait. Return False if there is no room; the caller then counts it elsewhere."""
         assert key not in self._held, "a call is held once"

@@ -70,12 +70,6 @@ class ScramCredential:
         stored_key = hashlib.new(MECHANISMS[mechanism], _mac(mechanism, salted, b"Client Key")).digest()
         return cls(salt, stored_key, _mac(mechanism, salted, b"Server Key"), iterations)
 
-    def has_password(self, mechanism: str, password: str) -> bool:
-        """Return whether this is the credential of a password."""
-        salted = _salted(mechanism, password, self.salt, self.iterations)
-        stored_key = hashlib.new(MECHANISMS[mechanism], _mac(mechanism, salted, b"Client Key")).digest()
-        return hmac.compare_digest(stored_key, self.stored_key)
-
     def stored(self) -> str:
         """Return Kafka's text of a stored credential."""
         parts = {"salt": self.salt, "stored_key": self.stored_key, "server_key": self.server_key}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 import stat
@@ -193,7 +194,9 @@ def test_another_user_is_added_to_all_brokers_files(files: SecurityDirectory) ->
         config = BrokerConfig.load(read_properties(files.broker_properties(number)))
         added = {name: text for _, name, text in parse_scram_credentials(config.sasl_scram_credentials)}
         assert set(added) == {"admin", "client", "orders"}
-        assert ScramCredential.of_stored(added["orders"]).has_password("SCRAM-SHA-512", login["sasl.password"])
+        stored = ScramCredential.of_stored(added["orders"])
+        salted = hashlib.pbkdf2_hmac("sha512", login["sasl.password"].encode(), stored.salt, stored.iterations)
+        assert stored == ScramCredential.of_salted_password("SCRAM-SHA-512", salted, stored.salt, stored.iterations)
         old, new = (each[f"broker-{number}.properties"].splitlines() for each in (before, contents(files)))
         assert [line for line in new if line not in old] == [next(line for line in new if b"scram.cred" in line)]
     assert ClientConfig.load(read_properties(files.path / "orders.tls.properties")).ssl_truststore_location

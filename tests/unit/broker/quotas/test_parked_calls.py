@@ -16,7 +16,10 @@ def test_the_poll_that_has_waited_longest_is_evicted_when_memory_is_full() -> No
         parked.poll(name, 40, lambda name=name: answered.append(name))  # type: ignore[misc]
     assert answered == ["first"]
     assert (parked.bytes, len(parked), parked.evicted) == (120, 3, 1)
-    assert parked.is_evicted("first")
+    parked.woken("first")
+    parked.poll("first", 40, lambda: answered.append("first again"))
+    assert answered == ["first", "first again"], "a call that was evicted does not wait again"
+    assert parked.evicted == 1
     parked.release("first")
     assert (parked.bytes, len(parked)) == (80, 2)
 

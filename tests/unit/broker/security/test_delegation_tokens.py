@@ -19,6 +19,7 @@ from millrace.errors import (
     DelegationTokenNotFoundError,
     DelegationTokenOwnerMismatchError,
 )
+from millrace.security.scram import ScramCredential
 from millrace_broker.cluster.notifications import token_notifications
 from millrace_broker.security import DelegationTokens
 
@@ -128,7 +129,9 @@ def test_an_expired_token_is_of_no_use_and_is_removed(coordination: Coordination
     login = tokens.login(token.token_id, "SCRAM-SHA-256")
     assert login is not None
     assert (login.owner, login.expires_s) == ("bob", (START_MS + HOUR_MS) / 1000)
-    assert login.credential.has_password("SCRAM-SHA-256", base64.b64encode(key).decode())
+    found = login.credential
+    salted = hashlib.pbkdf2_hmac("sha256", base64.b64encode(key), found.salt, found.iterations)
+    assert found == ScramCredential.of_salted_password("SCRAM-SHA-256", salted, found.salt, found.iterations)
     clock.ms += HOUR_MS + 1
     assert tokens.login(token.token_id, "SCRAM-SHA-256") is None
     assert tokens.all() == []
