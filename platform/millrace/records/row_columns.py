@@ -28,7 +28,7 @@ from millrace.records.compression import DECOMPRESSED_BYTES_MAX
 from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType
 from millrace.records.rows import Headers, append_time, body_of, decoded_headers, read_raw, wrapped
 from millrace.records.varint import read_varint
-from millrace.records.varint_arrays import Bytes, Longs, read_varints
+from millrace.records.varint_arrays import BITS_A_BYTE, GOES_ON, Bytes, Longs, read_varints
 
 _ROWS_MIN: Final = 24
 """Below this many records the calls into numpy take longer than reading record by record."""
@@ -39,8 +39,6 @@ limit too few records share a round.
 """
 
 _INT_MAX: Final = 2**31 - 1
-_BITS_A_BYTE: Final = 7
-_GOES_ON: Final = 0x80
 
 
 class RowColumns(NamedTuple):
@@ -182,10 +180,10 @@ def usual_times_together(batches: Sequence[tuple[ReadableBuffer, BatchHeader]]) 
     headers = [header for _, header in batches]
     if any(not _may_be_usual(header) for header in headers):
         return [None] * len(headers)
-    bodies = [memoryview(buffer)[HEADER_BYTES : header.size_bytes].tobytes() for buffer, header in batches]
+    body = b"".join(memoryview(buffer)[HEADER_BYTES : header.size_bytes] for buffer, header in batches)
     counts: Longs = np.array([header.count for header in headers], np.int64)
     try:
-        fields = _locate(b"".join(bodies), [len(body) for body in bodies], headers)
+        fields = _locate(body, [header.size_bytes - HEADER_BYTES for header in headers], headers)
     except CorruptBatchError:
         return [None] * len(headers)
     firsts = np.cumsum(counts) - counts
@@ -260,9 +258,9 @@ def find_records(body: bytes, sizes: Sequence[int], counts: Sequence[int]) -> Re
     data = np.frombuffer(body, np.uint8)
     first = data.take(starts)
     _require(not (first & 1).any())  # the sign of a length
-    is_long = first >= _GOES_ON
+    is_long = first >= GOES_ON
     after_lengths = starts + 1 + is_long
-    if data.take(starts + is_long).max() >= _GOES_ON:  # records of 8 KiB and more
+    if data.take(starts + is_long).max() >= GOES_ON:  # records of 8 KiB and more
         after_lengths = read_varints(data, starts, 32)[1]
     return RecordBounds(starts, after_lengths, ends)
 
@@ -292,9 +290,9 @@ def _require(holds: bool | np.bool) -> None:
         raise CorruptBatchError("not a regular batch")
 
 
-_FIRST: Final = tuple(1 + (first & 0x7F) // 2 + (first >= _GOES_ON) for first in range(256))
+_FIRST: Final = tuple(1 + (first & 0x7F) // 2 + (first >= GOES_ON) for first in range(256))
 """For the first byte of a length: the size of a length of one or two bytes, plus the byte's share of the length."""
-_SECOND: Final = tuple(second << _BITS_A_BYTE - 1 for second in range(_GOES_ON))
+_SECOND: Final = tuple(second << BITS_A_BYTE - 1 for second in range(GOES_ON))
 """Share of the second byte, if it is the last one."""
 
 

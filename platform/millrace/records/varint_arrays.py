@@ -18,8 +18,8 @@ from millrace.errors import CorruptBatchError
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
-_BITS_A_BYTE: Final = 7
-_GOES_ON: Final = 0x80
+BITS_A_BYTE: Final = 7
+GOES_ON: Final = 0x80
 _RUNS_MAX: Final = 32
 """Tables with more runs of equal sizes are joined by a mask over all bytes, which takes four times as long."""
 
@@ -28,8 +28,8 @@ def _zigzag(raw: npt.NDArray[np.uint64]) -> Longs:
     return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
 
 
-_ONE_BYTE_VALUES: Final = _zigzag(np.arange(_GOES_ON, dtype=np.uint64))
-_TWO_BYTE_VALUES: Final = _zigzag(np.arange(_GOES_ON << _BITS_A_BYTE, dtype=np.uint64))
+_ONE_BYTE_VALUES: Final = _zigzag(np.arange(GOES_ON, dtype=np.uint64))
+_TWO_BYTE_VALUES: Final = _zigzag(np.arange(GOES_ON << BITS_A_BYTE, dtype=np.uint64))
 
 
 def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
@@ -39,24 +39,24 @@ def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs
     """
     first = data.take(positions, mode="clip")
     following = positions + 1
-    if first.max(initial=0) < _GOES_ON:
+    if first.max(initial=0) < GOES_ON:
         return _ONE_BYTE_VALUES.take(first), following
-    is_long = first >= _GOES_ON
+    is_long = first >= GOES_ON
     last = data.take(positions + is_long, mode="clip")
-    if last.max() < _GOES_ON:  # the usual sizes: one byte, or two
-        short = (last * is_long).astype(np.uint16) << _BITS_A_BYTE | first & 0x7F
+    if last.max() < GOES_ON:  # the usual sizes: one byte, or two
+        short = (last * is_long).astype(np.uint16) << BITS_A_BYTE | first & 0x7F
         return _TWO_BYTE_VALUES.take(short), following + is_long
     raw = (first & 0x7F).astype(np.uint64)
     rows: npt.NDArray[np.intp] = np.flatnonzero(is_long)
     shift = 0
     while rows.size:
-        shift += _BITS_A_BYTE
+        shift += BITS_A_BYTE
         if shift >= bits:
             raise CorruptBatchError("an integer of the records is too long")
         byte = data.take(following[rows], mode="clip")
         raw[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         following[rows] += 1
-        rows = rows[byte >= _GOES_ON]
+        rows = rows[byte >= GOES_ON]
     if bits < 64:
         raw &= np.uint64((1 << bits) - 1)
     return _zigzag(raw), following
@@ -72,12 +72,12 @@ class VarintTable:
         sizes = np.ones(len(raw), np.int64)
         while True:
             low = (raw & np.uint64(0x7F)).astype(np.uint8)
-            raw = raw >> np.uint64(_BITS_A_BYTE)
+            raw = raw >> np.uint64(BITS_A_BYTE)
             goes_on = raw > 0
             if not goes_on.any():
                 columns.append(low)
                 break
-            columns.append(low | goes_on.astype(np.uint8) << np.uint8(_BITS_A_BYTE))
+            columns.append(low | goes_on.astype(np.uint8) << np.uint8(BITS_A_BYTE))
             sizes += goes_on
         self.bytes: Bytes = np.column_stack(columns)
         self.sizes: Longs = sizes
