@@ -66,21 +66,14 @@ class KafkaCall:
     handle: Handler
     refuse: Refusal
     state: KafkaState
-    version_min: int = -1
-    version_max: int = -1
+    versions: range
+    """Versions of requests that are answered."""
     waits_for_place: bool = True
 
     @property
     def name(self) -> str:
         """Kafka's name of the call."""
         return NAMES[self.key]
-
-    @property
-    def versions(self) -> range:
-        """Versions of requests that are answered."""
-        message = request_class(self.key)
-        first = message.VERSION_MIN if self.version_min < 0 else self.version_min
-        return range(first, (message.VERSION_MAX if self.version_max < 0 else self.version_max) + 1)
 
     def begin(
         self, broker: Broker, head: Head, content: Buffer, position: int, context: RequestContext

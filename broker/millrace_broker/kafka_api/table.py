@@ -10,6 +10,7 @@ from typing import Final
 
 from millrace.kafka_protocol.calls.api_versions import ApiVersion
 from millrace.kafka_protocol.calls.table import ApiKey
+from millrace.kafka_protocol.lookup import request_class
 from millrace_broker.kafka_api import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -156,17 +157,11 @@ _ADVERTISED_FROM: Final = {ApiKey.PRODUCE: 0}
 
 def kafka_calls(state: KafkaState) -> dict[int, KafkaCall]:
     """Return the calls of a broker by their API keys. They share its state."""
-    calls = {
-        key: KafkaCall(
-            key,
-            module.handle,
-            module.refuse,
-            state,
-            version_min=_VERSION_MIN.get(key, -1),
-            version_max=_VERSION_MAX.get(key, -1),
-        )
-        for key, module in _CALLS.items()
-    }
+    calls = {}
+    for key, module in _CALLS.items():
+        message = request_class(key)
+        versions = range(_VERSION_MIN.get(key, message.VERSION_MIN), _VERSION_MAX.get(key, message.VERSION_MAX) + 1)
+        calls[key] = KafkaCall(key, module.handle, module.refuse, state, versions)
     state.api_versions = tuple(
         ApiVersion(api_key=key, min_version=_ADVERTISED_FROM.get(key, call.versions[0]), max_version=call.versions[-1])
         for key, call in sorted(calls.items())
