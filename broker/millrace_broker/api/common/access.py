@@ -265,9 +265,9 @@ def enforced(rule: Rule) -> Callable[[Handler], Handler]:
 
         @wraps(handler)
         def checked(broker: Broker, request: Any, context: RequestContext) -> Any:
-            if broker.authorizer is None or context.is_broker:  # an authenticated broker needs no ACL
+            access = access_for(broker, context)
+            if access is None:
                 return handler(broker, request, context)
-            access = Access(broker, context)
             if rule.by_brokers is not None and rule.by_brokers(request):
                 access.check(CLUSTER_ACTION)
                 return handler(broker, request, context)
