@@ -21,7 +21,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch, divergence
-from millrace_broker.api.common.ranges import aborted_within, end_of
+from millrace_broker.api.common.ranges import aborted_message, end_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
@@ -187,7 +187,7 @@ def _read_in_order(reads: Sequence[_LogRead], size_bytes: int, max_bytes: int, *
         try:
             records = log.read(offset, max(0, left_bytes), end_offset=end_offset, min_one_batch=is_first)
             if is_committed:
-                answered.result.aborted_transactions.extend(aborted_within(log, offset, records))
+                answered.result.aborted_transactions.extend(map(aborted_message, log.aborted_within(offset, records)))
         except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
             answered.result.error.CopyFrom(error_message(error))
         else:

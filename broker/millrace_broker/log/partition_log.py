@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from millrace.config.topic import TopicConfig
-from millrace.records import EndTransactionMarker
+from millrace.records import EndTransactionMarker, scan_headers
 from millrace.segments.names import partition_directory_name
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.cleaning.swap import CleanedSegment
@@ -252,6 +252,11 @@ class PartitionLog:
         Raises ``CorruptBatchError`` for an index that does not agree with the log, ``StorageError``.
         """
         return self._reader.aborted_transactions(start_offset, end_offset)
+
+    def aborted_within(self, start_offset: int, records: bytes) -> list[AbortedTransaction]:
+        """Return the aborted transactions that overlap batches read from ``start_offset`` on, with the same errors."""
+        next_offset = max((header.next_offset for _, header in scan_headers(records)), default=start_offset)
+        return self.aborted_transactions(start_offset, next_offset) if next_offset > start_offset else []
 
     def locate(self, start_offset: int, end_offset: int, split_bytes: int = 0) -> list[Extent]:
         """Return the files and positions of a range of offsets, cut to about ``split_bytes`` (0: per segment).

@@ -240,8 +240,6 @@ def _readable(read: Read, offset: int) -> list[ReadRange]:
 
 def _needed(data: bytes, batches: Sequence[InFlightBatch]) -> bytes:
     """Return the record batches from the first to the last one that holds acquired records."""
-    if not batches:
-        return b""
     first, last = batches[0].first, batches[-1].last
     begin, end = len(data), 0
     for position, header in scan_headers(data):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from millrace.errors import (
@@ -23,7 +24,8 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
 from millrace.protocol.item_errors import check_item, error_in
-from millrace.records import AbortedTransaction, CommittedFilter, scan_headers
+from millrace.records import AbortedTransaction, CommittedFilter
+from millrace.segments import transaction_index
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.metadata import TopicCatalog, TopicInfo
@@ -113,7 +115,6 @@ class Sources:
         Raises ``UnknownTopicOrPartitionError``, ``NotLeaderError``, ``StorageError``.
         """
         info = topic.partitions.get(number)
-        key = (topic.topic_id.bytes, number, is_committed)
         if info is not None and info.leader != self._broker_id:
             if self._broker_id in info.isr:
                 try:
@@ -121,6 +122,7 @@ class Sources:
                     return _LocalSource(self._reads, log, is_committed=is_committed)
                 except NotLeaderError:
                     pass  # this broker does not follow the leader yet
+            key = (topic.topic_id.bytes, number, is_committed)
             source = self._remote.get(key)
             if source is None:
                 source = self._remote[key] = _RemoteSource(
@@ -184,10 +186,7 @@ class _LocalSource:
 
     def _read_committed(self, offset: int, bytes_max: int) -> Read:
         records = self._log.read(offset, bytes_max, end_offset=self.end_offset)
-        end = max((header.next_offset for _, header in scan_headers(records)), default=offset)
-        aborted = self._log.aborted_transactions(offset, end) if end > offset else []
-        spans = (AbortedTransaction(each.producer_id, each.first_offset, each.last_offset) for each in aborted)
-        return Read(records, CommittedFilter(spans))
+        return Read(records, _filter_of(self._log.aborted_within(offset, records)))
 
     def watch(self) -> None:
         pass  # an append wakes the fetches
@@ -297,11 +296,15 @@ class _RemoteSource:
 
 def _read(data: Received) -> _Answer:
     for _, result, records in read_fetch_response(data):
-        error = error_in(result.error)
-        aborted = (
-            AbortedTransaction(each.producer_id, each.first_offset, each.last_offset)
-            for each in result.aborted_transactions
+        read = Read(records.to_pybytes(), _filter_of(result.aborted_transactions))
+        return _Answer(
+            error_in(result.error), read, result.log_start_offset, result.high_watermark, result.last_stable_offset
         )
-        read = Read(records.to_pybytes(), CommittedFilter(aborted))
-        return _Answer(error, read, result.log_start_offset, result.high_watermark, result.last_stable_offset)
     raise UnknownTopicOrPartitionError("the leader's answer names no partition")
+
+
+def _filter_of(aborted: Iterable[pb.AbortedTransaction | transaction_index.AbortedTransaction]) -> CommittedFilter:
+    """Return the filter that leaves out the transactions of an answer or of an index."""
+    return CommittedFilter(
+        AbortedTransaction(each.producer_id, each.first_offset, each.last_offset) for each in aborted
+    )

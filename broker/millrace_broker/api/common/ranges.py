@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millrace.errors import InvalidRequestError, OffsetOutOfRangeError
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import scan_headers
+from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.replication.runtime import ServedPartition
@@ -35,18 +35,16 @@ def check_range(partition: ServedPartition, start_offset: int, end_offset: int, 
 
 def aborted_transactions(log: PartitionLog, start_offset: int, end_offset: int) -> list[pb.AbortedTransaction]:
     """Return the aborted transactions that overlap a range. Reads the disk, and raises the log's errors."""
-    return [
-        pb.AbortedTransaction(
-            producer_id=each.producer_id, first_offset=each.first_offset, last_offset=each.last_offset
-        )
-        for each in log.aborted_transactions(start_offset, end_offset)
-    ]
+    return [aborted_message(each) for each in log.aborted_transactions(start_offset, end_offset)]
 
 
-def aborted_within(log: PartitionLog, start_offset: int, records: bytes) -> list[pb.AbortedTransaction]:
-    """Return the aborted transactions that overlap batches read from ``start_offset`` on."""
-    next_offset = max((header.next_offset for _, header in scan_headers(records)), default=start_offset)
-    return aborted_transactions(log, start_offset, next_offset) if next_offset > start_offset else []
+def aborted_message(transaction: AbortedTransaction) -> pb.AbortedTransaction:
+    """Return an aborted transaction for a response."""
+    return pb.AbortedTransaction(
+        producer_id=transaction.producer_id,
+        first_offset=transaction.first_offset,
+        last_offset=transaction.last_offset,
+    )
 
 
 def find_partition(broker: Broker, request: pb.LocateRangeRequest | pb.ReadRangeRequest) -> ServedPartition:
