@@ -14,6 +14,8 @@ from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Compression, Record, build_columnar_batch, build_rows_batch, decode_range
 from millrace.schemas import parse_schema
+from millrace_broker.log.read_threads import LogReads, ReadPlace
+from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 
@@ -178,6 +180,28 @@ def test_a_fetch_keeps_its_limits_but_always_gets_on(calls: Any, topic: str) -> 
     assert sizes(max_bytes=1) == [len(big), 0, 0], "the first batch of the first partition comes whole"
     assert sizes(partition_max_bytes=len(small)) == [len(big), len(small), 0]
     assert sizes(max_bytes=len(big) + len(small)) == [len(big) + len(small), 0, 0]
+
+
+def test_a_fetch_without_room_left_waits_for_no_other_reads(
+    calls: Any, topic: str, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls.create(topic, partitions=2)
+    records = calls.batch(b"x" * 100)
+    for partition in (0, 1):
+        calls.produce(topic, records, partition=partition)
+    places = (ReadPlace.IO_THREAD, ReadPlace.REMOTE_READER)
+    monkeypatch.setattr(LogReads, "place_of_read", lambda reads, log, offset: places[log.partition])
+    reads = module_broker.server.broker.reads
+    before = reads.statistics().done
+
+    def sizes(**limits: int) -> list[int]:
+        response = calls.call("Fetch", calls.fetch_request({topic: {0: 0, 1: 0}}, **limits))
+        return [len(partition.records) for partition in response.topics[0].partitions]
+
+    assert sizes() == [len(records), len(records)]
+    assert reads.statistics().done == before + 1
+    assert sizes(max_bytes=len(records)) == [len(records), 0]
+    assert reads.statistics().done == before + 1
 
 
 def test_a_fetch_in_the_middle_of_a_batch_gives_the_whole_batch(calls: Any, topic: str) -> None:

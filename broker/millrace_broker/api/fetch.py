@@ -166,6 +166,8 @@ async def _read_logs(broker: Broker, reads: Sequence[_LogRead], max_bytes: int, 
     find_place = broker.reads.place_of_search if is_committed else broker.reads.place_of_read
     size_bytes = 0
     for place, group in groupby(reads, lambda each: find_place(each.log, each.offset)):
+        if size_bytes and size_bytes >= max_bytes:
+            break  # no room for more
         together = list(group)
         try:
             size_bytes = await broker.reads.run_in(

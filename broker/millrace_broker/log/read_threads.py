@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class ReadPlace(Enum):
-    """Where a read runs."""
+    """Place in which a read runs."""
 
     EVENT_LOOP = auto()
     IO_THREAD = auto()
