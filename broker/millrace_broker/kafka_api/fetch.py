@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import starmap
 from typing import Final
 
 from millrace.errors import MillraceError
@@ -105,13 +104,11 @@ def _partition(wanted: FetchPartition) -> pb.FetchRequest.PartitionFetch:
 async def _answered(
     answer: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
 ) -> tuple[PartitionData, ...]:
-    found: dict[int, PartitionData] = {}
-
-    async def find(number: int, each: PartitionAnswer) -> None:
-        found[number] = await _data(each, answer, request, leaders, is_committed=is_committed)
-
-    await request.broker.executors.all_to_the_end(list(starmap(find, enumerate(answer.partitions))))
-    return tuple([found[number] for number in range(len(found))])
+    """Return the partitions of a topic. Only conversions of records wait, and several run at the same time."""
+    works = [_data(each, answer, request, leaders, is_committed=is_committed) for each in answer.partitions]
+    if sum(bool(each.records) for each in answer.partitions) > 1:
+        return tuple(await request.broker.executors.all_to_the_end(works))
+    return tuple([await work for work in works])
 
 
 async def _data(

@@ -86,7 +86,9 @@ class RowBatches:
             self._cached.move_to_end(key)
             return found
         async with self._turns:
-            rows = await executors.run_io(conversion.rows_of, batch)
+            rows = self._cached.get(key)  # another request may have converted the batch meanwhile
+            if rows is None:
+                rows = await executors.run_io(conversion.rows_of, batch)
         if key not in self._cached:
             self._cached[key] = rows
             self.held_bytes += len(rows)

@@ -67,23 +67,23 @@ class Executors:
         """Return the wait for ``work``. If the waiting caller is cancelled, ``work`` continues."""
         return begun(work, self._tasks.start)
 
-    async def all_to_the_end(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Wait for all of ``works``, which begin in their order. If the caller is cancelled, they continue."""
-        waiting = []
-        for work in works:
-            if (task := self._begun(work)) is not None:
-                waiting.append(task)
-        if waiting:
-            await asyncio.shield(asyncio.gather(*waiting))
+    async def all_to_the_end(self, works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+        """Wait for all of ``works``, which begin in their order, and return their results in this order.
 
-    def _begun(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """Run ``work`` up to its first wait. Return a task for the rest if it must wait."""
-        try:
-            stand_in, waits_for = first_step(work)
-        except StopIteration:
-            return None
-        stand_in.task = task = self._tasks.start(rest(work, waits_for))
-        return task
+        Only work that must wait gets a task. If the caller is cancelled, the works continue.
+        """
+        results: dict[int, _T] = {}
+        waiting: dict[int, asyncio.Task[_T]] = {}
+        for place, work in enumerate(works):
+            try:
+                stand_in, waits_for = first_step(work)
+            except StopIteration as done:
+                results[place] = done.value
+            else:
+                stand_in.task = waiting[place] = self._tasks.start(rest(work, waits_for))
+        if waiting:
+            results.update(zip(waiting, await asyncio.shield(asyncio.gather(*waiting.values())), strict=True))
+        return [results[place] for place in range(len(works))]
 
     async def finish_tasks(self) -> None:
         """Wait for work of ``to_the_end`` whose callers were cancelled."""

@@ -105,6 +105,29 @@ def test_two_of_many_batches_are_converted_at_the_same_time(monkeypatch: pytest.
     assert running["most"] == 2
 
 
+def test_a_batch_that_waits_for_its_turn_is_not_converted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace_broker.kafka_api.row_batches._AT_ONCE", 1)
+    converted: list[bytes] = []
+
+    def rows_of(batch: memoryview) -> bytes:
+        converted.append(bytes(batch))
+        return converted[-1]
+
+    async def convert() -> None:
+        batches, executors = RowBatches(), Executors(8, time.monotonic)
+        conversion = RowConversion("counted", rows_of)
+        try:
+            found = await asyncio.gather(
+                *(batches.as_rows(executors, _TOPIC, 0, _columnar(b"a"), conversion) for _ in range(3))
+            )
+        finally:
+            executors.close()
+        assert found == [converted] * 3
+
+    asyncio.run(convert())
+    assert len(converted) == 1
+
+
 def test_the_batches_used_least_recently_are_dropped() -> None:
     batches = RowBatches(bytes_max=3000)
     for number in range(20):

@@ -56,15 +56,16 @@ def test_several_works_wait_together_and_work_that_never_waits_needs_no_task() -
     async def scenario() -> None:
         go_on, done, tasks = asyncio.Event(), list[int](), list[object]()
 
-        async def work(number: int, *, waits: bool) -> None:
+        async def work(number: int, *, waits: bool) -> int:
             tasks.append(asyncio.current_task())
             if waits:
                 await go_on.wait()
             done.append(number)
+            return number
 
         with made() as executors:
             before = len(asyncio.all_tasks())
-            await executors.all_to_the_end([work(0, waits=False), work(1, waits=False)])
+            assert await executors.all_to_the_end([work(0, waits=False), work(1, waits=False)]) == [0, 1]
             assert done == [0, 1]
             assert len(asyncio.all_tasks()) == before
             works = [work(2, waits=True), work(3, waits=False), work(4, waits=True)]
@@ -76,8 +77,14 @@ def test_several_works_wait_together_and_work_that_never_waits_needs_no_task() -
             assert caller.cancelled()
             go_on.set()
             await executors.finish_tasks()
-        assert done == [0, 1, 3, 2, 4]
-        assert len(set(tasks)) == 5
+            assert done == [0, 1, 3, 2, 4]
+            assert len(set(tasks)) == 5
+            go_on.clear()
+            works = [work(5, waits=True), work(6, waits=False), work(7, waits=True)]
+            caller = asyncio.create_task(executors.all_to_the_end(works))
+            await asyncio.sleep(0)
+            go_on.set()
+            assert await caller == [5, 6, 7]
 
     asyncio.run(scenario())
 
