@@ -13,10 +13,8 @@ from millrace.kafka_protocol.calls.alter_replica_log_dirs import (
 )
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.kafka_api.error_codes import NONE, code_of
 from millrace_broker.log import LogManager
-
-_NO_ERROR = 0
 
 
 async def handle(message: AlterReplicaLogDirsRequest, request: KafkaRequest) -> AlterReplicaLogDirsResponse:
@@ -39,7 +37,7 @@ def _begin(logs: LogManager, topic: str, partition: int, target: Path) -> int:
         logs.moves.request((topic, partition), target)
     except MillraceError as error:
         return code_of(error)
-    return _NO_ERROR
+    return NONE
 
 
 def _response(codes: dict[str, dict[int, int]]) -> AlterReplicaLogDirsResponse:

@@ -30,7 +30,10 @@ async def handle(message: ApiVersionsRequest, request: KafkaRequest) -> ApiVersi
     """Answer with all calls. Raises ``InvalidRequestError`` for a name of software that Kafka refuses."""
     names = (message.client_software_name, message.client_software_version)
     if request.version >= _WITH_SOFTWARE and not all(map(_SOFTWARE.fullmatch, names)):
-        raise InvalidRequestError(f"client software {names[0]!r} of version {names[1]!r}: these are no names")
+        raise InvalidRequestError(
+            f"client software {names[0]!r} of version {names[1]!r} is refused: name and version have letters, digits, "
+            "dots and hyphens, with a letter or digit at both ends"
+        )
     # Clients before version 4 refuse a range that begins at 0. It is left out for them (KIP-1022).
     supported = _FEATURES if request.version >= _WITH_ZERO else {}
     return ApiVersionsResponse(

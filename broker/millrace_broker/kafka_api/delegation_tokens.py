@@ -1,4 +1,4 @@
-"""What the calls of delegation tokens have in common (KIP-48)."""
+"""Checks and principals of the calls of delegation tokens (KIP-48)."""
 
 from __future__ import annotations
 

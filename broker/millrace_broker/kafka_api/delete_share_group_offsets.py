@@ -8,11 +8,11 @@ from millrace.kafka_protocol.calls.delete_share_group_offsets import (
     DeleteShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponseTopic,
 )
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
 from millrace_broker.kafka_api.share_coordinators import ask
+from millrace_broker.kafka_api.topics import id_of
 
 
 async def handle(message: DeleteShareGroupOffsetsRequest, request: KafkaRequest) -> DeleteShareGroupOffsetsResponse:
@@ -20,8 +20,7 @@ async def handle(message: DeleteShareGroupOffsetsRequest, request: KafkaRequest)
     wanted = pb.DeleteShareGroupOffsetsRequest(
         group_id=message.group_id, topics=[each.topic_name for each in message.topics]
     )
-    topics = request.broker.catalog.topics
-    ids = {name: topics[name].topic_id for name in wanted.topics if name in topics}  # a topic may be deleted meanwhile
+    ids = {name: id_of(request.broker, name) for name in wanted.topics}  # a topic may be deleted meanwhile
     try:
         answer: pb.DeleteShareGroupOffsetsResponse = await ask(
             request, message.group_id, "DeleteShareGroupOffsets", wanted
@@ -34,7 +33,7 @@ async def handle(message: DeleteShareGroupOffsetsRequest, request: KafkaRequest)
         responses=tuple(
             DeleteShareGroupOffsetsResponseTopic(
                 topic_name=each.name,
-                topic_id=ids.get(each.name, NIL_UUID),
+                topic_id=ids[each.name],
                 error_code=code_of(each.error),
                 error_message=text_of(each.error),
             )

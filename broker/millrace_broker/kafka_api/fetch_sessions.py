@@ -100,7 +100,7 @@ class FetchPlan(NamedTuple):
 
 
 class ConsumerSessions:
-    """Sessions of one listener, by id. They belong to the event loop."""
+    """Sessions of all listeners, by id. They belong to the event loop."""
 
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max: Final = sessions_max
@@ -157,7 +157,8 @@ class ConsumerSessions:
             self._warned_at = now
             _logger.warning(
                 "%d fetch sessions are in use, and none was idle for %d s: further clients fetch without a session",
-                *(self._sessions_max, IDLE_S),
+                self._sessions_max,
+                IDLE_S,
             )
 
     def _continued(self, message: FetchRequest, now: float) -> ConsumerSession:

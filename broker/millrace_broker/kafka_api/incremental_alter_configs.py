@@ -42,8 +42,11 @@ async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest)
 
 def _alteration(wanted: AlterConfigsResource) -> pb.AlterConfigsRequest.Alteration:
     alteration = pb.AlterConfigsRequest.Alteration(resource=resource(wanted.resource_type, wanted.resource_name))
-    values = {Operation.SET: alteration.set, Operation.APPEND: alteration.append}
-    values[Operation.SUBTRACT] = alteration.subtract
+    values = {
+        Operation.SET: alteration.set,
+        Operation.APPEND: alteration.append,
+        Operation.SUBTRACT: alteration.subtract,
+    }
     seen = set()
     for each in wanted.configs:
         if each.name in seen:

@@ -14,6 +14,8 @@ from millrace_broker.kafka_api.error_codes import code_of
 _WITH_MEMBER_ID_REQUIRED: Final = 4
 """First version in which a new member gets an id before it joins (KIP-394)."""
 _WITH_NULL_PROTOCOL: Final = 7
+_WITH_SKIP_ASSIGNMENT: Final = 9
+"""First version in which a leader may be told that the assignment stays (KIP-814)."""
 
 
 async def handle(message: JoinGroupRequest, request: KafkaRequest) -> JoinGroupResponse:
@@ -38,7 +40,7 @@ async def handle(message: JoinGroupRequest, request: KafkaRequest) -> JoinGroupR
         protocol_type=answer.protocol_type or None,
         protocol_name=answer.protocol_name or _no_protocol(request.version),
         leader=answer.leader,
-        skip_assignment=answer.skip_assignment and request.version >= 9,
+        skip_assignment=answer.skip_assignment and request.version >= _WITH_SKIP_ASSIGNMENT,
         member_id=answer.member_id,
         members=tuple(
             JoinGroupResponseMember(

@@ -11,14 +11,14 @@ from millrace.kafka_protocol.calls.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.common.configs import CLIENT_METRICS
 from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
 
 _WITH_TYPES: Final = 1
-_TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
-_ALL: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, CLIENT_METRICS, _GROUP)
+_ALL: Final = (pb.TOPIC, pb.BROKER, pb.BROKER_LOGGER, CLIENT_METRICS, pb.GROUP_RESOURCE)
 
 
 async def handle(message: ListConfigResourcesRequest, request: KafkaRequest) -> ListConfigResourcesResponse:
@@ -36,11 +36,11 @@ async def handle(message: ListConfigResourcesRequest, request: KafkaRequest) -> 
 
 
 async def _names(broker: Broker, kind: int) -> Sequence[str]:
-    if kind == _TOPIC:
+    if kind == pb.TOPIC:
         return sorted(broker.catalog.topics)
-    if kind in (_BROKER, _BROKER_LOGGER):
+    if kind in (pb.BROKER, pb.BROKER_LOGGER):
         return [str(each.broker_id) for each in broker.member.live_brokers()]
-    if kind == _GROUP:
+    if kind == pb.GROUP_RESOURCE:
         return broker.group_configs.names()
     return await broker.executors.administer(broker.client_metrics.names)
 

@@ -36,5 +36,6 @@ class MisdirectedClients:
             _logger.warning(
                 "client %r of %s asks this broker again and again for partitions of other brokers: check that each "
                 "address in advertised.listeners, and each forwarded port, leads to its own broker",
-                *(client_id, host),
+                client_id,
+                host,
             )

@@ -210,7 +210,8 @@ async def _fetched(
         )
         asked.append((partition, topic))
     if not asked:
-        await pause(min(wait_ms, _PAUSE_MS_MAX) / 1000 if not found else 0)
+        if not found:
+            await pause(min(wait_ms, _PAUSE_MS_MAX) / 1000)
         return found, 0
     answer: pb.ShareFetchResponse = await ask(request, key.group_id, "ShareFetch", call, wait_ms=call.max_wait_ms)
     for (partition, topic), answered in zip(asked, answer.topics, strict=True):

@@ -15,7 +15,7 @@ from millrace_broker.runtime import BackgroundTasks
 
 
 class KafkaState:
-    """State that the calls of one listener share."""
+    """State that the calls of all listeners share."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.fetch_sessions: Final = ConsumerSessions()
