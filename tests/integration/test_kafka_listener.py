@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from millrace.errors import UnsupportedVersionError
+from millrace.errors import DiskFullError, StorageError, UnsupportedVersionError
+from millrace.kafka_protocol.calls.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -19,6 +23,7 @@ from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceR
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.kafka_protocol.message import Message
 from millrace.records import Record, build_rows_batch
+from millrace_broker.metadata import ScramCredentials
 from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames
@@ -75,6 +80,21 @@ def test_a_client_without_a_proper_name_is_refused_as_by_kafka(
     with KafkaWire(module_broker) as wire:
         answer = wire.call(ApiVersionsRequest(client_software_name=name, client_software_version=version), 3)
         assert answer.error_code == 42
+
+
+def test_an_error_of_millrace_alone_has_kafkas_code(
+    module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alter(credentials: ScramCredentials, user: str, changes: object) -> None:
+        raise DiskFullError(f"the credential of {user} is not stored: free space")
+
+    monkeypatch.setattr(ScramCredentials, "alter", alter)
+    deletion = ScramCredentialDeletion(name="alice", mechanism=1)
+    with KafkaWire(module_broker) as wire:
+        answer = wire.call(AlterUserScramCredentialsRequest(deletions=(deletion,), upsertions=()), 0)
+    assert [(each.user, each.error_code, each.error_message) for each in answer.results] == [
+        ("alice", StorageError.code, "the credential of alice is not stored: free space")
+    ]
 
 
 def test_requests_that_come_together_are_answered_in_their_order(module_broker: EmbeddedBroker, topic: str) -> None:

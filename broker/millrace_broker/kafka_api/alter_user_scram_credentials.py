@@ -20,6 +20,7 @@ from millrace.kafka_protocol.calls.alter_user_scram_credentials import (
 from millrace.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, ScramCredential
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.metadata.scram_credentials import ScramChange
 
 NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -33,7 +34,7 @@ async def handle(message: AlterUserScramCredentialsRequest, request: KafkaReques
     try:
         check_request("AlterUserScramCredentials", request.broker, message, request.context)
     except MillraceError as error:
-        return _failed(message, error.code, error.message)
+        return _failed(message, code_of(error), error.message)
     wanted: dict[str, list[ScramCredentialDeletion | ScramCredentialUpsertion]] = {}
     for deletion in message.deletions:
         wanted.setdefault(deletion.name, []).append(deletion)
@@ -48,7 +49,7 @@ async def handle(message: AlterUserScramCredentialsRequest, request: KafkaReques
             await request.broker.executors.administer(request.broker.scram_credentials.alter, user, checked)
         except MillraceError as error:
             results.append(
-                AlterUserScramCredentialsResult(user=user, error_code=error.code, error_message=error.message)
+                AlterUserScramCredentialsResult(user=user, error_code=code_of(error), error_message=error.message)
             )
         else:
             results.append(AlterUserScramCredentialsResult(user=user, error_code=0, error_message=None))

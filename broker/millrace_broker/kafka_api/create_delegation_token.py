@@ -11,6 +11,7 @@ from millrace.kafka_protocol.calls.create_delegation_token import (
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.delegation_tokens import NO_TIME, check_client, parts, requester_of, users
+from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.security.principal import USER
 
 
@@ -34,7 +35,7 @@ async def handle(message: CreateDelegationTokenRequest, request: KafkaRequest) -
             tokens.create, owner, requester, renewers, message.max_lifetime_ms
         )
     except MillraceError as error:
-        return _refusal(owner, asked_by, error.code)
+        return _refusal(owner, asked_by, code_of(error))
     return CreateDelegationTokenResponse(
         error_code=0,
         principal_type=parts(owner)[0],

@@ -14,6 +14,7 @@ from millrace.kafka_protocol.calls.describe_delegation_token import (
 from millrace_broker.api.common.access import Access, Need, access_for
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.delegation_tokens import check_client, parts, requester_of
+from millrace_broker.kafka_api.error_codes import code_of
 
 
 async def handle(message: DescribeDelegationTokenRequest, request: KafkaRequest) -> DescribeDelegationTokenResponse:
@@ -24,7 +25,7 @@ async def handle(message: DescribeDelegationTokenRequest, request: KafkaRequest)
         check_client(request)
         tokens = request.broker.delegation_tokens.all()
     except MillraceError as error:
-        return refuse(message, request.version, error.code)
+        return refuse(message, request.version, code_of(error))
     if message.owners is not None:
         wanted = {f"{each.principal_type}:{each.principal_name}" for each in message.owners}
         tokens = [each for each in tokens if wanted & {each.owner, *each.renewers}]

@@ -12,6 +12,7 @@ from millrace.kafka_protocol.calls.describe_user_scram_credentials import (
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.alter_user_scram_credentials import NUMBERS
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
 
 
 async def handle(
@@ -21,7 +22,7 @@ async def handle(
     try:
         check_request("DescribeUserScramCredentials", request.broker, message, request.context)
     except MillraceError as error:
-        return _failed(error.code, error.message)
+        return _failed(code_of(error), error.message)
     known = request.broker.scram_credentials.of_users()
     names = [each.name for each in message.users] if message.users else list(known)
     results = []

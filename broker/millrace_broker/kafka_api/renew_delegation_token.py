@@ -9,6 +9,7 @@ from millrace.kafka_protocol.calls.renew_delegation_token import (
 )
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.delegation_tokens import NO_TIME, check_client
+from millrace_broker.kafka_api.error_codes import code_of
 
 
 async def handle(message: RenewDelegationTokenRequest, request: KafkaRequest) -> RenewDelegationTokenResponse:
@@ -22,7 +23,7 @@ async def handle(message: RenewDelegationTokenRequest, request: KafkaRequest) ->
             message.renew_period_ms,
         )
     except MillraceError as error:
-        return refuse(message, request.version, error.code)
+        return refuse(message, request.version, code_of(error))
     return RenewDelegationTokenResponse(error_code=0, expiry_timestamp_ms=expires_ms, throttle_time_ms=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millrace.errors import IllegalSaslStateError, MillraceError
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.quotas import parked
 
 
@@ -17,7 +18,7 @@ async def handle(message: SaslAuthenticateRequest, request: KafkaRequest) -> Sas
         with parked():  # a refusal is late, and a provider's keys may have to be fetched
             token = await sasl.authenticate(bytes(message.auth_bytes))
     except MillraceError as error:
-        return SaslAuthenticateResponse(error_code=error.code, error_message=error.message, auth_bytes=b"")
+        return SaslAuthenticateResponse(error_code=code_of(error), error_message=error.message, auth_bytes=b"")
     return SaslAuthenticateResponse(
         error_code=0, error_message=None, auth_bytes=token.message, session_lifetime_ms=token.lifetime_ms
     )

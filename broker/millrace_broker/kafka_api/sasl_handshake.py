@@ -9,6 +9,7 @@ from __future__ import annotations
 from millrace.errors import IllegalSaslStateError, MillraceError
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_of
 
 
 async def handle(message: SaslHandshakeRequest, request: KafkaRequest) -> SaslHandshakeResponse:
@@ -20,7 +21,7 @@ async def handle(message: SaslHandshakeRequest, request: KafkaRequest) -> SaslHa
     try:
         sasl.begin(message.mechanism)
     except MillraceError as error:
-        error_code = error.code
+        error_code = code_of(error)
     return SaslHandshakeResponse(error_code=error_code, mechanisms=tuple(map(str, sasl.mechanisms)))
 
 
