@@ -15,6 +15,8 @@ async def fetched_rows(request: KafkaRequest, topic: TopicInfo, partition: int, 
     Raises the errors of the conversion, such as ``UnsupportedForFormatError`` for batches of a typed topic that has no
     format for Kafka clients.
     """
+    if not records:
+        return records
     pieces = await request.state.row_batches.as_rows(
         request.broker.executors, topic.topic_id.bytes, partition, records, _conversion(topic, request)
     )
